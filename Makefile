@@ -53,7 +53,7 @@ notebooks: $(STAMP)
 	$(BIN)/python docs/site/notebooks.py docs/tutorials/*.ipynb
 
 benchmark: $(STAMP)
-	$(BIN)/python benchmarks/trainer.py
+	$(BIN)/python benchmarks/speed/trainer.py
 
 # uv chooses the build of PyTorch for this machine, without CUDA where there is no GPU. Where PyTorch's own index cannot be
 # reached, pip takes the build that it finds.

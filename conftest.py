@@ -1,8 +1,11 @@
-"""What all tests share: a cache of their own, and one thread a test process, since several run side by side."""
+"""What all tests share: a cache of their own, and one thread a test process, since several run side
+by side.
+"""
 
 import os
 import signal
 import tempfile
+from collections import defaultdict
 from importlib.util import find_spec
 
 import pytest
@@ -13,15 +16,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch is imported
 
 # A carrier's folder can be imported only where its library is installed.
 collect_ignore_glob = [
-    f"src/fedunseen/engines/carriers/{folder}/*.py"
+    f"src/fedunseen/deploy/{folder}/*.py"
     for library, folder in (("nvflare", "nvflare"), ("flwr", "flower"))
     if find_spec(library) is None
 ]
 if find_spec("flwr") is None:
-    collect_ignore_glob.append("src/fedunseen/tools/flower_app.py")
+    collect_ignore_glob.append("src/fedunseen/deploy/flower_app.py")
 
-# What starts the tests in the background (nohup, some servers of continuous integration) makes them ignore Ctrl-C, and
-# the processes that they start, too: the tests that interrupt one would wait for ever.
+# What starts the tests in the background (nohup, some servers of continuous integration) makes them
+# ignore Ctrl-C, and the processes that they start, too: the tests that interrupt one would wait for
+# ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -31,6 +35,6 @@ def no_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget what a test, a doctest or a block of the docs has registered."""
     from fedunseen.core import registry
 
-    monkeypatch.setattr(registry, "_REGISTERED", {section: {} for section in registry._REGISTERED})
+    monkeypatch.setattr(registry, "_REGISTERED", defaultdict(dict))
     monkeypatch.setattr(registry, "_LOADED", {})
     monkeypatch.setenv(registry.VARIABLE, "")  # so that what the test adds to it goes again

@@ -26,9 +26,19 @@ if __name__ == "__main__":
     benchmark: Benchmark = DigitPairs.load(DigitPairs.Settings(), 0)
     labels = benchmark.labels[benchmark.train]
     clients = Partition.of(partitions.pccd(labels, clients=5))
-    federation = Federation(benchmark, clients, FedZSL.on(benchmark, lr=0.3, kl=0.0), FedProx(mu=0.01))
-    loop = fit(federation, rounds=15, callbacks=[Evaluate(ZeroShotEvaluator(federation, benchmark)), EarlyStop(2)])
+    federation = Federation(
+        benchmark, clients, FedZSL.on(benchmark, lr=0.3, kl=0.0), FedProx(mu=0.01)
+    )
+    loop = fit(
+        federation,
+        rounds=15,
+        callbacks=[Evaluate(ZeroShotEvaluator(federation, benchmark)), EarlyStop(2)],
+    )
     print(f"own loop: {len(loop.history)} rounds, ZSL {loop.metrics['zsl']:.1f} %")
 
-    done = run(Experiment.load("digit-pairs", {"strategy.rounds": 15}), "runs/callback", callbacks=[EarlyStop(2)])
+    done = run(
+        Experiment.load("digit-pairs", {"strategy.rounds": 15}),
+        "runs/callback",
+        callbacks=[EarlyStop(2)],
+    )
     print(f"run: {done.result['rounds']} rounds, ZSL {done.result['zsl']:.1f} %")

@@ -10,7 +10,7 @@ The command takes the same file:
 import fedunseen
 from fedunseen import Experiment, run
 from fedunseen.methods import FedZSL
-from fedunseen.report import write_report
+from fedunseen.pages.report import write_report
 
 
 @fedunseen.register("method", "small-fedzsl")

@@ -10,12 +10,13 @@ import sys
 from pathlib import Path
 
 from fedunseen import Experiment, run
-from fedunseen.report import write_report
+from fedunseen.pages.report import write_report
 
 if __name__ == "__main__":
     if len(sys.argv) != 4:
         sys.exit(
-            f"{sys.argv[0]}: give a folder with a folder of pictures for each class, a picture, and a new class's name"
+            f"{sys.argv[0]}: give a folder with a folder of pictures for each class, a picture, "
+            "and a new class's name"
         )
     folder, picture, name = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     experiment = folder.with_suffix(".toml")
@@ -23,7 +24,10 @@ if __name__ == "__main__":
         subprocess.run(["fedunseen", "init", str(folder)], check=True)  # writes my-photos.toml
     out = f"runs/{folder.name}"
     done = run(Experiment.load(experiment), out)
-    print(f"ZSL {done.result['zsl']:.1f} %, H {done.result['gzsl_harmonic']:.1f} %, report: {write_report(done)}")
+    print(
+        f"ZSL {done.result['zsl']:.1f} %, H {done.result['gzsl_harmonic']:.1f} %, report: "
+        f"{write_report(done)}"
+    )
     ranking = done.predict([picture], classes=[name], top=3)[0]
     print(*(f"{item.name}: {item.score:.1f}" for item in ranking), sep="\n")
     if (folder / "unlabelled").is_dir():

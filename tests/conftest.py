@@ -1,4 +1,6 @@
-"""What all tests share: a cache folder of their own, so that no test sees another run's cached results; a browser."""
+"""What all tests share: a cache folder of their own, so that no test sees another run's cached
+results; a browser.
+"""
 
 import itertools
 import os
@@ -11,8 +13,10 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from fedunseen.data import Benchmark, ClassSpace
+from photo_runs import photo_run
 
-# Doctests would import every conftest.py under one module name, which fails for all but the last that was loaded.
+# Doctests would import every conftest.py under one module name, which fails for all but the last
+# that was loaded.
 collect_ignore_glob = ["*conftest.py"]
 
 REAL = Path(os.environ.get("FEDUNSEEN_DATA", Path(__file__).parents[1] / ".." / "shared" / "data"))
@@ -23,15 +27,19 @@ FLAGS = [
 ]  # fmt: skip
 
 # On a busy machine an example may take any time: that says nothing of the code.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any machine")
 
 
 def pytest_collection_modifyitems(items):
-    """Put files that are slow as a whole first, so that none of several test processes is alone with one at the end.
+    """Put files that are slow as a whole first, so that none of several test processes is alone
+    with one at the end.
 
-    Such a file starts real processes, notebooks or benchmarks, and has ``pytestmark = pytest.mark.slow``: `make test`
-    leaves it to `make test-all`. Its tests stay together, since they share what it makes once.
+    Such a file starts real processes, notebooks or benchmarks, and has
+    ``pytestmark = pytest.mark.slow``: `make test` leaves it to `make test-all`. Its tests stay
+    together, since they share what it makes once.
     """
 
     def quick(item):
@@ -58,8 +66,9 @@ def new_cache(tmp_path_factory):
 def own_cache(new_cache, monkeypatch):
     """Keep results that take long in a folder that only this test has.
 
-    All share one thing: the similarities of classes, which lie there under a digest of what they were computed from. A
-    second of processor time for digit-pairs, they would be most of what a short run takes.
+    All share one thing: the similarities of classes, which lie there under a digest of what they
+    were computed from. A second of processor time for digit-pairs, they would be most of what a
+    short run takes.
     """
     folder = new_cache()
     shared = Path(os.environ["FEDUNSEEN_CACHE"]) / "class-similarity"  # of the session
@@ -72,7 +81,7 @@ def own_cache(new_cache, monkeypatch):
 @pytest.fixture
 def quick_coordinator(monkeypatch):
     """Let a coordinator look for parties more often, and a test wait less."""
-    monkeypatch.setattr("fedunseen.engines.remote.coordinator._PAUSE", 0.01)
+    monkeypatch.setattr("fedunseen.deploy.remote.clients.Clients.pause", 0.01)
 
 
 def on_threads(count):
@@ -88,7 +97,9 @@ def on_threads(count):
     return threads
 
 
-one_thread = on_threads(1)  # on a busy machine, threads that wait for each other cost more than small sums
+one_thread = on_threads(
+    1
+)  # on a busy machine, threads that wait for each other cost more than small sums
 two_threads = on_threads(2)  # however many cores there are
 
 
@@ -104,10 +115,14 @@ def machine(tmp_path):
 
 @pytest.fixture(scope="session")
 def make_folder():
-    """Write a small benchmark ``folder``: 8 seen classes, the last two for validation, and 4 unseen ones."""
+    """Write a small benchmark ``folder``: 8 seen classes, the last two for validation, and 4 unseen
+    ones.
+    """
 
     def make(path, edit=None):
-        """Write it; ``edit(rows, arrays)`` may spoil the lines of classes.csv and the arrays of features.npz."""
+        """Write it; ``edit(rows, arrays)`` may spoil the lines of classes.csv and the arrays of
+        features.npz.
+        """
         random = np.random.default_rng(0)
         names = ["zèbre", "猫", "two words", "d", "e", "f", "g", "h", "i", "j", "k", "l"]
         splits = ["seen"] * 6 + ["validation"] * 2 + ["unseen"] * 4
@@ -117,7 +132,10 @@ def make_folder():
         labels, split = labels[kept], split[kept]
         features = (semantics - semantics.mean(0))[labels] @ random.normal(size=(6, 9))
         features = (features + random.normal(scale=0.6, size=features.shape)).astype(np.float32)
-        rows = [[name, word, *map(str, row)] for name, word, row in zip(names, splits, semantics, strict=True)]
+        rows = [
+            [name, word, *map(str, row)]
+            for name, word, row in zip(names, splits, semantics, strict=True)
+        ]
         rows = [["name", "split", *(f"attribute {i}" for i in range(6))], *rows]
         arrays = {"features": features, "labels": labels, "split": split}
         if edit is not None:
@@ -136,6 +154,14 @@ def real_data():
     if not REAL.is_dir():
         pytest.skip(f"no real data in {REAL}: set FEDUNSEEN_DATA")
     return REAL
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory):
+    """Return the run of a small folder of real photos; without data or encoders, skip."""
+    if not REAL.is_dir():
+        pytest.skip(f"no real data in {REAL}: set FEDUNSEEN_DATA")
+    return photo_run(REAL, tmp_path_factory.mktemp("photos"))
 
 
 @pytest.fixture(scope="session")
@@ -158,7 +184,9 @@ def make_space():
 
 @pytest.fixture(scope="session")
 def make_benchmark(make_space):
-    """Make ``per_class`` training samples of each seen class of such a space, and ``tests`` test samples of every."""
+    """Make ``per_class`` training samples of each seen class of such a space, and ``tests`` test
+    samples of every.
+    """
 
     def make(space=None, per_class=10, tests=3, **changes):
         space = space or make_space()
@@ -184,7 +212,9 @@ def make_benchmark(make_space):
 
 @pytest.fixture(scope="session")
 def with_pool():
-    """An edit for ``make_folder``: 12 unlabelled samples of each class with a little noise, whose label is empty."""
+    """An edit for ``make_folder``: 12 unlabelled samples of each class with a little noise, whose
+    label is empty.
+    """
 
     def edit(rows, arrays):
         names = np.array([row[0] for row in rows[1:]])
@@ -198,9 +228,9 @@ def with_pool():
     return edit
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
-    """Open the one Chromium of a test process: Playwright has no second loop in it."""
+    """Open Chromium for the tests of a file: while it is open, they cannot start a loop of their own."""
     api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:

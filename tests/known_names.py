@@ -1,4 +1,6 @@
-"""What several tests name: refusals, the end of an unknown name, an extra, and a few-shot experiment of seconds."""
+"""What several tests name: refusals, the end of an unknown name, an extra, and a few-shot
+experiment of seconds.
+"""
 
 import difflib
 from collections.abc import Iterable, Iterator
@@ -10,7 +12,9 @@ import pytest
 
 from fedunseen.core.errors import ExperimentError, FedUnseenError
 
-accounted = pytest.mark.skipif(find_spec("dp_accounting") is None, reason="needs the extra privacy: dp-accounting")
+accounted = pytest.mark.skipif(
+    find_spec("dp_accounting") is None, reason="needs the extra privacy: dp-accounting"
+)
 DIGITS_MAML = str(Path(__file__).with_name("digits-maml.toml"))
 
 

@@ -8,13 +8,15 @@ from html.parser import HTMLParser
 from fedunseen import ClassSpace, load_run
 from fedunseen.core.files import write_tensors
 from fedunseen.federation.run_directory import load_params
-from fedunseen.report import write_report
+from fedunseen.pages.report import write_report
 
 VOID = {"meta", "img", "br", "input", "link", "hr"}
 
 
 def says(page, place, text):
-    """Wait until a text alone stands in a place of a browser's page, whose policy forbids to wait for a function."""
+    """Wait until a text alone stands in a place of a browser's page, whose policy forbids to wait
+    for a function.
+    """
     from playwright.sync_api import expect
 
     expect(page.locator(place)).to_have_text([text])
@@ -57,7 +59,9 @@ class Page(HTMLParser):
         elif tag == "data" and self.inside("td", "th"):
             self.tables[-1][-1][-1][1].append(float(attributes["value"]))
         elif tag == "svg":
-            self.charts.append({"label": attributes["aria-label"], "titles": [], "lines": 0, "bands": 0})
+            self.charts.append(
+                {"label": attributes["aria-label"], "titles": [], "lines": 0, "bands": 0}
+            )
         elif tag == "path":
             self.charts[-1]["lines"] += attributes["class"].startswith("line")
             self.charts[-1]["bands"] += attributes["class"] == "band"
@@ -76,7 +80,9 @@ class Page(HTMLParser):
             self.charts[-1]["titles"].append(text)
         if tag in ("td", "th", "data") and self.inside("td", "th"):
             self.tables[-1][-1][-1][0] += text
-        for box in [a["id"] for _, a in self.open if tag == "data" and a.get("id", "").startswith("number-")][-1:]:
+        for box in [
+            a["id"] for _, a in self.open if tag == "data" and a.get("id", "").startswith("number-")
+        ][-1:]:
             found = self.numbers.setdefault(box.removeprefix("number-"), [])
             found.append((float(attributes["value"]), text))
 
@@ -105,11 +111,15 @@ def without_pictures(page):
 
 
 def check_whole(page, text, most):
-    """Check that a page needs nothing else, says no value that is missing, and is at most so many letters long."""
+    """Check that a page needs nothing else, says no value that is missing, and is at most so many
+    letters long.
+    """
     for tag, attributes in page.elements:
         assert tag not in ("script", "link", "iframe", "object", "form")
         for name in ("src", "href", "xlink:href", "action", "srcset"):
-            assert attributes.get(name, "data:image/png;base64,").startswith("data:image/png;base64,")
+            assert attributes.get(name, "data:image/png;base64,").startswith(
+                "data:image/png;base64,"
+            )
         if tag == "svg":
             assert attributes["role"] == "img"
             assert len(attributes["aria-label"]) > 10
@@ -122,7 +132,9 @@ def check_whole(page, text, most):
 
 
 def copied(run, folder, result=None, manifest=None, tensors=None, names=None):
-    """Copy a run into a new folder with other values in its result and manifest, other tensors and class names."""
+    """Copy a run into a new folder with other values in its result and manifest, other tensors and
+    class names.
+    """
     shutil.copytree(run.path, folder)
     for file, changes in (("result.json", result), ("manifest.json", manifest)):
         if changes is not None:
@@ -133,6 +145,12 @@ def copied(run, folder, result=None, manifest=None, tensors=None, names=None):
         write_tensors(path, {**{k: v.numpy() for k, v in load_params(path).items()}, **tensors})
     if names is not None:
         space = run.space
-        attributes = space.semantics, space.attribute_names, space.seen, space.validation, space.unseen
+        attributes = (
+            space.semantics,
+            space.attribute_names,
+            space.seen,
+            space.validation,
+            space.unseen,
+        )
         ClassSpace(tuple(names), *attributes).save(folder / "classes.csv")
     return load_run(folder)

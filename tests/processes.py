@@ -1,4 +1,6 @@
-"""Real processes in tests: start them, wait for what they do however busy the machine is, and leave none behind."""
+"""Real processes in tests: start them, wait for what they do however busy the machine is, and leave
+none behind.
+"""
 
 import contextlib
 import io
@@ -20,7 +22,9 @@ from typer.testing import CliRunner
 from fedunseen.cli.main import app
 
 GUARD = 300.0
-"""Seconds in which nothing new is written before a test takes a process for hung: no measure of how long work takes."""
+"""Seconds in which nothing new is written before a test takes a process for hung: no measure of how
+long work takes.
+"""
 
 
 def is_running(process):
@@ -52,15 +56,21 @@ def fedunseen(*words):
 
 
 def killed_or_held(*words, killed_in=None, held_by=None):
-    """Be the command, which kills itself at the end of round ``killed_in`` (from 0), if that is given.
+    """Be the command, which kills itself at the end of round ``killed_in`` (from 0), if that is
+    given.
 
-    ``"1:masked"``: a party, when it is asked for its masked elements in that round. ``held_by``: a file with the last
-    round (from 0) that a party may be done with; until it says so, the party is not.
+    ``"1:masked"``: a party, when it is asked for its masked elements in that round. ``held_by``: a
+    file with the last round (from 0) that a party may be done with; until it says so, the party is
+    not.
     """
-    from fedunseen.engines.remote import coordinator, party
-    from fedunseen.engines.remote.masking import PartySession
+    from fedunseen.deploy.remote import coordinator, party
+    from fedunseen.deploy.remote.masking import PartySession
 
-    owner, name = (party, "local_update") if words[0] == "join" else (coordinator.Distributed, "_check_merged")
+    owner, name = (
+        (party, "local_update")
+        if words[0] == "join"
+        else (coordinator.Distributed, "_check_merged")
+    )
     if masked := isinstance(killed_in, str):
         owner, name = PartySession, "answer"
     done = getattr(owner, name)
@@ -89,7 +99,9 @@ def killed_or_held(*words, killed_in=None, held_by=None):
 
 
 def command(*words):
-    """Call the command in this process, where it must do what it is told. Fixtures of a whole module need this one."""
+    """Call the command in this process, where it must do what it is told. Fixtures of a whole
+    module need this one.
+    """
     done = CliRunner().invoke(app, [str(word) for word in words])
     assert done.exit_code == 0, done.output
 
@@ -97,19 +109,6 @@ def command(*words):
 def sets(settings):
     """Return the words that give a command these settings."""
     return [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
-
-
-TRAINED = {
-    "data.train_per_class": 6, "data.test_per_class": 3, "method.hidden": [16], "evaluation.selection": "last",
-    "evaluation.theory": False, "evaluation.embedding": False,
-}  # fmt: skip
-"""With these settings a round of digit-pairs takes a second."""
-
-ADAPTING = {
-    "data.name": "folder", "data.unlabelled": True, "method.name": "gaussian", "method.calibration": True,
-    "partition.clients": 3, "evaluation.selection": "last", "evaluation.theory": False, "evaluation.embedding": False,
-}  # fmt: skip
-"""Settings of a run by sums that adapts to unlabelled samples."""
 
 
 def free_port():
@@ -129,7 +128,9 @@ def written(folder):
 
 
 def until(true, folder=None, needed=()):
-    """Wait until ``true()``, for as long as all ``needed`` processes run and something new is written in ``folder``."""
+    """Wait until ``true()``, for as long as all ``needed`` processes run and something new is
+    written in ``folder``.
+    """
     last, end = None, time.monotonic() + GUARD
     while not true():
         ended = [process for process in needed if process.poll() is not None]
@@ -141,7 +142,9 @@ def until(true, folder=None, needed=()):
 
 
 def environment():
-    """What lets a process import and call what this one can, on one thread; no shell has activated the environment."""
+    """What lets a process import and call what this one can, on one thread; no shell has activated
+    the environment.
+    """
     paths = os.pathsep.join(filter(None, sys.path))
     commands = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": paths, "PATH": commands}
@@ -153,9 +156,9 @@ SERVER.set_forkserver_preload(
     [
         "pytest", "torch", "sklearn.covariance", "sklearn.datasets", "cryptography.x509", "fedunseen.cli.main",
         "fedunseen.data.benchmarks.digit_pairs", "fedunseen.data.benchmarks.folder",
-        "fedunseen.engines.carriers.websocket.server", "fedunseen.secagg.masks",
-        "fedunseen.engines.remote.party", "fedunseen.experiment.running", "fedunseen.methods.fedzsl",
-        "fedunseen.methods.closed_form.gaussian", "fedunseen.report", "fedunseen.strategies.scaffold",
+        "fedunseen.deploy.websocket.server", "fedunseen.deploy.secagg.masks",
+        "fedunseen.deploy.remote.party", "fedunseen.experiment.running", "fedunseen.methods.fedzsl",
+        "fedunseen.methods.closed_form.gaussian", "fedunseen.pages.report", "fedunseen.strategies.scaffold",
     ]
 )  # fmt: skip
 
@@ -165,7 +168,8 @@ def be(work, words, folder, log, errors, variables):
     for number, name in ((1, log), (2, errors)):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644), number)
     sys.stdout, sys.stderr = (
-        io.TextIOWrapper(io.FileIO(number, "w", closefd=False), write_through=True) for number in (1, 2)
+        io.TextIOWrapper(io.FileIO(number, "w", closefd=False), write_through=True)
+        for number in (1, 2)
     )
     os.environ.clear()
     os.environ.update(variables)
@@ -174,10 +178,14 @@ def be(work, words, folder, log, errors, variables):
 
 
 class Forked(SERVER.Process):
-    """A process that a server forks which has imported everything: seconds less of each; used as ``Popen`` is."""
+    """A process that a server forks which has imported everything: seconds less of each; used as
+    ``Popen`` is.
+    """
 
     def __init__(self, words, work, folder, log, errors=None):
-        super().__init__(target=be, args=(work or fedunseen, words, folder, log, errors or log, environment()))
+        super().__init__(
+            target=be, args=(work or fedunseen, words, folder, log, errors or log, environment())
+        )
         self.args = words
         self.start()
 
@@ -196,28 +204,36 @@ class Forked(SERVER.Process):
 
 
 def run_forked(folder, command, check=False, **how):
-    """Do what ``subprocess.run(command, check=check, text=True)`` does for ``python -m fedunseen WORDS``, sooner.
+    """Do what ``subprocess.run(command, check=check, text=True)`` does for
+    ``python -m fedunseen WORDS``, sooner.
 
-    ``folder`` is for what the process writes, all of which is returned; ``how`` says where it goes to, and no more.
+    ``folder`` is for what the process writes, all of which is returned; ``how`` says where it goes
+    to, and no more.
     """
     assert set(how) <= {"stdout", "stderr", "text", "capture_output"}, how
     out, errors = (Path(tempfile.mkstemp(dir=folder)[1]) for _ in range(2))
     status = Forked(command[3:], None, Path.cwd(), out, errors).wait()
-    done = subprocess.CompletedProcess(command, status, out.read_text("utf-8"), errors.read_text("utf-8"))
+    done = subprocess.CompletedProcess(
+        command, status, out.read_text("utf-8"), errors.read_text("utf-8")
+    )
     if check:
         done.check_returncode()
     return done
 
 
 class Machine:
-    """Starts commands of the package in one folder, each with a log of its own, and leaves none behind."""
+    """Starts commands of the package in one folder, each with a log of its own, and leaves none
+    behind.
+    """
 
     def __init__(self, folder):
         self.folder, self.running = folder, []
 
     def start(self, log, *words, **how):
         """Start a command, which is :func:`killed_or_held` if ``how`` says so."""
-        work = partial(killed_or_held, **how) if any(one is not None for one in how.values()) else None
+        work = (
+            partial(killed_or_held, **how) if any(one is not None for one in how.values()) else None
+        )
         self.running.append(Forked(words, work, self.folder, log))
         return self.running[-1]
 
@@ -230,7 +246,9 @@ class Machine:
         try:
             until(true, self.folder, needed)
         except AssertionError as error:
-            logs = "\n".join(f"== {log.name}\n{self.said(log.name)}" for log in self.folder.glob("*.log"))
+            logs = "\n".join(
+                f"== {log.name}\n{self.said(log.name)}" for log in self.folder.glob("*.log")
+            )
             pytest.fail(f"{error}\n{logs}")
 
     def ended(self, process, *needed):
@@ -251,7 +269,9 @@ class Machine:
 
 
 class Deployment:
-    """A coordinator and its parties in one folder, each a process; with credentials or, ``insecure``, in plain text."""
+    """A coordinator and its parties in one folder, each a process; with credentials or,
+    ``insecure``, in plain text.
+    """
 
     def __init__(self, machine, names, data, *host, join=(), insecure=False):
         pytest.importorskip("websockets", reason="pip install 'fedunseen[masked]'")
@@ -268,7 +288,14 @@ class Deployment:
 
     def join(self, name, killed_in=None, port=None, **how):
         who = [*self.insecure, "--name", name] if self.insecure else ["--kit", f"kits/{name}"]
-        words = ["join", f"127.0.0.1:{port or self.port}", "--data", self.data / name, *who, *self.more]
+        words = [
+            "join",
+            f"127.0.0.1:{port or self.port}",
+            "--data",
+            self.data / name,
+            *who,
+            *self.more,
+        ]
         return self.machine.start(f"{name}.log", *words, killed_in=killed_in, **how)
 
     def end(self, coordinator, parties):

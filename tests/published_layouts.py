@@ -1,4 +1,6 @@
-"""Small copies of the published layouts: a few classes, tiny JPEGs, every file where the authors put it."""
+"""Small copies of the published layouts: a few classes, tiny JPEGs, every file where the authors
+put it.
+"""
 
 import gzip
 import io
@@ -23,7 +25,15 @@ BIRDS = ("001.Black_footed_Albatross", "002.Laysan_Albatross", "003.Sooty_Albatr
 ANIMALS = ("antelope", "grizzly+bear", "killer+whale", "beaver", "dalmatian", "persian+cat")
 SCENES = ("a/abbey", "a/airport/airport", "a/airport/entrance", "a/alley", "z/zoo", "z/ziggurat")
 THINGS = ("aeroplane", "bicycle", "bird", "donkey", "monkey", "wolf")
-CLOTHES = ("Anorak", "Blazer", "Blouse", "Bomber", "Button-Down", "Cardigan", "Cape")  # no one wears a cape
+CLOTHES = (
+    "Anorak",
+    "Blazer",
+    "Blouse",
+    "Bomber",
+    "Button-Down",
+    "Cardigan",
+    "Cape",
+)  # no one wears a cape
 PER_CLASS = 5
 
 
@@ -64,12 +74,17 @@ def write_cub(root, images=True):
 
 
 def write_awa2(root, unseen=("beaver", "dalmatian")):
-    """Write Animals with Attributes 2. Returns files and labels in the order of the classes' names, and the matrix."""
+    """Write Animals with Attributes 2. Returns files and labels in the order of the classes' names,
+    and the matrix.
+    """
     write_text(root / "classes.txt", [f"{i:8d}\t{name}" for i, name in enumerate(ANIMALS, 1)])
     write_text(root / "predicates.txt", [f"{i:6d}\tpredicate {i}" for i in range(1, 86)])
     matrix = np.random.default_rng(1).uniform(0, 100, (len(ANIMALS), 85)).round(2)
     matrix[0, 0] = -1.0  # not asked
-    write_text(root / "predicate-matrix-continuous.txt", ["  ".join(map(str, row)) for row in matrix.tolist()])
+    write_text(
+        root / "predicate-matrix-continuous.txt",
+        ["  ".join(map(str, row)) for row in matrix.tolist()],
+    )
     write_text(root / "trainclasses.txt", [name for name in ANIMALS if name not in unseen])
     write_text(root / "testclasses.txt", unseen)
     files = [f"{name}/{name}_{10001 + i}.jpg" for name in sorted(ANIMALS) for i in range(PER_CLASS)]
@@ -84,7 +99,9 @@ def write_sun(root):
     votes = (np.random.default_rng(2).integers(0, 4, (len(files), 102)) / 3).astype(np.float64)
     root.mkdir(parents=True, exist_ok=True)
     scipy.io.savemat(root / "images.mat", {"images": cells(files)})
-    scipy.io.savemat(root / "attributes.mat", {"attributes": cells([f"word {i}" for i in range(102)])})
+    scipy.io.savemat(
+        root / "attributes.mat", {"attributes": cells([f"word {i}" for i in range(102)])}
+    )
     scipy.io.savemat(root / "attributeLabels_continuous.mat", {"labels_cv": votes})
     for i, file in enumerate(files):
         write_image(root / "images" / file, i)
@@ -102,12 +119,20 @@ def write_apy(root):
     for c, name in enumerate(THINGS):
         for i in range(PER_CLASS):
             part = parts[2] if c >= 3 else parts[0 if i < 3 else 1]
-            picture = f"{name}_{i}.jpg" if c >= 3 else f"2008_{i:06d}.jpg"  # several classes in one of VOC's pictures
+            picture = (
+                f"{name}_{i}.jpg" if c >= 3 else f"2008_{i:06d}.jpg"
+            )  # several classes in one of VOC's pictures
             box = (1, 1, 24, 18) if c % 2 else (5, 3, 20, 16)
             objects.append((part, picture, c, box, random.integers(0, 2, 64).tolist()))
-            write_image((root / "ayahoo_test_images" if c >= 3 else voc) / picture, c * 10 + i, (24, 18))
+            write_image(
+                (root / "ayahoo_test_images" if c >= 3 else voc) / picture, c * 10 + i, (24, 18)
+            )
     for part in parts:
-        lines = [[picture, THINGS[c], *box, *bits] for own, picture, c, box, bits in objects if own == part]
+        lines = [
+            [picture, THINGS[c], *box, *bits]
+            for own, picture, c, box, bits in objects
+            if own == part
+        ]
         write_text(data / f"{part}.txt", [" ".join(map(str, line)) for line in lines])
     return sorted(objects, key=lambda thing: parts.index(thing[0]))
 
@@ -134,7 +159,9 @@ def write_deepfashion(root, attributes=10):
 
 
 def write_splits(folder, names, files, labels, unseen, validation=()):
-    """Write a proposed split in the layout of xlsa17, the first image of each seen class for tests."""
+    """Write a proposed split in the layout of xlsa17, the first image of each seen class for
+    tests.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     shuffled = np.random.default_rng(5).permutation(len(files))
     mine = np.asarray(labels)[shuffled]
@@ -143,18 +170,24 @@ def write_splits(folder, names, files, labels, unseen, validation=()):
     loc = {"trainval_loc": ~is_unseen & ~test, "test_seen_loc": test, "test_unseen_loc": is_unseen}
     if len(validation):
         loc |= {"train_loc": ~is_unseen & ~held, "val_loc": held}
-    content = {key: (np.flatnonzero(mask) + 1)[:, None].astype(np.uint16) for key, mask in loc.items()}
+    content = {
+        key: (np.flatnonzero(mask) + 1)[:, None].astype(np.uint16) for key, mask in loc.items()
+    }
     # Classes backwards: no reader should rely on their order.
     classes = {"att": np.ones((3, len(names))), "allclasses_names": cells(names[::-1])}
     scipy.io.savemat(folder / "att_splits.mat", classes | content)
     image_files = cells([f"/home/them/data/{files[i]}" for i in shuffled])
     numbers, features = (len(names) - mine)[:, None], np.zeros((2, len(files)))
-    scipy.io.savemat(folder / "res101.mat", {"features": features, "labels": numbers, "image_files": image_files})
+    scipy.io.savemat(
+        folder / "res101.mat", {"features": features, "labels": numbers, "image_files": image_files}
+    )
     return {"test_seen": set(shuffled[test]), "train": set(shuffled[loc["trainval_loc"]])}
 
 
 def write_mnist(root, images=None, packed=True):
-    """Write MNIST's four IDX files, 60 and 40 images, gzipped or not. Returns images and labels of both sets."""
+    """Write MNIST's four IDX files, 60 and 40 images, gzipped or not. Returns images and labels of
+    both sets.
+    """
     root.mkdir(parents=True, exist_ok=True)
     made = {}
     for seed, (name, count) in enumerate((("train", 60), ("t10k", 40))):
@@ -170,7 +203,9 @@ def write_mnist(root, images=None, packed=True):
 
 
 def write_cifar(root):
-    """Write CIFAR-100's binary version with the images in mixed order. Returns labels and images of both files."""
+    """Write CIFAR-100's binary version with the images in mixed order. Returns labels and images of
+    both files.
+    """
     root.mkdir(parents=True, exist_ok=True)
     (root / "fine_label_names.txt").write_text("\n".join(cifar100.class_parts("zero_shot")) + "\n")
     made = []
@@ -178,20 +213,27 @@ def write_cifar(root):
         random = np.random.default_rng(count)
         fine = random.permutation(np.repeat(np.arange(100), count)).astype(np.uint8)
         pixels = random.integers(0, 256, (len(fine), 3, 32, 32), dtype=np.uint8)
-        np.concatenate([fine[:, None], fine[:, None], pixels.reshape(len(fine), -1)], axis=1).tofile(root / file)
+        np.concatenate(
+            [fine[:, None], fine[:, None], pixels.reshape(len(fine), -1)], axis=1
+        ).tofile(root / file)
         made.append((fine, pixels))
     return made
 
 
 def write_sentiment140(path, users=20, each=3, encoding="latin-1", rows=None):
-    """Write Sentiment140's six columns, without a header as published. Returns (polarity, user, text) of each row."""
+    """Write Sentiment140's six columns, without a header as published. Returns (polarity, user,
+    text) of each row.
+    """
     rows = rows or [
         (4 * ((u + i) % 2), f"user{u}", f"{'Good' if (u + i) % 2 else 'bad'} day, number{i}! café")
         for i in range(each)
         for u in range(users)
     ]
     lines = [
-        ",".join('"' + str(cell).replace('"', '""') + '"' for cell in (polarity, i, "Mon", "NO_QUERY", user, text))
+        ",".join(
+            '"' + str(cell).replace('"', '""') + '"'
+            for cell in (polarity, i, "Mon", "NO_QUERY", user, text)
+        )
         for i, (polarity, user, text) in enumerate(rows)
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -200,10 +242,14 @@ def write_sentiment140(path, users=20, each=3, encoding="latin-1", rows=None):
 
 
 def write_omniglot(root, alphabets, drawings=2, part="images_background"):
-    """Write a set of Omniglot with so many characters of each alphabet. Returns the pictures by name, ink True."""
+    """Write a set of Omniglot with so many characters of each alphabet. Returns the pictures by
+    name, ink True.
+    """
     root.mkdir(parents=True, exist_ok=True)
     made = {}
-    characters = [(alphabet, c) for alphabet, count in alphabets.items() for c in range(1, count + 1)]
+    characters = [
+        (alphabet, c) for alphabet, count in alphabets.items() for c in range(1, count + 1)
+    ]
     with zipfile.ZipFile(root / f"{part}.zip", "w", zipfile.ZIP_DEFLATED) as file:
         for number, (alphabet, c) in enumerate(characters, 1):
             for i in range(1, drawings + 1):
@@ -224,7 +270,10 @@ def write_miniimagenet(root, place="images/{file}"):
     made = {}
     for part, labels in {"train": ("n03", "n01"), "val": ("n02",), "test": ("n05", "n04")}.items():
         made[part] = [(f"{label}0000000{i}.jpg", label) for label in labels for i in range(3)]
-        write_text(root / f"{part}.csv", ["filename,label", *(f"{file},{label}" for file, label in made[part])])
+        write_text(
+            root / f"{part}.csv",
+            ["filename,label", *(f"{file},{label}" for file, label in made[part])],
+        )
         for file, label in made[part]:
             write_image(root / place.format(file=file, label=label), int(file[1:-4]), (100, 80))
     return made

@@ -37,7 +37,9 @@ def content(path):
             lines = [json.loads(line) for line in file.read_text().splitlines()]
             found[name] = [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
         elif file.name == "result.json":
-            found[name] = {k: v for k, v in json.loads(file.read_text()).items() if k not in ("seconds", "run")}
+            found[name] = {
+                k: v for k, v in json.loads(file.read_text()).items() if k not in ("seconds", "run")
+            }
         elif file.name not in ("manifest.json", ".lock", "report.html") and file.is_file():
             found[name] = "a file that should not be there"
     return found

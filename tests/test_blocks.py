@@ -1,9 +1,10 @@
 """Every command and every block of code in the README, the docs and the tutorials.
 
-- A command is read by the command itself: its options and arguments are known. The experiment or the sweep that it
-  names is put together with every setting, so that what no rule allows, or no setting has, is found. ``RUN`` runs for
-  real; all others are in ``NOT_RUN`` with the reason.
-- Python blocks run, page by page in an empty folder; those of ``ELSEWHERE`` run in the tests named there.
+- A command is read by the command itself: its options and arguments are known. The experiment or
+  the sweep that it names is put together with every setting, so that what no rule allows, or no
+  setting has, is found. ``RUN`` runs for real; all others are in ``NOT_RUN`` with the reason.
+- Python blocks run, page by page in an empty folder; those of ``ELSEWHERE`` run in the tests named
+  there.
 - TOML is read as what it is: an experiment, a part of one, or a sweep.
 """
 
@@ -22,24 +23,31 @@ from typer.main import get_command
 import processes
 from fedunseen import Experiment
 from fedunseen.cli.main import app
-from fedunseen.core.presets import preset_names, sweep_names
+from fedunseen.core.presets import preset_names
 from fedunseen.experiment.parsing import parse_override
-from fedunseen.experiment.sweep import read_sweep
+from fedunseen.research.sweep import read_sweep
+from fedunseen.research.sweeps import sweep_names
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("docs/**/*.ipynb"), *ROOT.glob("benchmarks/*.md")]
+PAGES = [
+    *ROOT.glob("*.md"),
+    *ROOT.glob("docs/**/*.md"),
+    *ROOT.glob("docs/**/*.ipynb"),
+    *ROOT.glob("benchmarks/*.md"),
+]
 PAGES.remove(ROOT / "CHANGELOG.md")  # of what there was, too
 
 RUN = {"presets", "sweeps", "settings", "data list", "data deal", "certs"}
 """Commands that run for real, with the options that the pages show."""
 
 REASONS = {
-    "its experiment or its grid is put together with every setting": "run, sweep, attack backdoor, attack leakage",
+    "its experiment or its grid is put together with every setting": "run, sweep, attack backdoor, "
+    "attack leakage",
     "those of the guide and of any-shot run in test_documents": "predict, learn, forget",
     "continues until it is stopped; tests/serve, tests/cli and tests/engines run it as a process": "serve, host, join",
-    "needs or changes files that a page does not have; runs in tests/cli": "fedunseen, estimate, adapt, sums, compare, "
-    "export, report, init, new, data encode, data check, doctor, offline plan, offline answer, offline merge, "
-    "offline withdraw, ledger, health, bench",
+    "needs or changes files that a page does not have; runs in tests/cli": "fedunseen, estimate, "
+    "adapt, sums, compare, export, report, init, new, data encode, data check, doctor, offline "
+    "plan, offline answer, offline merge, offline withdraw, ledger, health, bench",
 }
 NOT_RUN = {name for names in REASONS.values() for name in names.split(", ")}
 
@@ -51,6 +59,7 @@ ELSEWHERE = {
     "docs/extending.md": "test_documents: as files of an installed package",
     "docs/extending-more.md": "test_documents: as files of an installed package",
     "docs/library.md": "test_documents: as doctests",
+    "docs/models.md": "test_documents: as doctests",
     "docs/run-directory.md": "report/test_run_directory: as doctests, on a run",
 }
 
@@ -73,7 +82,9 @@ class Block(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A command line of a page, split into words; ``whole`` if it stands in a block, and not in a sentence."""
+    """A command line of a page, split into words; ``whole`` if it stands in a block, and not in a
+    sentence.
+    """
 
     page: str
     program: str
@@ -83,8 +94,15 @@ class Command(NamedTuple):
     @classmethod
     def of(cls, page, line, whole):
         """Read a line; variables may be set before the program's name."""
-        program, rest = re.fullmatch(r"(?:[A-Z_]+=(?:\$\(.*?\)|[^\s$])*\s+)*(\S+)(.*)", line, re.DOTALL).groups()
-        return cls(page, program, [word for word in shlex.split(rest, comments=True) if word != "..."], whole)
+        program, rest = re.fullmatch(
+            r"(?:[A-Z_]+=(?:\$\(.*?\)|[^\s$])*\s+)*(\S+)(.*)", line, re.DOTALL
+        ).groups()
+        return cls(
+            page,
+            program,
+            [word for word in shlex.split(rest, comments=True) if word != "..."],
+            whole,
+        )
 
 
 def text_of(page):
@@ -106,13 +124,17 @@ def commands():
     """Return every command line: of console blocks, and in the text between backticks."""
     for block in BLOCKS:
         if block.language == "console":
-            for line in re.findall(r"^\s*\$ (.*)", re.sub(r"\\\n\s*", " ", block.text), re.MULTILINE):
+            for line in re.findall(
+                r"^\s*\$ (.*)", re.sub(r"\\\n\s*", " ", block.text), re.MULTILINE
+            ):
                 yield Command.of(block.page, line, True)
         elif block.language == "sh":  # commands alone, to be copied as they stand
             yield from (Command.of(block.page, line, True) for line in block.text.splitlines())
     for page, whole in TEXTS.items():
         prose = re.sub(r"^ *```.*?^ *```", "", whole, flags=re.DOTALL | re.MULTILINE)
-        for line in re.findall(r"`(fedunseen [a-z][^`]*|python benchmarks/[^`]*)`", prose):
+        for line in re.findall(
+            r"`(fedunseen [a-z][^`]*|python (?:benchmarks|tools)/[^`]*)`", prose
+        ):
             yield Command.of(page, line, False)
 
 
@@ -122,18 +144,26 @@ OURS = [command for command in COMMANDS if command.program == "fedunseen"]
 
 
 def parsed(command):
-    """Read a command line as the command does, without running it: its name, and the values of its parameters."""
+    """Read a command line as the command does, without running it: its name, and the values of its
+    parameters.
+    """
     group, name, words = APP, [], command.words
     while hasattr(group, "commands") and words and not words[0].startswith("--"):
         group, name, words = group.commands[words[0]], [*name, words[0]], words[1:]
-    if not command.whole and words and words[-1] in {option for param in group.params for option in param.opts}:
+    if (
+        not command.whole
+        and words
+        and words[-1] in {option for param in group.params for option in param.opts}
+    ):
         words = words[:-1]  # a sentence names an option without its value
     values, _, _ = group.make_parser(click.Context(group)).parse_args(list(words))
     return " ".join(name) or "fedunseen", group, values
 
 
 def missing(command, values):
-    """Name the required parameters that have no value, and the options whose value cannot be what it is."""
+    """Name the required parameters that have no value, and the options whose value cannot be what
+    it is.
+    """
     context = click.Context(command)
     for param in command.params:
         value = values.get(param.name)
@@ -184,7 +214,8 @@ def test_reasons_are_of_commands_that_the_pages_have():
 def test_no_command_hides_in_an_indented_block():
     prose = {page: re.sub(r"```.*?```", "", whole, flags=re.S) for page, whole in TEXTS.items()}
     found = {
-        page: re.findall(r"^    (?:\$ )?((?:fedunseen|python|pip) .*)", text, re.M) for page, text in prose.items()
+        page: re.findall(r"^    (?:\$ )?((?:fedunseen|python|pip) .*)", text, re.M)
+        for page, text in prose.items()
     }
     assert {page: lines for page, lines in found.items() if lines} == {}
 
@@ -192,15 +223,20 @@ def test_no_command_hides_in_an_indented_block():
 def test_scripts_take_the_options_that_pages_give_them():
     seen = 0
     for page, _, words, _ in COMMANDS:
-        for script in (word for word in words if word.startswith("benchmarks/")):
+        for script in (word for word in words if word.startswith(("benchmarks/", "tools/"))):
             source, seen = (ROOT / script).read_text("utf-8"), seen + 1
             for word in words:
-                assert not word.startswith("--") or f'"{word.partition("=")[0]}"' in source, (page, words)
+                assert not word.startswith("--") or f'"{word.partition("=")[0]}"' in source, (
+                    page,
+                    words,
+                )
     assert seen > 20
 
 
 def test_extras_and_targets_that_pages_name_exist():
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+        "optional-dependencies"
+    ]
     makefile = (ROOT / "Makefile").read_text("utf-8")
     for page, whole in TEXTS.items():
         for named in re.findall(r"(?:fedunseen|'\.)\[([\w,-]+)\]'", whole):
@@ -214,7 +250,9 @@ def test_other_programs_and_languages_are_known_ones():
     assert {block.language for block in BLOCKS} <= SHOWN | {"console", "python", "sh", "toml"}
 
 
-@pytest.mark.parametrize("page", sorted({b.page for b in BLOCKS if b.language == "python"} - set(ELSEWHERE)))
+@pytest.mark.parametrize(
+    "page", sorted({b.page for b in BLOCKS if b.language == "python"} - set(ELSEWHERE))
+)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
@@ -238,5 +276,9 @@ def test_toml_is_what_the_package_reads(block, tmp_path):
     elif "data" in tree and "method" in tree:
         Experiment.load(file)
     else:
-        settings = {f"{section}.{key}": value for section, keys in tree.items() for key, value in keys.items()}
+        settings = {
+            f"{section}.{key}": value
+            for section, keys in tree.items()
+            for key, value in keys.items()
+        }
         Experiment.load("digit-pairs", settings)

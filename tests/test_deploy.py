@@ -51,7 +51,9 @@ def unit(path):
 
 
 def lines():
-    """Every command line of the package that stands in the files: where, its words without ``fedunseen``."""
+    """Every command line of the package that stands in the files: where, its words without
+    ``fedunseen``.
+    """
     for stage in ("coordinator", "party"):
         health = json.loads(last(stage, "HEALTHCHECK").partition(" CMD ")[2])
         assert health.pop(0) == "fedunseen"
@@ -66,7 +68,9 @@ def lines():
         yield path.name, words
     pages = [ROOT / "docs" / f"{name}.md" for name in ("containers", "maintenance", "operating")]
     for page in [*pages, DEPLOY / "compose.yaml"]:
-        for found in re.findall(r"^(?:\$|#  ) fedunseen (.*)$", page.read_text("utf-8"), re.MULTILINE):
+        for found in re.findall(
+            r"^(?:\$|#  ) fedunseen (.*)$", page.read_text("utf-8"), re.MULTILINE
+        ):
             yield "shown", shlex.split(found)
 
 
@@ -111,7 +115,9 @@ def test_what_compose_runs_is_hardened_and_needs_what_the_images_expect():
         mounted = [volume.split(":")[1] for volume in service["volumes"]]
         for folder in re.findall(r"(?:=| )(/\w+)", words):
             assert any(path.startswith(folder) for path in mounted), f"{name}: {folder}"
-        assert all(volume.endswith(":ro") or volume.endswith(":/state") for volume in service["volumes"])
+        assert all(
+            volume.endswith(":ro") or volume.endswith(":/state") for volume in service["volumes"]
+        )
     assert composed()["networks"]["federation"]["internal"]  # parties reach the coordinator alone
 
 
@@ -129,7 +135,10 @@ def test_keys_and_data_never_get_into_an_image():
 def test_units_are_hardened_and_a_party_gives_up(path):
     service = unit(path)["Service"]
     expected = {"NoNewPrivileges": "yes", "ProtectSystem": "strict", "CapabilityBoundingSet": ""}
-    expected |= {"Restart": "on-failure", "SuccessExitStatus": "143"}  # of a command that SIGTERM has ended
+    expected |= {
+        "Restart": "on-failure",
+        "SuccessExitStatus": "143",
+    }  # of a command that SIGTERM has ended
     assert {key: service[key] for key in expected} == expected
     if "join" in service["ExecStart"]:
         assert service["RestartPreventExitStatus"] == "2"
@@ -141,7 +150,11 @@ def test_units_are_hardened_and_a_party_gives_up(path):
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 def test_systemd_accepts_the_units(path, tmp_path):
-    text = path.read_text("utf-8").replace("/opt/fedunseen/bin/fedunseen", "/bin/true")  # it looks for the program
+    text = path.read_text("utf-8").replace(
+        "/opt/fedunseen/bin/fedunseen", "/bin/true"
+    )  # it looks for the program
     (tmp_path / path.name).write_text(text)
-    done = subprocess.run(["systemd-analyze", "verify", tmp_path / path.name], capture_output=True, text=True)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", tmp_path / path.name], capture_output=True, text=True
+    )
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,6 @@
-"""The estimator: scikit-learn's own checks, the road of an experiment as its reference, classes that no one holds."""
+"""The estimator: scikit-learn's own checks, the road of an experiment as its reference, classes
+that no one holds.
+"""
 
 import subprocess
 import sys
@@ -8,7 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import sklearn
-import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from sklearn.base import clone
@@ -25,19 +26,23 @@ from fedunseen.federation.partition import make_partition
 from fedunseen.metrics import harmonic_mean
 from refusals import message_of
 from same import same
+from small_runs import ANIMALS
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:the graphical lasso")]
 
 QUICK = {"lr": 0.1, "kl": 0.0, "consistency": 0.0, "batch_size": 16}
 
 
-@parametrize_with_checks([ZeroShotClassifier(), ZeroShotClassifier("fedzsl", rounds=3, method_params=QUICK)])
+@parametrize_with_checks(
+    [ZeroShotClassifier(), ZeroShotClassifier("fedzsl", rounds=3, method_params=QUICK)]
+)
 def test_scikit_learns_checks(estimator, check):
     """None is left out: without a table, the classifier is an ordinary one."""
     check(estimator)
 
 
-# Animals with six attributes, and 30 samples of each that show them through a random linear map; four are unseen.
+# Animals with six attributes, and 30 samples of each that show them through a random linear map;
+# four are unseen.
 RNG = np.random.default_rng(0)
 TABLE = {f"animal {c:02}": RNG.random(6).tolist() for c in range(14)}
 UNSEEN = list(TABLE)[-4:]
@@ -50,8 +55,12 @@ PARTIES = np.array([f"party {int(name[-2:]) % 3}" for name in NAMES])
 
 
 def fit(model, **settings):
-    """Fit a classifier to the samples of seen animals, with the table and the parties if nothing else is given."""
-    return model.fit(X[HELD], NAMES[HELD], **{"classes": TABLE, "groups": PARTIES[HELD], **settings})
+    """Fit a classifier to the samples of seen animals, with the table and the parties if nothing
+    else is given.
+    """
+    return model.fit(
+        X[HELD], NAMES[HELD], **{"classes": TABLE, "groups": PARTIES[HELD], **settings}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +71,9 @@ def fitted():
 def test_classes_that_nobody_holds_are_recognised(fitted):
     right = fitted.predict(X[~HELD], classes=UNSEEN) == NAMES[~HELD]
     assert right.mean() > 0.6  # of four
-    assert metrics.zsl(fitted.scores(X), fitted.ids(NAMES), ~fitted.seen_) == pytest.approx(100 * right.mean())
+    assert metrics.zsl(fitted.scores(X), fitted.ids(NAMES), ~fitted.seen_) == pytest.approx(
+        100 * right.mean()
+    )
     assert fitted.score(X[HELD], NAMES[HELD]) > 0.5  # of fourteen
     assert fitted.classes_[~fitted.seen_].tolist() == UNSEEN
 
@@ -76,33 +87,40 @@ def test_one_round_of_sums_is_as_good_as_all_samples_in_one_place():
 
 def test_calibration_is_what_lets_it_answer_with_unseen_classes(fitted):
     plain = fit(clone(fitted).set_params(calibration=0.0))
-    assert plain.calibration_ == 0 != fitted.calibration_
+    balanced = fit(clone(fitted).set_params(prior="balanced"))
+    assert plain.calibration_ == 0 != balanced.calibration_
     before, after = (
-        metrics.generalized(model.scores(X), model.ids(NAMES), model.seen_, ~model.seen_) for model in (plain, fitted)
+        metrics.generalized(model.scores(X), model.ids(NAMES), model.seen_, ~model.seen_)
+        for model in (plain, balanced)
     )
     assert after.harmonic > before.harmonic
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.3, 1.0])
 def test_few_seen_classes_are_not_given_to_an_unseen_one_by_the_calibration(noise):
-    """Of four classes each is left out in turn; what that asks for would take a tiger, or a horse too, for a zebra."""
-    animals = {"horse": [0, 1, 0], "tiger": [1, 0.8, 0], "seal": [0, 0, 1], "eel": [1, 0, 1], "zebra": [1, 1, 0.3]}
+    """Of four classes each is left out in turn; what that asks for would take a tiger, or a horse
+    too, for a zebra.
+    """
     y, harmonics = np.repeat(["horse", "tiger", "seal", "eel"], 50), []
     for seed in range(3):
         rng = np.random.default_rng(seed)
         encoder = rng.normal(size=(3, 16))
-        samples = np.array([animals[name] for name in [*y, *["zebra"] * 50]]) @ encoder
+        samples = np.array([ANIMALS[name] for name in [*y, *["zebra"] * 50]]) @ encoder
         samples += noise * rng.normal(size=samples.shape)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            model = ZeroShotClassifier().fit(samples[:200], y, classes=animals, groups=np.repeat(["a", "b"], 100))
+            model = ZeroShotClassifier(prior="balanced").fit(
+                samples[:200], y, classes=ANIMALS, groups=np.repeat(["a", "b"], 100)
+            )
         numbers = model.per_class(samples, [*y, *["zebra"] * 50])
         assert min(numbers["accuracy"][:4]) > 30  # without the bound most draws lose all tigers
         assert model.calibration_ >= 0
         texts = [str(one.message) for one in caught]
         assert all("of 'tiger' to unseen classes" in text for text in texts)
-        assert len(texts) == (noise == 1 or seed < 2)
-        harmonics.append(harmonic_mean(numbers["accuracy"][4], float(np.mean(numbers["accuracy"][:4]))))
+        assert len(texts) == 1
+        harmonics.append(
+            harmonic_mean(numbers["accuracy"][4], float(np.mean(numbers["accuracy"][:4])))
+        )
     assert np.mean(harmonics) > 60
 
 
@@ -135,10 +153,16 @@ def test_it_learns_classes_that_are_described_shown_or_both(tmp_path):
         scores = learned.scores(samples)
         assert learned.classes_.tolist() == list(TABLE)
         assert not learned.seen_[-1]
-        assert (learned.predict(samples[5:]) == LAST).mean() > (0.5 if how == "described" else 0.9), how
+        assert (learned.predict(samples[5:]) == LAST).mean() > (
+            0.5 if how == "described" else 0.9
+        ), how
         learned.save(tmp_path / how)
-        np.testing.assert_array_equal(ZeroShotClassifier.load(tmp_path / how).scores(samples), scores)
-        two = learned.scores(samples, classes=[LAST, "animal 00"])  # its columns, and no other class
+        np.testing.assert_array_equal(
+            ZeroShotClassifier.load(tmp_path / how).scores(samples), scores
+        )
+        two = learned.scores(
+            samples, classes=[LAST, "animal 00"]
+        )  # its columns, and no other class
         np.testing.assert_array_equal(two, scores[:, [0, -1]])
         if how.startswith("then"):
             np.testing.assert_allclose(scores, by["both"].scores(samples), rtol=1e-6)
@@ -153,13 +177,20 @@ def test_a_trained_method_learns_by_descriptions_alone(fitted):
 
 UNREADABLE = np.where(np.arange(X.size).reshape(X.shape) == 77, -np.inf, X)
 HOLDERS = np.where(np.arange(len(X)) == 5, np.nan, 1.0)
-OTHERS = r"the classes have other attributes than those of the training \(the first is 'attribute 1'\)"
+OTHERS = (
+    r"the classes have other attributes than those of the training \(the first is 'attribute 1'\)"
+)
 
 
 @pytest.mark.parametrize(
     ("method", "given", "error", "message"),
     [
-        ("fit", {"X": UNREADABLE.view(np.memmap), "y": NAMES}, DataError, "the features of some samples hold NaN"),
+        (
+            "fit",
+            {"X": UNREADABLE.view(np.memmap), "y": NAMES},
+            DataError,
+            "the features of some samples hold NaN",
+        ),
         ("fit", {"X": UNREADABLE, "y": NAMES}, ValueError, "Input X contains infinity"),
         (
             "fit",
@@ -167,7 +198,12 @@ OTHERS = r"the classes have other attributes than those of the training \(the fi
             DataError,
             "arrays: all training samples have the same features: nothing",
         ),
-        ("fit", {"groups": HOLDERS, "X": X, "y": NAMES}, DataError, "groups: sample 5 has nan: name the party"),
+        (
+            "fit",
+            {"groups": HOLDERS, "X": X, "y": NAMES},
+            DataError,
+            "groups: sample 5 has nan: name the party",
+        ),
         (
             "fit",
             {"groups": [*"ab", None] * 2, "X": X[:6], "y": [*TABLE][:2] * 3},
@@ -176,23 +212,48 @@ OTHERS = r"the classes have other attributes than those of the training \(the fi
         ),
         ("learn", {}, DataError, "there is nothing to learn: give classes, examples, or both"),
         ("learn", {"classes": {"a": [1.0]}}, ArgumentError, OTHERS),
-        ("learn", {"examples": {"a": [[1.0]]}}, ValueError, "X has 1 features, but ZeroShotClassifier is expecting 12"),
-        ("learn", {"examples": {"Animal 00": X[:1]}}, DataError, "the examples are of 'Animal 00', and there is a"),
+        (
+            "learn",
+            {"examples": {"a": [[1.0]]}},
+            ValueError,
+            "X has 1 features, but ZeroShotClassifier is expecting 12",
+        ),
+        (
+            "learn",
+            {"examples": {"Animal 00": X[:1]}},
+            DataError,
+            "the examples are of 'Animal 00', and there is a",
+        ),
         (
             "fit",
             {"X": X * 1e200, "y": NAMES},
             DataError,
             r"the samples: the number .* of sample 0 is too large: float32",
         ),
-        ("adapt", {"X": X * 1e200}, DataError, r"the unlabelled samples: the number .* of sample 0 is too large"),
-        ("learn", {"examples": {"a": X[:1] * 1e200}}, DataError, r"X: the number .* of sample 0 is too large: float32"),
+        (
+            "adapt",
+            {"X": X * 1e200},
+            DataError,
+            r"the unlabelled samples: the number .* of sample 0 is too large",
+        ),
+        (
+            "learn",
+            {"examples": {"a": X[:1] * 1e200}},
+            DataError,
+            r"X: the number .* of sample 0 is too large: float32",
+        ),
         (
             "predict",
             {"X": X[:3] * [[1], [1], [1e200]]},
             DataError,
             r"X: the number .* of sample 2 is too large: float32",
         ),
-        ("predict", {"X": X, "classes": ["animal 99"]}, ArgumentError, "'animal 99' is not a class of this classifier"),
+        (
+            "predict",
+            {"X": X, "classes": ["animal 99"]},
+            ArgumentError,
+            "'animal 99' is not a class of this classifier",
+        ),
         ("predict", {"X": X, "classes": []}, ArgumentError, "give class names as a list"),
         ("predict", {"X": X, "classes": {"a": [1.0], "b": [2.0]}}, ArgumentError, OTHERS),
     ],
@@ -215,8 +276,16 @@ def test_a_forgotten_party_was_never_there(fitted):
     for forgetful, party, message in (
         (left, "party 1", "groups: unknown party 'party 1'"),
         (alone, "party 0", "there is one party: without it nothing is left"),
-        (model.learn({"new": [1.0] * 6}), "party 1", "no sums of single parties are here: call forget after fit"),
-        (fitted, "party 1", "method = 'fedzsl' is trained, so that every party is in every parameter"),
+        (
+            model.learn({"new": [1.0] * 6}),
+            "party 1",
+            "no sums of single parties are here: call forget after fit",
+        ),
+        (
+            fitted,
+            "party 1",
+            "method = 'fedzsl' is trained, so that every party is in every parameter",
+        ),
     ):
         with pytest.raises(ArgumentError, match=f"^{message}"):
             forgetful.forget(party)
@@ -238,15 +307,25 @@ def test_the_training_is_that_of_an_experiment(tmp_path):
     )  # fmt: skip
     table = {space.names[c]: space.semantics[c] for c in np.union1d(space.seen, space.unseen)}
     ids, parties = np.concatenate(clients), np.repeat(range(4), [len(own) for own in clients])
-    model.fit(benchmark.features[ids], np.array(space.names)[benchmark.labels[ids]], classes=table, groups=parties)
-    assert same(model._params, expected)
+    model.fit(
+        benchmark.features[ids],
+        np.array(space.names)[benchmark.labels[ids]],
+        classes=table,
+        groups=parties,
+    )
+    assert same(model._model.params, expected)
 
 
 def test_tables_of_all_kinds_say_the_same(fitted):
     attributes, values = [f"attribute {i}" for i in range(6)], np.array(list(TABLE.values()))
-    frame = SimpleNamespace(index=list(TABLE), columns=attributes, to_numpy=lambda: values)  # pandas', as far as needed
+    frame = SimpleNamespace(
+        index=list(TABLE), columns=attributes, to_numpy=lambda: values
+    )  # pandas', as far as needed
     rows = {name: dict(zip(attributes, row, strict=True)) for name, row in reversed(TABLE.items())}
-    for model in (fit(clone(fitted), classes=frame), fit(clone(fitted).set_params(classes=rows), classes=None)):
+    for model in (
+        fit(clone(fitted), classes=frame),
+        fit(clone(fitted).set_params(classes=rows), classes=None),
+    ):
         np.testing.assert_array_equal(model.scores(X), fitted.scores(X))
 
 
@@ -256,7 +335,10 @@ def test_it_is_saved_and_loaded_without_a_pickle(fitted, tmp_path):
     loaded = ZeroShotClassifier.load(path)
     np.testing.assert_array_equal(loaded.scores(X), fitted.scores(X))
     assert loaded.classes_.tolist() == fitted.classes_.tolist()
-    one, other = (model.predict(X[:3], classes={"a": [1] * 6, "b": [0.1] * 6}).tolist() for model in (loaded, fitted))
+    one, other = (
+        model.predict(X[:3], classes={"a": [1] * 6, "b": [0.1] * 6}).tolist()
+        for model in (loaded, fitted)
+    )
     assert one == other
     loaded.save(tmp_path / "again.safetensors")
     assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
@@ -266,22 +348,54 @@ def test_what_is_no_saved_classifier_is_refused(fitted, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"nothing")
     message = message_of(ZeroShotClassifier.load, path)
-    assert message.startswith(f"{path} cannot be read as a classifier (")
+    assert message.startswith(f"{path} cannot be read as a model (")
     assert message.endswith("): give a file that `save` wrote")
-    save_file({"a": torch.zeros(1)}, path)
-    message = f"{path} is not a classifier of this version of FedUnseen: give a file that its `save` wrote"
-    assert message_of(ZeroShotClassifier.load, path) == message
     fitted.save(path)
     tensors = load_file(path)
     del tensors["semantics"]
     with safe_open(path, "pt") as file:
         save_file(tensors, path, file.metadata())
-    assert message_of(ZeroShotClassifier.load, path) == f"{path} is damaged ('semantics'): save the classifier again"
+    assert (
+        message_of(ZeroShotClassifier.load, path)
+        == f"{path} is damaged ('semantics'): save the model again"
+    )
+
+
+@pytest.mark.parametrize(
+    "table", [TABLE, {str(k): {"a": v[0], "b": v[1]} for k, v in TABLE.items()}]
+)
+def test_the_constructors_arguments_are_saved_too(table, tmp_path):
+    arguments = {
+        "rounds": np.int64(2),
+        "method_params": {"lr": np.float64(0.05), "kl": 0.0},
+        "features": ("centre", "l2"),
+        "classes": table,
+        "random_state": 3,
+    }
+    model = ZeroShotClassifier("fedzsl", **arguments).fit(X[HELD], NAMES[HELD])
+    model.save(tmp_path / "model")
+    loaded = ZeroShotClassifier.load(tmp_path / "model")
+    assert loaded.calibration == "validation"
+    assert loaded.get_params()["method_params"] == {"lr": 0.05, "kl": 0.0}
+    for again in (loaded.fit(X[HELD], NAMES[HELD]), clone(loaded).fit(X[HELD], NAMES[HELD])):
+        np.testing.assert_array_equal(again.scores(X), model.scores(X))
+        assert again.calibration_ == model.calibration_
+    assert model.calibration_ != 0
+
+
+def test_a_random_state_that_was_drawn_is_saved_as_its_seed(tmp_path):
+    drawn = ZeroShotClassifier("fedzsl", rounds=1, random_state=np.random.RandomState(5))
+    model = fit(drawn)
+    model.save(tmp_path / "model")
+    again = fit(ZeroShotClassifier.load(tmp_path / "model"))
+    np.testing.assert_array_equal(again.scores(X), model.scores(X))
 
 
 def test_scikit_learns_tools_take_it():
     model = ZeroShotClassifier(classes=TABLE)
-    assert cross_val_score(make_pipeline(StandardScaler(), model), X[HELD], NAMES[HELD], cv=2).shape == (2,)
+    assert cross_val_score(
+        make_pipeline(StandardScaler(), model), X[HELD], NAMES[HELD], cv=2
+    ).shape == (2,)
     search = GridSearchCV(model, {"features": [(), ("l2",)], "calibration": [0.0]}, cv=2)
     with sklearn.config_context(enable_metadata_routing=True):
         model.set_fit_request(groups=True, classes=True)
@@ -290,13 +404,37 @@ def test_scikit_learns_tools_take_it():
     assert len(search.best_estimator_.classes_) == 14
 
 
+def test_decisions_and_logarithms_follow_from_scores(fitted):
+    np.testing.assert_array_equal(fitted.decision_function(X), fitted.scores(X))
+    logarithms = fitted.predict_log_proba(X)
+    np.testing.assert_allclose(np.exp(logarithms), fitted.predict_proba(X))
+    two = np.isin(NAMES, list(TABLE)[:2])
+    pair = ZeroShotClassifier().fit(X[two], NAMES[two])
+    leads = pair.decision_function(X[two])
+    assert leads.shape == (two.sum(),)
+    assert pair.classes_[(leads > 0).astype(int)].tolist() == pair.predict(X[two]).tolist()
+
+
+def test_without_an_unseen_class_nothing_is_adapted():
+    model = ZeroShotClassifier().fit(X[HELD], NAMES[HELD])
+    with pytest.raises(ExperimentError, match="every class has labeled samples"):
+        model.adapt(X)
+    with pytest.raises(ExperimentError, match="every class has labeled samples"):
+        ZeroShotClassifier().fit(X[HELD], NAMES[HELD], unlabelled=X)
+
+
 def test_the_tables_count_samples_and_right_answers(fitted):
     counts = confusion_matrix(NAMES[HELD], fitted.predict(X[HELD]), labels=list(TABLE))
     seen = ~np.isin(list(TABLE), UNSEEN)
     percent = np.where(seen[:, None], 100 * counts / 30, np.nan)
     confusion = {"class": list(TABLE), **dict(zip(TABLE, percent.T.tolist(), strict=True))}
     np.testing.assert_equal(fitted.confusion(X[HELD], NAMES[HELD]), confusion)
-    each = {"class": list(TABLE), "seen": seen.tolist(), "samples": (30 * seen).tolist(), "accuracy": np.diag(percent)}
+    each = {
+        "class": list(TABLE),
+        "seen": seen.tolist(),
+        "samples": (30 * seen).tolist(),
+        "accuracy": np.diag(percent),
+    }
     np.testing.assert_equal(fitted.per_class(X[HELD], NAMES[HELD]), each)
     losses = fitted.curve_["loss"]
     assert len(losses) == 20
@@ -309,12 +447,24 @@ SHARED = {"rounds": 1, "method_params": {"hidden": [4]}, "strategy_params": {"sh
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"method": "fedzls"}, ExperimentError, "method.name: unknown method 'fedzls': did you mean 'fedzsl'?"),
+        (
+            {"method": "fedzls"},
+            ExperimentError,
+            "method.name: unknown method 'fedzls': did you mean 'fedzsl'?",
+        ),
         ({"method": "maml"}, ArgumentError, "method = 'maml' learns classes from examples"),
         ({"strategy": "local"}, ArgumentError, "strategy = 'local' merges nothing"),
-        ({"method": "fedzsl", **SHARED}, ArgumentError, r"strategy_params\['shared'\] = \['f.\*'\] leaves each client"),
+        (
+            {"method": "fedzsl", **SHARED},
+            ArgumentError,
+            r"strategy_params\['shared'\] = \['f.\*'\] leaves each client",
+        ),
         ({"method": "fedzsl", "method_params": {"lr": -1}}, ExperimentError, "method.lr"),
-        ({"rounds": 2}, ExperimentError, "method.name = 'gaussian' is solved from sums, which clients send once"),
+        (
+            {"rounds": 2},
+            ExperimentError,
+            "method.name = 'gaussian' is solved from sums, which clients send once",
+        ),
         ({"rounds": 0}, ExperimentError, "strategy.rounds"),
         ({"features": ["l3"]}, ExperimentError, "data.features"),
         ({"classes": {"animal 00": [1.0]}}, ArgumentError, "there is only one class"),

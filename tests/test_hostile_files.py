@@ -1,4 +1,6 @@
-"""Files that mean harm, a full disk, and mutations of all that is read: one sentence each, within bounds."""
+"""Files that mean harm, a full disk, and mutations of all that is read: one sentence each, within
+bounds.
+"""
 
 import json
 import os
@@ -18,10 +20,12 @@ from refusals import message_of
 
 
 def under_limits(*words, code=None, memory=2**30, file_size=None, folder=None, seconds=120):
-    """Run ``fedunseen WORDS``, or ``python -c CODE WORDS``, within ``memory`` bytes beyond what its imports map.
+    """Run ``fedunseen WORDS``, or ``python -c CODE WORDS``, within ``memory`` bytes beyond what its
+    imports map.
 
-    Those are 3 GiB of address space for PyTorch's libraries. A file of more than ``file_size`` bytes fails as on a full
-    disk. What hangs or takes minutes fails after ``seconds`` of the clock, and a machine that is busy does not.
+    Those are 3 GiB of address space for PyTorch's libraries. A file of more than ``file_size``
+    bytes fails as on a full disk. What hangs or takes minutes fails after ``seconds`` of the clock,
+    and a machine that is busy does not.
     """
 
     def limit():
@@ -59,11 +63,19 @@ except DataError as error:
 """
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, pytest.param(zipfile.ZIP_BZIP2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "method", [zipfile.ZIP_DEFLATED, pytest.param(zipfile.ZIP_BZIP2, marks=pytest.mark.slow)]
+)
 def test_an_archive_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path, method):
     """An array of 400 million zeros: a thousandth of it on disk."""
-    path, header = tmp_path / "a.npz", {"descr": "|u1", "fortran_order": False, "shape": (4_000_000, 100)}
-    with zipfile.ZipFile(path, "w", method) as archive, archive.open("features.npy", "w", force_zip64=True) as member:
+    path, header = (
+        tmp_path / "a.npz",
+        {"descr": "|u1", "fortran_order": False, "shape": (4_000_000, 100)},
+    )
+    with (
+        zipfile.ZipFile(path, "w", method) as archive,
+        archive.open("features.npy", "w", force_zip64=True) as member,
+    ):
         np.lib.format.write_array_header_1_0(member, header)
         for _ in range(40):
             member.write(bytes(10**7))
@@ -123,13 +135,19 @@ def test_a_photo_of_many_megapixels(tmp_path, suffix, mode, size, mib):
     del picture
     found, peak = under_limits(path, (0, 0, *box[:2]), code=PHOTO).stdout.rsplit(" ", 1)
     message = f"refused: {path} has too many pixels to be read: make it smaller"
-    assert found == (message if size[0] * size[1] > 2 * Image.MAX_IMAGE_PIXELS else "[255, 255, 255]")
+    assert found == (
+        message if size[0] * size[1] > 2 * Image.MAX_IMAGE_PIXELS else "[255, 255, 255]"
+    )
     assert int(peak) < mib
 
 
-@pytest.mark.parametrize("words", [("data", "check"), ("init", "--force"), ("data", "check", "--images")])
+@pytest.mark.parametrize(
+    "words", [("data", "check"), ("init", "--force"), ("data", "check", "--images")]
+)
 def test_pipes_and_loops_of_links_end(tmp_path, words):
-    """A folder of pictures with a pipe, a loop of links, and two links to one folder in each of forty folders."""
+    """A folder of pictures with a pipe, a loop of links, and two links to one folder in each of
+    forty folders.
+    """
     root = tmp_path / "photos"
     (root / "cat").mkdir(parents=True)
     (root / "classes.csv").write_text("name,split,a,b\ncat,seen,1,2\ndog,unseen,2,1\n")
@@ -183,7 +201,9 @@ MANIFESTS = {
     "number": "1" * 10_000,
     "list": "[]",
     "types": json.dumps({"experiment": [], "data_fingerprint": 1, "input_shape": "x"}),
-    "experiment": json.dumps({"experiment": {"data": 3}, "data_fingerprint": 1, "input_shape": "x"}),
+    "experiment": json.dumps(
+        {"experiment": {"data": 3}, "data_fingerprint": 1, "input_shape": "x"}
+    ),
     "bytes": "\x00\x01",
 }
 
@@ -195,7 +215,7 @@ def test_a_manifest_that_means_harm(tmp_path, text):
     assert "\n" not in message_of(lambda: load_run(tmp_path).experiment, error=FedUnseenError)
 
 
-FUZZ = Path(__file__).parents[1] / "benchmarks" / "fuzz.py"
+FUZZ = Path(__file__).parents[1] / "tools" / "fuzz.py"
 
 
 @pytest.mark.parametrize("count", [240, pytest.param(2000, marks=pytest.mark.slow)])
@@ -205,14 +225,18 @@ def test_mutations(count):
     assert (result["wrong"], sum(result["counts"].values())) == ([], count)
     assert result["peak_mib"] < 1536  # with all libraries
     kinds = {key.split()[0] for key in result["counts"]}
-    assert count < 2000 or set(result["counts"]) == {f"{kind} {end}" for kind in kinds for end in ("read", "refused")}
+    assert count < 2000 or set(result["counts"]) == {
+        f"{kind} {end}" for kind in kinds for end in ("read", "refused")
+    }
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A folder with a finished run in it, and a table of a new class."""
     folder = tmp_path_factory.mktemp("disk")
-    assert under_limits("run", "digit-pairs-gaussian", "--out", "run", folder=folder).returncode == 0
+    assert (
+        under_limits("run", "digit-pairs-gaussian", "--out", "run", folder=folder).returncode == 0
+    )
     head, first = (folder / "run" / "classes.csv").read_text().splitlines()[:2]
     (folder / "new.csv").write_text(f"{head}\nnew,unseen,{first.partition(',seen,')[2]}\n")
     return folder

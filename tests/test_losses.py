@@ -1,4 +1,6 @@
-"""Every loss against PyTorch's own or a loop that anybody can read, and what all losses have in common."""
+"""Every loss against PyTorch's own or a loop that anybody can read, and what all losses have in
+common.
+"""
 
 import math
 from collections.abc import Callable
@@ -34,10 +36,17 @@ CENTRES = draw(7, 3, seed=9)
 
 def distilled(temperature):
     def reference(z, rows):
-        log_p, target = F.log_softmax(z[:, KEPT] / temperature, 1), F.softmax(rows[:, KEPT] / temperature, 1)
+        log_p, target = (
+            F.log_softmax(z[:, KEPT] / temperature, 1),
+            F.softmax(rows[:, KEPT] / temperature, 1),
+        )
         return temperature**2 * F.kl_div(log_p, target, reduction="batchmean")
 
-    return Case(lambda z, r, w: relation_distillation(z, r, w, MASK, temperature), [(5, 7), (5, 7)], reference)
+    return Case(
+        lambda z, r, w: relation_distillation(z, r, w, MASK, temperature),
+        [(5, 7), (5, 7)],
+        reference,
+    )
 
 
 def squared_distances_to_the_peak(attention):
@@ -63,7 +72,9 @@ def each_gap_with_its_square(z, other):
 def hinge(chosen):
     def reference(means):
         terms = []
-        for mean, label, other in zip(means, LABELS[ROWS].tolist(), OTHERS[ROWS].tolist(), strict=True):
+        for mean, label, other in zip(
+            means, LABELS[ROWS].tolist(), OTHERS[ROWS].tolist(), strict=True
+        ):
             far = [(mean - centre).square().sum().item() for centre in CENTRES]
             wrong = far[other] if chosen else min(far[k] for k in KEPT if k != label)
             terms.append(max(0.0, 1.5 + 0.3 * far[label] - 0.7 * wrong))
@@ -71,16 +82,26 @@ def hinge(chosen):
         return np.mean(terms)
 
     others = OTHERS if chosen else None
-    return Case(lambda m, w: losses.margin_loss(m, CENTRES, LABELS, MASK, 1.5, 0.3, others, w), [(5, 3)], reference)
+    return Case(
+        lambda m, w: losses.margin_loss(m, CENTRES, LABELS, MASK, 1.5, 0.3, others, w),
+        [(5, 3)],
+        reference,
+    )
 
 
 def posterior_reference(mean, logvar):
     posterior = torch.distributions.Normal(mean, torch.exp(logvar / 2))
-    return torch.distributions.kl_divergence(posterior, torch.distributions.Normal(0.0, 1.0)).sum(1).mean()
+    return (
+        torch.distributions.kl_divergence(posterior, torch.distributions.Normal(0.0, 1.0))
+        .sum(1)
+        .mean()
+    )
 
 
 class Case(NamedTuple):
-    """A loss of some arguments and weights, the arguments' shapes, and its value on samples that all count."""
+    """A loss of some arguments and weights, the arguments' shapes, and its value on samples that
+    all count.
+    """
 
     loss: Callable
     shapes: list[tuple[int, ...]]
@@ -95,24 +116,36 @@ CASES = {
     "semantic cross-entropy": Case(
         lambda z, w: semantic_cross_entropy(z, LABELS, w, MASK),
         [(5, 7)],
-        lambda z: F.cross_entropy(z[:, KEPT], torch.tensor([KEPT.index(label) for label in LABELS[ROWS]])),
+        lambda z: F.cross_entropy(
+            z[:, KEPT], torch.tensor([KEPT.index(label) for label in LABELS[ROWS]])
+        ),
     ),
     **{f"relation distillation at {tau}": distilled(tau) for tau in (0.5, 1.0, 10.0)},
     "consistency": Case(consistency, [(5, 3), (5, 3)], lambda g, f: (g - f).norm(dim=1).mean()),
     "decorrelation": Case(
         lambda a, w: losses.decorrelation(a, GROUPS, w),
         [(5, 5)],
-        lambda a: np.mean([sum(math.hypot(*row[g]) for g in ([0, 3], [1, 2], [4])) for row in a.numpy()]),
+        lambda a: np.mean(
+            [sum(math.hypot(*row[g]) for g in ([0, 3], [1, 2], [4])) for row in a.numpy()]
+        ),
     ),
     "attribute error": Case(losses.attribute_error, [(5, 4), (5, 4)], F.mse_loss),
-    "compactness": Case(lambda m, w: losses.compactness(m.sigmoid(), w), [(5, 3, 2, 4)], squared_distances_to_the_peak),
+    "compactness": Case(
+        lambda m, w: losses.compactness(m.sigmoid(), w),
+        [(5, 3, 2, 4)],
+        squared_distances_to_the_peak,
+    ),
     "self-calibration": Case(
         lambda z, w: losses.self_calibration(z, UNSEEN, w, MASK),
         [(5, 7)],
         lambda z: -z[:, KEPT].softmax(1)[:, [2, 3]].sum(1).mean().log(),
     ),
-    "jensen-shannon": Case(lambda z, o, w: losses.jensen_shannon(z, o, w, MASK), PAIR, from_the_middle),
-    "weighted l1": Case(lambda z, o, w: losses.weighted_l1(z, o, w, MASK), PAIR, each_gap_with_its_square),
+    "jensen-shannon": Case(
+        lambda z, o, w: losses.jensen_shannon(z, o, w, MASK), PAIR, from_the_middle
+    ),
+    "weighted l1": Case(
+        lambda z, o, w: losses.weighted_l1(z, o, w, MASK), PAIR, each_gap_with_its_square
+    ),
     "patch cross-entropy": Case(
         lambda z, w: losses.patch_cross_entropy(z, (draw(5, 6, seed=1) > 0).float(), w),
         [(5, 6)],
@@ -123,8 +156,12 @@ CASES = {
         [(5, 4), (5, 4)],
         lambda m, r: 4 * F.binary_cross_entropy(m.sigmoid(), r.sigmoid()),
     ),
-    "reconstruction": Case(losses.reconstruction, [(5, 4), (5, 4)], lambda m, r: 2 * F.mse_loss(m, r)),
-    "divergence of the posterior": Case(losses.posterior_divergence, [(5, 4), (5, 4)], posterior_reference),
+    "reconstruction": Case(
+        losses.reconstruction, [(5, 4), (5, 4)], lambda m, r: 2 * F.mse_loss(m, r)
+    ),
+    "divergence of the posterior": Case(
+        losses.posterior_divergence, [(5, 4), (5, 4)], posterior_reference
+    ),
     "margin to the nearest centre": hinge(chosen=False),
     "margin to a chosen centre": hinge(chosen=True),
     "divergence of answers": Case(
@@ -134,8 +171,12 @@ CASES = {
     ),
 }
 OF_LOGITS = [name for name, case in CASES.items() if case.shapes[0] == (5, 7)]
-HALF = sorted(set(CASES) - {"compactness", "reconstruction by a sigmoid"})  # the sigmoid before these rounds
-HALF = [name for name in HALF if not name.startswith(("margin", "divergence"))]  # they compute in what they are given
+HALF = sorted(
+    set(CASES) - {"compactness", "reconstruction by a sigmoid"}
+)  # the sigmoid before these rounds
+HALF = [
+    name for name in HALF if not name.startswith(("margin", "divergence"))
+]  # they compute in what they are given
 each = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
@@ -145,7 +186,9 @@ def test_a_loss_is_its_reference_over_the_samples_that_count_which_are_all_witho
     expected = case.reference(*[argument[ROWS] for argument in arguments])
     assert float(case.loss(*arguments, SOME)) == pytest.approx(float(expected), rel=1e-9)
     every = torch.ones(5, dtype=torch.float64)
-    assert case.loss(*arguments, None).item() == pytest.approx(case.loss(*arguments, every).item(), rel=1e-12)
+    assert case.loss(*arguments, None).item() == pytest.approx(
+        case.loss(*arguments, every).item(), rel=1e-12
+    )
     changed = [argument.clone() for argument in arguments]
     for argument in changed:
         argument[dropped] = 5 * draw(*argument.shape, seed=5)[dropped]
@@ -157,7 +200,9 @@ def test_the_derivative_agrees_with_finite_differences_and_is_zero_where_no_samp
     leaves = [argument.requires_grad_() for argument in case.arguments()]
     assert torch.autograd.gradcheck(lambda *given: case.loss(*given, SOME), leaves)
     nothing = case.loss(*leaves, torch.zeros(5, dtype=torch.float64))
-    assert nothing.item() == 0 or case is CASES["self-calibration"]  # the logarithm of nothing, cut at 1e-12
+    assert (
+        nothing.item() == 0 or case is CASES["self-calibration"]
+    )  # the logarithm of nothing, cut at 1e-12
     assert not any(gradient.any() for gradient in torch.autograd.grad(nothing, leaves))
 
 
@@ -173,7 +218,9 @@ def test_in_half_precision_it_computes_in_float32(name):
 @pytest.mark.parametrize("name", OF_LOGITS)
 def test_classes_outside_the_mask_have_no_influence_and_no_gradient(name):
     arguments, loss = CASES[name].arguments(), CASES[name].loss
-    others = [torch.where(MASK, z, draw(5, 7, seed=2 + i, scale=100.0)) for i, z in enumerate(arguments)]
+    others = [
+        torch.where(MASK, z, draw(5, 7, seed=2 + i, scale=100.0)) for i, z in enumerate(arguments)
+    ]
     assert loss(*arguments, SOME).item() == loss(*others, SOME).item()
     arguments[0].requires_grad_()
     (gradient,) = torch.autograd.grad(loss(*arguments, None), arguments[0])
@@ -182,7 +229,9 @@ def test_classes_outside_the_mask_have_no_influence_and_no_gradient(name):
 
 def test_without_a_mask_every_class_counts_and_the_temperature_is_the_papers():
     logits, rows, every = draw(5, 7), draw(5, 7, seed=1), torch.ones(7, dtype=torch.bool)
-    torch.testing.assert_close(semantic_cross_entropy(logits, LABELS), F.cross_entropy(logits, LABELS))
+    torch.testing.assert_close(
+        semantic_cross_entropy(logits, LABELS), F.cross_entropy(logits, LABELS)
+    )
     expected = relation_distillation(logits, rows, None, every, 10.0)
     torch.testing.assert_close(relation_distillation(logits, rows), expected)
 
@@ -202,7 +251,9 @@ def test_where_a_norm_has_no_derivative_the_gradient_is_zero():
 def test_enormous_logits_and_a_client_with_one_class_that_has_no_wrong_centre_give_finite_gradients():
     logits = (1e6 * draw(5, 7)).float().requires_grad_()
     rows = draw(5, 7, seed=1).float()
-    loss = semantic_cross_entropy(logits, LABELS, None, MASK) + relation_distillation(logits, rows, None, MASK, 10.0)
+    loss = semantic_cross_entropy(logits, LABELS, None, MASK) + relation_distillation(
+        logits, rows, None, MASK, 10.0
+    )
     (gradient,) = torch.autograd.grad(loss, logits)
     assert torch.isfinite(loss)
     assert torch.isfinite(gradient).all()

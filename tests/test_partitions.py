@@ -1,4 +1,6 @@
-"""Partitions from plain labels; tests/federation/test_partition.py has their laws, by way of the experiment."""
+"""Partitions from plain labels; tests/federation/test_partition.py has their laws, by way of the
+experiment.
+"""
 
 import numpy as np
 import pytest
@@ -30,7 +32,9 @@ def test_names_are_dealt_as_their_numbers_in_sorted_order(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_seed_decides(kind):
-    first, again, other = (np.concatenate(KINDS[kind](LABELS, seed=seed)).tolist() for seed in (4, 4, 5))
+    first, again, other = (
+        np.concatenate(KINDS[kind](LABELS, seed=seed)).tolist() for seed in (4, 4, 5)
+    )
     assert first == again != other
 
 
@@ -45,8 +49,8 @@ def test_the_seed_decides(kind):
         (lambda: partitions.user([0, 1], ["ann"], 1),
          "users have the shape (1,) and labels (2,): give a user for each sample"),
         (lambda: partitions.pccd(LABELS, phi=0.1),
-         "10 clients cannot each hold classes of their own out of 6 seen ones: lower clients, or let clients share "
-         "classes (phi)"),
+         "10 clients cannot each hold classes of their own out of 6 seen ones: lower clients, or "
+         "let clients share classes (phi)"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused(call, message):

@@ -1,4 +1,6 @@
-"""The documentation site builds without a warning, every link in it leads somewhere, and it asks no other host."""
+"""The documentation site builds without a warning, every link in it leads somewhere, and it asks no
+other host.
+"""
 
 import re
 from html.parser import HTMLParser
@@ -8,7 +10,10 @@ from urllib.parse import unquote
 import pytest
 
 ROOT = Path(__file__).parents[1]
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site")]  # one process makes what all of them look at
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("site"),
+]  # one process makes what all of them look at
 
 
 @pytest.fixture(scope="module")
@@ -21,12 +26,16 @@ def site(tmp_path_factory):
 
         path = tmp_path_factory.mktemp("site")
         patch.chdir(ROOT)
-        build(load_config("mkdocs.yml", site_dir=str(path), strict=True))  # raises where it has a warning
+        build(
+            load_config("mkdocs.yml", site_dir=str(path), strict=True)
+        )  # raises where it has a warning
     return path
 
 
 class Page(HTMLParser):
-    """The tag and the address of all that a page links to or loads, and the places in it that a link may name."""
+    """The tag and the address of all that a page links to or loads, and the places in it that a
+    link may name.
+    """
 
     def __init__(self, path):
         super().__init__()
@@ -67,10 +76,14 @@ def test_every_link_leads_to_a_place_that_is_there(pages):
 
 def test_nothing_is_loaded_from_another_host(site, pages):
     for path, page in pages.items():
-        assert [url for tag, url in page.links if tag != "a" and re.match(r"(https?:)?//", url)] == [], path
+        assert [
+            url for tag, url in page.links if tag != "a" and re.match(r"(https?:)?//", url)
+        ] == [], path
     for path in site.rglob("*"):
         if path.suffix in (".js", ".css"):
-            assert not re.search(r"unpkg\.com|jsdelivr|googleapis|@import url\(.?http", path.read_text("utf-8")), path
+            assert not re.search(
+                r"unpkg\.com|jsdelivr|googleapis|@import url\(.?http", path.read_text("utf-8")
+            ), path
 
 
 def test_the_commands_and_the_python_interface_have_pages(site):
@@ -104,14 +117,21 @@ def test_no_page_is_wider_than_the_window(pages, browser, width):
     wide = []
     for path in pages:
         page.goto(path.as_uri(), wait_until="load")
-        if page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
+        if page.evaluate(
+            "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+        ):
             wide.append(path.name)
     assert wide == []
 
 
 def test_every_code_of_an_error_has_an_entry(pages):
-    from fedunseen.experiment.rules import OFFLINE, RULES
+    from fedunseen.deploy.rules import OFFLINE
+    from fedunseen.experiment.rules import all_rules
 
-    (page,) = (page for path, page in pages.items() if path.name == "errors.html" and path.parent.name != "api")
-    codes = {rule.code for rules in (*RULES.values(), OFFLINE) for rule in rules}
+    (page,) = (
+        page
+        for path, page in pages.items()
+        if path.name == "errors.html" and path.parent.name != "api"
+    )
+    codes = {rule.code for rules in (*all_rules().values(), OFFLINE) for rule in rules}
     assert codes | {"experiment", "data", "run-directory"} <= page.places

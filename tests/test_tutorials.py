@@ -8,7 +8,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted(ROOT.glob("docs/tutorials/*.ipynb"))
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("tutorials")]  # one process makes what all of them look at
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("tutorials"),
+]  # one process makes what all of them look at
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +31,22 @@ PERCENT = re.compile(r"(\d+)(?:\.\d+)?(?= ?%)")
 
 
 def shown(notebook):
-    """What the code cells print, without decimals and percents, which depend on the processor; of pictures the kind."""
+    """What the code cells print, without decimals and percents, which depend on the processor; of
+    pictures the kind.
+    """
 
     def of(output):
-        return re.sub(r"(\d)\.\d+", r"\1", PERCENT.sub("", output.text)) if "text" in output else sorted(output.data)
+        return (
+            re.sub(r"(\d)\.\d+", r"\1", PERCENT.sub("", output.text))
+            if "text" in output
+            else sorted(output.data)
+        )
 
-    return [[of(output) for output in cell.outputs] for cell in notebook.cells if cell.cell_type == "code"]
+    return [
+        [of(output) for output in cell.outputs]
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+    ]
 
 
 def percents(notebook):

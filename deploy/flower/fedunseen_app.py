@@ -1,5 +1,5 @@
 """FedUnseen as a Flower app: the code is that of the installed package."""
 
-from fedunseen.tools.flower_app import client, server
+from fedunseen.deploy.flower_app import client, server
 
 __all__ = ["client", "server"]

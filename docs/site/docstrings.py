@@ -1,4 +1,6 @@
-"""Docstrings for the site: roles, tables and formulas (reStructuredText, LaTeX) become Markdown, links and MathML."""
+"""Docstrings for the site: roles, tables and formulas (reStructuredText, LaTeX) become Markdown,
+links and MathML.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class Docstrings(griffe.Extension):
 
     def _walk(self, pkg: griffe.Module, thing: griffe.Object) -> None:
         if thing.docstring:
-            thing.docstring.value = markdown(thing.docstring.value, lambda name: _place(pkg, thing, name))
+            thing.docstring.value = markdown(
+                thing.docstring.value, lambda name: _place(pkg, thing, name)
+            )
         for member in thing.members.values():
             if not member.is_alias:
                 self._walk(pkg, member)  # type: ignore[arg-type]
@@ -35,9 +39,14 @@ def markdown(text: str, place: Callable[[str], str | None] = lambda name: None) 
         kind, name = match.groups()
         if kind == "math":
             return formula(name)
-        shown, found = name.lstrip("~").split(".")[-1] if name[0] == "~" else name, place(name.lstrip("~"))
+        shown, found = (
+            name.lstrip("~").split(".")[-1] if name[0] == "~" else name,
+            place(name.lstrip("~")),
+        )
         code = f"`{shown}{'()' if kind in ('func', 'meth') else ''}`"
-        return f'<autoref identifier="{found}" optional markdown>{code}</autoref>' if found else code
+        return (
+            f'<autoref identifier="{found}" optional markdown>{code}</autoref>' if found else code
+        )
 
     displayed = re.compile(r"^( *)\.\. math::(.*(?:\n(?:\1 +\S.*))*)", re.M)
     text = displayed.sub(lambda found: found[1] + formula(found[2], "block"), text)
@@ -71,7 +80,9 @@ def _tables(lines: list[str]) -> list[str]:
             if cells[0]:
                 rows.append(cells)
             else:  # goes on from the line above
-                rows[-1] = [f"{above} {more}".strip() for above, more in zip(rows[-1], cells, strict=True)]
+                rows[-1] = [
+                    f"{above} {more}".strip() for above, more in zip(rows[-1], cells, strict=True)
+                ]
         else:
             out.append(line)
     return out

@@ -1,6 +1,8 @@
-"""What `make docs` adds to the files of docs/: navigation, pages from outside docs/, notebooks, commands and the API.
+"""What `make docs` adds to the files of docs/: navigation, pages from outside docs/, notebooks,
+commands and the API.
 
-The files stay as they are on a code host. Links are written as they work there, and become those of the site here.
+The files stay as they are on a code host. Links are written as they work there, and become those of
+the site here.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ API = {
             "fedunseen.experiment.running.run",
             "fedunseen.experiment.result.run.load_run",
             "fedunseen.experiment.result.run.Run",
+            "fedunseen.experiment.result.run.load_model",
+            "fedunseen.model.Model",
         ],
     ),
     "Data and federation": (
@@ -64,7 +68,11 @@ API = {
     "Metrics": ("metrics", "", ["fedunseen.metrics"]),
     "Partitions": ("partitions", "", ["fedunseen.partitions"]),
     "Methods": ("methods", "", ["fedunseen.methods.base", "METHODS"]),
-    "Strategies": ("strategies", "", ["fedunseen.strategies", "fedunseen.strategies.base", "STRATEGIES"]),
+    "Strategies": (
+        "strategies",
+        "",
+        ["fedunseen.strategies", "fedunseen.strategies.base", "STRATEGIES"],
+    ),
     "Errors": ("errors", "", ["fedunseen.core.errors"]),
 }
 """Title of a page of the API -> its file, its first sentence, what it documents."""
@@ -94,7 +102,10 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are no files of docs/."""
-    made = {target: translated(source, (ROOT / source).read_text("utf-8")) for source, target in OUTSIDE.items()}
+    made = {
+        target: translated(source, (ROOT / source).read_text("utf-8"))
+        for source, target in OUTSIDE.items()
+    }
     made["index.md"] = "---\nhide: [navigation, toc]\n---\n" + made["index.md"]
     made["commands.md"] = commands()
     made["errors.md"] = errors()
@@ -104,7 +115,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         )
     for notebook in sorted((ROOT / "docs/tutorials").glob("*.ipynb")):
         source = f"docs/tutorials/{notebook.name}"
-        title, _, text = translated(source, page_of(json.loads(notebook.read_text("utf-8")))).partition("\n")
+        title, _, text = translated(
+            source, page_of(json.loads(notebook.read_text("utf-8")))
+        ).partition("\n")
         download = f'<a href="{notebook.name}" download>Download this page as a notebook</a>'
         made[address(source)] = f"{title}\n\n{download}\n{text}"
     for page in (ROOT / "docs").rglob("*.md"):
@@ -122,23 +135,29 @@ def on_page_read_source(page: object, config: MkDocsConfig) -> str | None:
     if file.generated_by or not file.src_uri.endswith(".md"):
         return None
     text = translated(f"docs/{file.src_uri}", (ROOT / "docs" / file.src_uri).read_text("utf-8"))
-    return f"{text}\n{settings()}" if file.src_uri == "experiment.md" else text
+    more = {"experiment.md": settings, "privacy.md": declared}
+    return f"{text}\n{more[file.src_uri]()}" if file.src_uri in more else text
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Leave nothing in the site that asks another host: the theme would fetch scripts that no page here needs."""
+    """Leave nothing in the site that asks another host: the theme would fetch scripts that no page
+    here needs.
+    """
     site = Path(config.site_dir)
     for map_file in site.rglob("*.map"):
         map_file.unlink()
     for script in site.rglob("*.js"):
         text = script.read_text("utf-8")
-        script.write_text(re.sub(r"https://unpkg\.com/[\w.@/-]+|\n?//# sourceMappingURL=\S+", "", text), "utf-8")
+        script.write_text(
+            re.sub(r"https://unpkg\.com/[\w.@/-]+|\n?//# sourceMappingURL=\S+", "", text), "utf-8"
+        )
 
 
 def address(source: str) -> str:
     """Return where a file of the repository stands on the site: ``docs/data.md`` at ``data.md``.
 
-    What is no page stands there as text: ``deploy/compose.yaml`` at ``source/deploy/compose.yaml.txt``.
+    What is no page stands there as text: ``deploy/compose.yaml`` at
+    ``source/deploy/compose.yaml.txt``.
     """
     if source in OUTSIDE:
         return OUTSIDE[source]
@@ -156,12 +175,16 @@ def translated(source: str, text: str) -> str:
     def link(match: re.Match[str]) -> str:
         return match[1] + posixpath.relpath(address(target_of(source, match)), here)
 
-    return "".join(part if i % 2 else LINK.sub(link, part) for i, part in enumerate(CODE.split(text)))
+    return "".join(
+        part if i % 2 else LINK.sub(link, part) for i, part in enumerate(CODE.split(text))
+    )
 
 
 def linked(source: str, text: str) -> list[str]:
     """Return the files of the repository that the text of one of them links to."""
-    return [target_of(source, match) for part in CODE.split(text)[::2] for match in LINK.finditer(part)]
+    return [
+        target_of(source, match) for part in CODE.split(text)[::2] for match in LINK.finditer(part)
+    ]
 
 
 def target_of(source: str, match: re.Match[str]) -> str:
@@ -182,7 +205,10 @@ def page_of(notebook: dict) -> str:
             data = output.get("data", {"text/plain": output.get("text", "")})
             if "image/png" in data:
                 png = "".join(data["image/png"]).replace("\n", "")
-                parts.append(f'<img class="output" alt="what the block above shows" src="data:image/png;base64,{png}">')
+                parts.append(
+                    '<img class="output" alt="what the block above shows" '
+                    f'src="data:image/png;base64,{png}">'
+                )
             elif "text/html" in data:
                 parts.append(f'<div class="output">{"".join(data["text/html"])}</div>')
             else:
@@ -191,10 +217,22 @@ def page_of(notebook: dict) -> str:
 
 
 def settings() -> str:
-    """Return the sections of an experiment file with their keys, made from the code that reads them."""
+    """Return the sections of an experiment file with their keys, made from the code that reads
+    them.
+    """
     from fedunseen.cli.settings import reference
 
     return reference()
+
+
+def declared() -> str:
+    """Return the list of all that a party sends, made from the list that the party keeps to."""
+    from fedunseen.deploy.remote.declared import table
+    from fedunseen.deploy.remote.refusals import REFUSALS
+
+    rows = [f"| `{code}` | {text} |" for code, text in REFUSALS.items()]
+    codes = "\n".join(["| code | what the coordinator shows |", "|---|---|", *rows])
+    return f"## Every field that a party sends\n\n{table()}\n\n## Codes of refusals\n\n{codes}\n"
 
 
 def commands() -> str:
@@ -231,11 +269,13 @@ GIVEN = {
 def errors() -> str:
     """Return the page of the errors, made from the classes of errors and from the rules."""
     from fedunseen.core.errors import FedUnseenError
-    from fedunseen.experiment.rules import OFFLINE, RULES
+    from fedunseen.deploy.rules import OFFLINE
+    from fedunseen.experiment.rules import all_rules
 
     lines = [
         "# Errors",
-        "Every error is one sentence with its code in brackets at the end, and the exit code is 2. With `--json`, "
+        "Every error is one sentence with its code in brackets at the end, and the exit code is 2. "
+        "With `--json`, "
         'standard output has `{"error": {"code": ..., "message": ...}}`.',
         "## Kinds",
     ]
@@ -243,28 +283,35 @@ def errors() -> str:
         problem, _, remedy = (kind.__doc__ or "").split("\n")[0].rstrip(".").partition(": ")
         lines += [f"### {kind.code}", f"**Problem:** {problem}.", f"**Remedy:** {remedy}."]
     lines.append("## Combinations of settings")
-    for rule in {rule.code: rule for rules in (*RULES.values(), OFFLINE) for rule in rules}.values():
-        texts = rule.texts
-        settings = " ".join(f"--set {key}='{json.dumps(value)}'" for key, value in texts.example.items())
-        cause = f"`fedunseen run {texts.preset} {settings}`".replace(" `", "`")
+    for rule in {
+        rule.code: rule for rules in (*all_rules().values(), OFFLINE) for rule in rules
+    }.values():
+        settings = " ".join(
+            f"--set {key}='{json.dumps(value)}'" for key, value in rule.example.items()
+        )
+        cause = f"`fedunseen run {rule.preset} {settings}`".replace(" `", "`")
         lines += [
             f"### {rule.code}",
-            f"**Problem:** {blanks(texts.problem)}.",
+            f"**Problem:** {blanks(rule.problem)}.",
             "\n".join(f"- {blanks(reason)}" for reason in rule.reasons),
-            f"**Cause:** for example {cause} {GIVEN[texts.given]}".rstrip() + ".",
-            f"**Remedy:** {blanks(texts.remedy)}.",
+            f"**Cause:** for example {cause} {GIVEN[rule.given]}".rstrip() + ".",
+            f"**Remedy:** {blanks(rule.remedy)}.",
         ]
     return "\n\n".join(filter(None, lines)) + "\n"
 
 
 def blanks(text: str) -> str:
-    """Return a rule's text with dots for settings, and with names in capitals for what else the experiment fills in."""
+    """Return a rule's text with dots for settings, and with names in capitals for what else the
+    experiment fills in.
+    """
     filled = re.sub(r"\{(\w+)[^.}]*\}", lambda found: found[1].upper(), text)
     return re.sub(r"\{[^}]*\}", "...", filled).replace("[", r"\[").replace("*", r"\*")
 
 
 def entries(thing: str) -> list[str]:
-    """Return the lines that let mkdocstrings document a thing; a registry stands for the classes that it names."""
+    """Return the lines that let mkdocstrings document a thing; a registry stands for the classes
+    that it names.
+    """
     if thing.isupper():
         from fedunseen.methods import METHODS
         from fedunseen.strategies import STRATEGIES

@@ -1,4 +1,6 @@
-"""Run the tutorials and keep what they show: `make notebooks`. A test runs them in the same way and compares."""
+"""Run the tutorials and keep what they show: `make notebooks`. A test runs them in the same way and
+compares.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "languag
 
 
 def executed(paths: Sequence[Path]) -> Iterator[tuple[Path, nbformat.NotebookNode]]:
-    """Run notebooks, each in an empty folder and from no variables, and yield them with what they show.
+    """Run notebooks, each in an empty folder and from no variables, and yield them with what they
+    show.
 
     One kernel serves all of them, because it takes seconds to import what they need.
 
@@ -24,7 +27,8 @@ def executed(paths: Sequence[Path]) -> Iterator[tuple[Path, nbformat.NotebookNod
         CellExecutionError: a cell fails.
     """
     kernel = KernelManager(kernel_name="python3", transport="ipc")
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # where the command `fedunseen` is
+    # where the command `fedunseen` is
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with tempfile.TemporaryDirectory() as folder:
         kernel.start_kernel(extra_arguments=["--log-level=ERROR"], env=os.environ | {"PATH": path})
         try:
@@ -33,7 +37,9 @@ def executed(paths: Sequence[Path]) -> Iterator[tuple[Path, nbformat.NotebookNod
                 Path(folder, path.stem).mkdir()
                 begin = f"%reset -f\n%cd -q {folder}/{path.stem}"
                 notebook.cells.insert(0, nbformat.v4.new_code_cell(begin))
-                client = NotebookClient(notebook, km=kernel, timeout=300, record_timing=False, coalesce_streams=True)
+                client = NotebookClient(
+                    notebook, km=kernel, timeout=300, record_timing=False, coalesce_streams=True
+                )
                 client.execute()
                 del notebook.cells[0]
                 yield path, tidied(notebook)
@@ -42,7 +48,9 @@ def executed(paths: Sequence[Path]) -> Iterator[tuple[Path, nbformat.NotebookNod
 
 
 def tidied(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """Drop what differs from run to run: counts, addresses in memory, what libraries say to standard error."""
+    """Drop what differs from run to run: counts, addresses in memory, what libraries say to
+    standard error.
+    """
     notebook.metadata = nbformat.from_dict(KERNEL)
     for place, cell in enumerate(notebook.cells):
         cell.id, cell.metadata = f"cell-{place}", nbformat.from_dict({})

@@ -5,10 +5,12 @@
 >>> experiment.partition.clients
 10
 
-``run(experiment, "runs/mine")`` trains it; ``load_run("runs/mine").predict(...)`` ranks classes for new inputs.
+``run(experiment, "runs/mine")`` trains it; ``load_run("runs/mine").predict(...)`` ranks classes for
+new inputs.
 
-Without an experiment: :class:`ZeroShotClassifier` has scikit-learn's interface, :class:`Federation` makes a training
-loop of one's own, and ``losses``, ``metrics``, ``partitions`` and ``strategies`` work on plain arrays and tensors.
+Without an experiment: :class:`ZeroShotClassifier` has scikit-learn's interface, :class:`Federation`
+makes a training loop of one's own, and ``losses``, ``metrics``, ``partitions`` and ``strategies``
+work on plain arrays and tensors.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ if TYPE_CHECKING:
     from fedunseen.core.registry import register
     from fedunseen.data import Benchmark, ClassSpace
     from fedunseen.estimator import ZeroShotClassifier
-    from fedunseen.experiment.result.run import Run, load_run
+    from fedunseen.experiment.result.run import Run, load_model, load_run
     from fedunseen.experiment.running import run
     from fedunseen.experiment.schema import Experiment
     from fedunseen.federation.federation import Federation
     from fedunseen.federation.loop import Callback, fit
     from fedunseen.federation.partition import Partition
-    from fedunseen.tasks.base import Prediction
+    from fedunseen.model import Model, Prediction
 
 __all__ = [
     "Benchmark",
@@ -37,11 +39,13 @@ __all__ = [
     "Experiment",
     "FedUnseenError",
     "Federation",
+    "Model",
     "Partition",
     "Prediction",
     "Run",
     "ZeroShotClassifier",
     "fit",
+    "load_model",
     "load_run",
     "losses",
     "methods",
@@ -58,13 +62,13 @@ _HOMES = {
     "core.registry": ["register"],
     "data": ["Benchmark", "ClassSpace"],
     "estimator": ["ZeroShotClassifier"],
-    "experiment.result.run": ["Run", "load_run"],
+    "experiment.result.run": ["Run", "load_model", "load_run"],
     "experiment.running": ["run"],
     "experiment.schema": ["Experiment"],
     "federation.federation": ["Federation"],
     "federation.loop": ["Callback", "fit"],
     "federation.partition": ["Partition"],
-    "tasks.base": ["Prediction"],
+    "model": ["Model", "Prediction"],
 }
 """Module -> what can be imported from here; all other names of ``__all__`` are modules."""
 

@@ -4,8 +4,8 @@ r"""The papers' losses as pure functions on plain tensors: nothing to set up, no
 equation                                     here                               used by
 ============================================ ================================== =======================
 FedZSL Eq. 3, DistZSL Eq. 3                  :func:`semantic_cross_entropy`     fedzsl, distzsl, ...
-FedZSL Eqs. 5-6, DistZSL Eqs. 6-7 (CARD)     :func:`relation_distillation`      fedzsl, distzsl, svip
-FedZSL Eq. 7, DistZSL Eq. 8 (bilateral)      :func:`consistency`                fedzsl, distzsl
+FedZSL Eqs. 5-6, DistZSL Eqs. 6-7 (CARD)     :func:`relation_distillation`      fedzsl, distzsl,
+svip FedZSL Eq. 7, DistZSL Eq. 8 (bilateral)      :func:`consistency`                fedzsl, distzsl
 DistZSL Eq. 4, APN                           :func:`decorrelation`              distzsl, apn, svip
 APN and GEM                                  :func:`attribute_error`            apn, gem
 APN and GEM                                  :func:`compactness`                apn, gem
@@ -19,16 +19,18 @@ FREE (SAMC)                                  :func:`margin_loss`                
 FedFSL Eqs. 12 and 14                        :func:`kl_divergence`              maml-mi, maml-mi-adv
 ============================================ ================================== =======================
 
-The critics of f-CLSWGAN and f-VAEGAN belong to a network of a fixed form: ``fedunseen.methods.generative.wasserstein``.
-The similarities that FedZSL Eq. 6 distils are those of ``fedunseen.core.class_similarity.class_similarity`` (Eq. 4).
+The critics of f-CLSWGAN and f-VAEGAN belong to a network of a fixed form:
+``fedunseen.methods.generative.wasserstein``. The similarities that FedZSL Eq. 6 distils are those
+of ``fedunseen.core.class_similarity.class_similarity`` (Eq. 4).
 
-FedZSL is Chen et al. 2022, DistZSL Chen et al. 2025, FedFSL Fan and Huang 2021, APN Xu et al. 2020, MSDN Chen et al.
-2022, f-VAEGAN Xian et al. 2019, FREE Chen et al. 2021, SVIP Chen et al. 2025.
+FedZSL is Chen et al. 2022, DistZSL Chen et al. 2025, FedFSL Fan and Huang 2021, APN Xu et al. 2020,
+MSDN Chen et al. 2022, f-VAEGAN Xian et al. 2019, FREE Chen et al. 2021, SVIP Chen et al. 2025.
 
-Every loss returns a scalar, the mean over a batch. ``weights`` (B,) drops samples of weight 0 (if none is left, it is
-0), ``mask`` (C,) bool names the classes of a softmax; by default all count. Shapes that differ raise ``ArgumentError``.
-The papers write sums, but their learning rates only make sense for means. All losses work under ``torch.func.grad`` and
-``torch.func.vmap``; half precision is turned into float32 first.
+Every loss returns a scalar, the mean over a batch. ``weights`` (B,) drops samples of weight 0 (if
+none is left, it is 0), ``mask`` (C,) bool names the classes of a softmax; by default all count.
+Shapes that differ raise ``ArgumentError``. The papers write sums, but their learning rates only
+make sense for means. All losses work under ``torch.func.grad`` and ``torch.func.vmap``; half
+precision is turned into float32 first.
 
 Example:
     >>> logits = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 0.0]])  # two samples, three classes
@@ -53,7 +55,9 @@ __all__ = [
     "reconstruction", "relation_distillation", "self_calibration", "semantic_cross_entropy", "weighted_l1",
 ]  # fmt: skip
 
-_OUT = -1e9  # a logit that softmax turns into exactly zero; -inf would make 0 * inf in the divergence
+_OUT = (
+    -1e9
+)  # a logit that softmax turns into exactly zero; -inf would make 0 * inf in the divergence
 
 
 # From attributes
@@ -64,8 +68,8 @@ def semantic_cross_entropy(
 ) -> Tensor:
     r"""FedZSL Eq. 3, the cross-entropy of compatibilities: :math:`-\log\mathrm{softmax}(z)_y`.
 
-    ``logits`` (B, C) are compatibilities :math:`z_j = \hat a^T a_j` of predicted attributes with each class's
-    semantics, ``labels`` (B,) class ids y, which ``mask`` must include.
+    ``logits`` (B, C) are compatibilities :math:`z_j = \hat a^T a_j` of predicted attributes with
+    each class's semantics, ``labels`` (B,) class ids y, which ``mask`` must include.
 
     Example:
         >>> round(semantic_cross_entropy(torch.zeros(1, 4), torch.tensor([2])).item(), 4)  # log 4
@@ -83,12 +87,14 @@ def relation_distillation(
     mask: Tensor | None = None,
     temperature: float = 10.0,
 ) -> Tensor:
-    r"""FedZSL Eq. 5 and FedZSL Eq. 6 (CARD): the divergence of the model's class relations from those of the semantics.
+    r"""FedZSL Eq. 5 and FedZSL Eq. 6 (CARD): the divergence of the model's class relations from
+    those of the semantics.
 
-    It is :math:`\tau^2\,KL(\mathrm{softmax}(\Gamma_y/\tau)\,\|\,\mathrm{softmax}(z/\tau))`, of ``logits`` z (B, C) and,
-    in ``similarities`` (B, C), the rows of Gamma of the samples' labels; the ``temperature`` tau must be above 0. The
-    paper names the divergence the other way round but expands it as here. As tau grows it tends to half the variance
-    over classes of :math:`z - \Gamma_y`.
+    It is :math:`\tau^2\,KL(\mathrm{softmax}(\Gamma_y/\tau)\,\|\,\mathrm{softmax}(z/\tau))`, of
+    ``logits`` z (B, C) and, in ``similarities`` (B, C), the rows of Gamma of the samples' labels;
+    the ``temperature`` tau must be above 0. The paper names the divergence the other way round but
+    expands it as here. As tau grows it tends to half the variance over classes of :math:`z -
+    \Gamma_y`.
 
     Example:
         >>> gamma = torch.tensor([[1.0, 0.2], [0.2, 1.0]])
@@ -106,10 +112,11 @@ def relation_distillation(
 
 
 def consistency(generated: Tensor, features: Tensor, weights: Tensor | None = None) -> Tensor:
-    r"""FedZSL Eq. 7: :math:`\|h(a_y) - f(x)\|_2`, the distance of ``generated`` from extracted ``features`` (B, d).
+    r"""FedZSL Eq. 7: :math:`\|h(a_y) - f(x)\|_2`, the distance of ``generated`` from extracted
+    ``features`` (B, d).
 
-    DistZSL's bilateral connection (its Eq. 8) is the same of features that are generated from predicted attributes. The
-    derivative where both are equal is taken to be 0.
+    DistZSL's bilateral connection (its Eq. 8) is the same of features that are generated from
+    predicted attributes. The derivative where both are equal is taken to be 0.
 
     Example:
         >>> consistency(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2)).item()
@@ -120,10 +127,11 @@ def consistency(generated: Tensor, features: Tensor, weights: Tensor | None = No
 
 
 def group_norms(squares: Tensor, groups: Tensor) -> Tensor:
-    """Return the L2 norm (..., L) of each group of attributes, from ``squares`` (..., attributes) of values.
+    """Return the L2 norm (..., L) of each group of attributes, from ``squares`` (..., attributes)
+    of values.
 
-    ``groups`` (L, attributes) is 1 where the attribute belongs to the group, else 0. The derivative where a whole group
-    is zero is taken to be 0.
+    ``groups`` (L, attributes) is 1 where the attribute belongs to the group, else 0. The derivative
+    where a whole group is zero is taken to be 0.
 
     Example:
         >>> group_norms(torch.tensor([3.0, 4.0, 2.0]).square(), torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]))
@@ -134,7 +142,8 @@ def group_norms(squares: Tensor, groups: Tensor) -> Tensor:
 
 
 def decorrelation(attributes: Tensor, groups: Tensor, weights: Tensor | None = None) -> Tensor:
-    r"""DistZSL Eq. 4: :math:`\sum_l \|\hat a^l\|_2` of ``attributes`` (B, attributes), summed over groups as printed.
+    r"""DistZSL Eq. 4: :math:`\sum_l \|\hat a^l\|_2` of ``attributes`` (B, attributes), summed over
+    groups as printed.
 
     ``groups`` (L, attributes) is as for :func:`group_norms`.
 
@@ -148,7 +157,8 @@ def decorrelation(attributes: Tensor, groups: Tensor, weights: Tensor | None = N
 
 
 def attribute_error(predicted: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
-    """APN's attribute regression: the squared error of ``predicted`` from ``target`` (B, attributes), a mean over both.
+    """APN's attribute regression: the squared error of ``predicted`` from ``target`` (B,
+    attributes), a mean over both.
 
     Example:
         >>> attribute_error(torch.tensor([[1.0, 3.0]]), torch.tensor([[1.0, 1.0]])).item()
@@ -159,21 +169,27 @@ def attribute_error(predicted: Tensor, target: Tensor, weights: Tensor | None = 
 
 
 def compactness(attention: Tensor, weights: Tensor | None = None) -> Tensor:
-    r"""Compactness of APN and GEM: :math:`\sum_{k,r} m_{kr}\,\|r - r^*_k\|^2`, the mean over samples.
+    r"""Compactness of APN and GEM: :math:`\sum_{k,r} m_{kr}\,\|r - r^*_k\|^2`, the mean over
+    samples.
 
-    ``attention`` m (B, attributes, height, width) is not negative, and :math:`r^*_k` the cell where the map of
-    attribute k is highest; distances are counted in cells. No gradient goes through the place of the peak.
+    ``attention`` m (B, attributes, height, width) is not negative, and :math:`r^*_k` the cell where
+    the map of attribute k is highest; distances are counted in cells. No gradient goes through the
+    place of the peak.
 
     Example:
         >>> compactness(torch.tensor([[[[1.0, 0.0, 0.5]]]])).item()  # half the mass of the peak, two cells away
         2.0
     """
     if attention.ndim != 4:
-        raise ArgumentError(f"attention has the shape {tuple(attention.shape)}: give (B, attributes, height, width)")
+        raise ArgumentError(
+            f"attention has the shape {tuple(attention.shape)}: give (B, attributes, height, width)"
+        )
     height, width = attention.shape[-2:]
     rows = torch.arange(height, device=attention.device).repeat_interleave(width)
     columns = torch.arange(width, device=attention.device).repeat(height)
-    squared = (rows[:, None] - rows).square() + (columns[:, None] - columns).square()  # (cells, cells)
+    squared = (rows[:, None] - rows).square() + (
+        columns[:, None] - columns
+    ).square()  # (cells, cells)
     maps = precise(attention).flatten(-2)
     distance = squared.to(maps.dtype)[maps.detach().argmax(-1)]
     return _mean((maps * distance).sum((-2, -1)), weights)
@@ -182,7 +198,8 @@ def compactness(attention: Tensor, weights: Tensor | None = None) -> Tensor:
 def self_calibration(
     logits: Tensor, unseen: Tensor, weights: Tensor | None = None, mask: Tensor | None = None
 ) -> Tensor:
-    r"""MSDN's self-calibration: :math:`-\log` of the mean probability of all unseen classes together.
+    r"""MSDN's self-calibration: :math:`-\log` of the mean probability of all unseen classes
+    together.
 
     ``logits`` (B, C) are class scores, ``unseen`` (C,) bool the unseen classes, all in ``mask``.
 
@@ -196,8 +213,11 @@ def self_calibration(
     return -_mean(mass, weights).clamp_min(1e-12).log()
 
 
-def jensen_shannon(first: Tensor, second: Tensor, weights: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-    """MSDN: the Jensen-Shannon divergence of two softmaxes of class scores (B, C), in nats (0 to log 2).
+def jensen_shannon(
+    first: Tensor, second: Tensor, weights: Tensor | None = None, mask: Tensor | None = None
+) -> Tensor:
+    """MSDN: the Jensen-Shannon divergence of two softmaxes of class scores (B, C), in nats (0 to
+    log 2).
 
     Example:
         >>> far = torch.tensor([[99.0, 0.0], [0.0, 99.0]])
@@ -205,16 +225,21 @@ def jensen_shannon(first: Tensor, second: Tensor, weights: Tensor | None = None,
         0.6931
     """
     _check_shapes("first", first, "second", second, 2, 2)
-    log_p, log_q = _log_softmax(first, mask), _log_softmax(second, mask)
+    log_p = _log_softmax(first, mask)
+    log_q = _log_softmax(second, mask)
     log_m = torch.logaddexp(log_p, log_q) - math.log(2)
     divergence = log_p.exp() * (log_p - log_m) + log_q.exp() * (log_q - log_m)
     return _mean(divergence.sum(-1) / 2, weights)
 
 
-def weighted_l1(first: Tensor, second: Tensor, weights: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-    r"""Weighted L1 distance of two score vectors (B, C), :math:`\sum_c |r_c|^3 / \|r\|_2` with r their difference.
+def weighted_l1(
+    first: Tensor, second: Tensor, weights: Tensor | None = None, mask: Tensor | None = None
+) -> Tensor:
+    r"""Weighted L1 distance of two score vectors (B, C), :math:`\sum_c |r_c|^3 / \|r\|_2` with r
+    their difference.
 
-    The large differences weigh most; its derivative where both are equal is 0. From the codes of MSDN and FREE.
+    The large differences weigh most; its derivative where both are equal is 0. From the codes of
+    MSDN and FREE.
 
     Example:
         >>> weighted_l1(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2)).item()  # (27 + 64) / 5
@@ -230,7 +255,8 @@ def weighted_l1(first: Tensor, second: Tensor, weights: Tensor | None = None, ma
 
 
 def patch_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-    """SVIP: the binary cross-entropy of patches, from ``logits`` (B, P) and ``labels`` (B, P) 0 or 1.
+    """SVIP: the binary cross-entropy of patches, from ``logits`` (B, P) and ``labels`` (B, P) 0 or
+    1.
 
     Example:
         >>> round(patch_cross_entropy(torch.zeros(1, 9), torch.ones(1, 9)).item(), 4)  # log 2
@@ -245,12 +271,15 @@ def patch_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None =
 
 
 def reconstruction(
-    made: Tensor, real: Tensor, weights: Tensor | None = None, output: Literal["linear", "relu", "sigmoid"] = "linear"
+    made: Tensor,
+    real: Tensor,
+    weights: Tensor | None = None,
+    output: Literal["linear", "relu", "sigmoid"] = "linear",
 ) -> Tensor:
     """f-VAEGAN: the negative log-likelihood of features, but for a constant, summed over features.
 
-    Binary cross-entropy of ``made`` from ``real`` (B, d) where the decoder's last activation ``output`` is a sigmoid,
-    which needs features in [0, 1]; otherwise half the squared error.
+    Binary cross-entropy of ``made`` from ``real`` (B, d) where the decoder's last activation
+    ``output`` is a sigmoid, which needs features in [0, 1]; otherwise half the squared error.
 
     Example:
         >>> half = torch.tensor([[0.5, 0.5]])
@@ -270,7 +299,8 @@ def reconstruction(
 
 
 def posterior_divergence(mean: Tensor, logvar: Tensor, weights: Tensor | None = None) -> Tensor:
-    r"""f-VAEGAN: :math:`KL(N(\mu, \sigma^2)\,\|\,N(0, 1)) = \frac12\sum(\mu^2 + \sigma^2 - 1 - \log\sigma^2)`, in nats.
+    r"""f-VAEGAN: :math:`KL(N(\mu, \sigma^2)\,\|\,N(0, 1)) = \frac12\sum(\mu^2 + \sigma^2 - 1 -
+    \log\sigma^2)`, in nats.
 
     ``mean`` and ``logvar`` (B, z) are those of the encoder's posterior.
 
@@ -294,9 +324,10 @@ def margin_loss(
 ) -> Tensor:
     r"""FREE's SAMC: :math:`\max(0, \Delta + g\,\|\mu - c_y\|^2 - (1 - g)\,\|\mu - c_{y'}\|^2)`.
 
-    ``means`` mu (B, a) are the predicted attributes, ``centres`` c (C, a) the classes' learned centres, ``labels`` y
-    (B,), ``margin`` Delta and ``balance`` g. y' is ``other`` (B,), by default the nearest wrong centre among the
-    classes ``held`` (C,); a client with one class has none, and its term is left out.
+    ``means`` mu (B, a) are the predicted attributes, ``centres`` c (C, a) the classes' learned
+    centres, ``labels`` y (B,), ``margin`` Delta and ``balance`` g. y' is ``other`` (B,), by default
+    the nearest wrong centre among the classes ``held`` (C,); a client with one class has none, and
+    its term is left out.
 
     Example:
         >>> centres = torch.tensor([[0.0], [1.0], [5.0]])
@@ -309,7 +340,7 @@ def margin_loss(
         raise ArgumentError(_apart("means", means, "centres", centres))
     # Multiplied out: differences of all samples and centres would be (B, C, a) numbers.
     squared = (means**2).sum(-1, keepdim=True) - 2 * means @ centres.T + (centres**2).sum(-1)
-    own = squared.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    right = squared.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     if other is not None:
         wrong = squared.gather(-1, other.unsqueeze(-1)).squeeze(-1)
     else:
@@ -318,16 +349,18 @@ def margin_loss(
             open_ = held & open_
         wrong = squared.masked_fill(~open_, torch.inf).amin(-1)
         wrong = torch.where(open_.any(-1), wrong, torch.zeros_like(wrong))
-    return _mean(F.relu(margin + balance * own - (1 - balance) * wrong), weights)
+    return _mean(F.relu(margin + balance * right - (1 - balance) * wrong), weights)
 
 
 # Between answers
 
 
 def kl_divergence(first: Tensor, second: Tensor, weights: Tensor | None = None) -> Tensor:
-    r"""FedFSL Eq. 12 and FedFSL Eq. 14: :math:`KL(\mathrm{softmax}(u)\,\|\,\mathrm{softmax}(v))` of logits (B, N).
+    r"""FedFSL Eq. 12 and FedFSL Eq. 14: :math:`KL(\mathrm{softmax}(u)\,\|\,\mathrm{softmax}(v))` of
+    logits (B, N).
 
-    FedFSL's mutual information takes a peer's answers for the first and the client's own for the second.
+    FedFSL's mutual information takes a peer's answers for the first and the client's own for the
+    second.
 
     Example:
         >>> p = torch.tensor([[0.5, 0.5], [0.9, 0.1]]).log()
@@ -335,7 +368,8 @@ def kl_divergence(first: Tensor, second: Tensor, weights: Tensor | None = None) 
         0.5108
     """
     _check_shapes("first", first, "second", second, 2, 2)
-    log_p, log_q = first.log_softmax(-1), second.log_softmax(-1)
+    log_p = first.log_softmax(-1)
+    log_q = second.log_softmax(-1)
     return _mean((log_p.exp() * (log_p - log_q)).sum(-1), weights)
 
 
@@ -343,7 +377,9 @@ def kl_divergence(first: Tensor, second: Tensor, weights: Tensor | None = None) 
 
 
 def precise(values: Tensor) -> Tensor:
-    """Continue in at least float32: under autocast, matrix products come in bfloat16, whose 8 bits no loss can bear."""
+    """Continue in at least float32: under autocast, matrix products come in bfloat16, whose 8 bits
+    no loss can bear.
+    """
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
@@ -355,7 +391,9 @@ def _log_softmax(logits: Tensor, mask: Tensor | None, temperature: float = 1.0) 
 
 
 def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
-    """Return the mean of values (B,) over all samples, or over those whose weight (B,) is not zero."""
+    """Return the mean of values (B,) over all samples, or over those whose weight (B,) is not
+    zero.
+    """
     return values.mean() if weights is None else weighted_mean(values, weights)
 
 
@@ -365,20 +403,26 @@ def _root(squared: Tensor) -> Tensor:
     return torch.where(positive, torch.where(positive, squared, 1.0).sqrt(), 0.0)
 
 
-def _check_shapes(name: str, first: Tensor, other: str, second: Tensor, first_ndim: int, second_ndim: int) -> None:
+def _check_shapes(
+    name: str, first: Tensor, other: str, second: Tensor, first_ndim: int, second_ndim: int
+) -> None:
     """Refuse tensors that broadcasting would combine by accident.
 
     Raises:
         ArgumentError: the dimensions are not as many as asked, or those that both have differ.
     """
     common = min(first_ndim, second_ndim)
-    fits = first.ndim == first_ndim and second.ndim == second_ndim and first.shape[:common] == second.shape[:common]
+    fits = (
+        first.ndim == first_ndim
+        and second.ndim == second_ndim
+        and first.shape[:common] == second.shape[:common]
+    )
     if not fits:
         raise ArgumentError(_apart(name, first, other, second))
 
 
 def _apart(name: str, first: Tensor, other: str, second: Tensor) -> str:
     return (
-        f"{name} has the shape {tuple(first.shape)} and {other} {tuple(second.shape)}, which do not fit together: see "
-        "the shapes that the documentation of this loss asks for"
+        f"{name} has the shape {tuple(first.shape)} and {other} {tuple(second.shape)}, which do "
+        "not fit together: see the shapes that the documentation of this loss asks for"
     )

@@ -1,16 +1,16 @@
 """Zero-shot and few-shot accuracy as the field measures it, on plain arrays.
 
-Accuracies are means over classes, in percent: every class counts the same, however many samples it has (Xian et al.
-2018). In generalized zero-shot learning U and S are the accuracies on samples of unseen and of seen classes, and H is
-their harmonic mean. Calibrated stacking (Chao et al. 2016) lowers the scores of seen classes by a factor gamma, in the
-method's own score units.
+Accuracies are means over classes, in percent: every class counts the same, however many samples it
+has (Xian et al. 2018). In generalized zero-shot learning U and S are the accuracies on samples of
+unseen and of seen classes, and H is their harmonic mean. Calibrated stacking (Chao et al. 2016)
+lowers the scores of seen classes by an offset gamma, in the method's own score units.
 
-``scores`` (n, C) say how well each class fits each sample, the higher the better; ``labels`` (n,) are true classes, as
-columns of the scores; ``seen`` and ``unseen`` are ids of classes, or (C,) bool. What does not fit raises
-:class:`~fedunseen.core.errors.ArgumentError`.
+``scores`` (n, C) say how well each class fits each sample, the higher the better; ``labels`` (n,)
+are true classes, as columns of the scores; ``seen`` and ``unseen`` are ids of classes, or (C,)
+bool. What does not fit raises :class:`~fedunseen.core.errors.ArgumentError`.
 
-A paired difference asks two models the same questions, which narrows its interval. It says nothing of another seed:
-:func:`paired_difference` of the seeds' numbers does.
+A paired difference asks two models the same questions, which narrows its interval. It says nothing
+of another seed: :func:`paired_difference` of the seeds' numbers does.
 
 Example:
     >>> scores = np.array([[0.9, 0.1, 0.3], [0.2, 0.8, 0.6], [0.7, 0.1, 0.6]])  # three samples, three classes
@@ -19,13 +19,13 @@ Example:
     100.0
     >>> generalized(scores, labels, seen, unseen)
     Generalized(unseen=0.0, seen=100.0, harmonic=0.0)
-    >>> generalized(scores, labels, seen, unseen, factor=calibrate(scores, labels, seen, unseen))
+    >>> generalized(scores, labels, seen, unseen, offset=calibrate(scores, labels, seen, unseen))
     Generalized(unseen=100.0, seen=100.0, harmonic=100.0)
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedunseen.core.errors import ArgumentError
 
 __all__ = [
-    "Answers", "Generalized", "Metrics", "accuracies", "answers_of", "best_factor", "calibrate", "class_difference",
+    "Answers", "Generalized", "Metrics", "accuracies", "answers_of", "best_offset", "calibrate", "class_difference",
     "confidence", "confusion", "episode_accuracies", "episode_confusion", "forgetting", "generalized",
     "group_accuracies", "harmonic_difference", "harmonic_mean", "paired_difference", "per_class", "zsl",
 ]  # fmt: skip
@@ -58,7 +58,8 @@ class Generalized(NamedTuple):
 
 
 def zsl(scores: ArrayLike, labels: ArrayLike, unseen: ArrayLike) -> float:
-    """Return the ZSL accuracy in percent: samples of unseen classes, answered among the unseen classes only.
+    """Return the ZSL accuracy in percent: samples of unseen classes, answered among the unseen
+    classes only.
 
     Samples of other classes do not count.
 
@@ -69,27 +70,31 @@ def zsl(scores: ArrayLike, labels: ArrayLike, unseen: ArrayLike) -> float:
     table, truth = _checked(scores, labels)
     candidates = _ids("unseen", unseen, table.shape[1])
     mine = _samples_of("unseen", truth, candidates)
-    return _mean_per_class(candidates[table[np.ix_(mine, candidates)].argmax(1)] == truth[mine], truth[mine])
+    return _mean_per_class(
+        candidates[table[np.ix_(mine, candidates)].argmax(1)] == truth[mine], truth[mine]
+    )
 
 
 def generalized(
-    scores: ArrayLike, labels: ArrayLike, seen: ArrayLike, unseen: ArrayLike, factor: float = 0.0
+    scores: ArrayLike, labels: ArrayLike, seen: ArrayLike, unseen: ArrayLike, offset: float = 0.0
 ) -> Generalized:
-    """Return the generalized accuracies U, S and H in percent: all samples, answered among all classes.
+    """Return the generalized accuracies U, S and H in percent: all samples, answered among all
+    classes.
 
-    ``factor`` is gamma, what the scores of seen classes are lowered by; 0 changes none. Columns that are neither
-    seen nor unseen are never the answer.
+    ``offset`` is gamma, what the scores of seen classes are lowered by; 0 changes none. Columns
+    that are neither seen nor unseen are never the answer.
 
     Example:
-        >>> generalized([[0.9, 0.1], [0.6, 0.5]], [0, 1], seen=[0], unseen=[1], factor=0.2)
+        >>> generalized([[0.9, 0.1], [0.6, 0.5]], [0, 1], seen=[0], unseen=[1], offset=0.2)
         Generalized(unseen=100.0, seen=100.0, harmonic=100.0)
     """
-    result = accuracies(_checked_answers(scores, labels, seen, unseen), factor)
+    result = accuracies(_checked_answers(scores, labels, seen, unseen), offset)
     return Generalized(result.gzsl_unseen, result.gzsl_seen, result.gzsl_harmonic)
 
 
 def calibrate(scores: ArrayLike, labels: ArrayLike, seen: ArrayLike, unseen: ArrayLike) -> float:
-    """Return the calibration factor gamma with the highest harmonic mean; choose it on validation classes.
+    """Return the calibration offset gamma with the highest harmonic mean; choose it on validation
+    classes.
 
     On validation classes these play the unseen ones.
 
@@ -97,7 +102,20 @@ def calibrate(scores: ArrayLike, labels: ArrayLike, seen: ArrayLike, unseen: Arr
         >>> calibrate([[0.9, 0.1], [0.6, 0.5]], [0, 1], seen=[0], unseen=[1])  # any between 0.1 and 0.8
         0.45
     """
-    return best_factor([_checked_answers(scores, labels, seen, unseen)])
+    return best_offset([_checked_answers(scores, labels, seen, unseen)])
+
+
+def lowered(scores: Any, seen: Any, offset: float) -> Any:
+    """Return scores (..., C) that can be compared: those of ``seen`` (C,) classes are lowered by
+    the offset.
+
+    Scores are an array or a tensor. A linear model's biases (C,) may stand for its scores.
+
+    Example:
+        >>> lowered(np.array([0.9, 0.4]), np.array([True, False]), 0.6).round(1).tolist()
+        [0.3, 0.4]
+    """
+    return scores - offset * seen
 
 
 def harmonic_mean(unseen: float, seen: float) -> float:
@@ -125,15 +143,17 @@ class Metrics:
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What a model answers on the test samples, enough to know its accuracies under any calibration factor.
+    """What a model answers on the test samples, enough to know its accuracies under any calibration
+    offset.
 
     Attributes:
         labels: (n,) true classes.
         best_seen, best_unseen: (n,) the best class among the seen and among the unseen.
-        gap: (n,) score of the best seen class less that of the best unseen one; with factor gamma, the answer is the
-            seen class where ``gap >= gamma``.
+        gap: (n,) score of the best seen class less that of the best unseen one; with offset gamma,
+            the answer is the seen class where ``gap >= gamma``.
         unseen: (n,) bool, the sample's class is unseen.
-        zsl: (n,) the answer among the unseen classes alone: ``best_unseen``, unless the model has scores for that.
+        zsl: (n,) the answer among the unseen classes alone: ``best_unseen``, unless the model has
+            scores for that.
     """
 
     labels: Ids
@@ -143,30 +163,40 @@ class Answers:
     unseen: Right
     zsl: Ids
 
-    def generalised(self, factor: float = 0.0) -> Ids:
+    def generalised(self, offset: float = 0.0) -> Ids:
         """Return (n,) the answers among all classes."""
-        return np.where(self.gap >= factor, self.best_seen, self.best_unseen)
+        return np.where(self.gap >= offset, self.best_seen, self.best_unseen)
 
 
 def answers_of(scores: NDArray[np.floating], labels: Ids, seen: Ids, unseen: Ids) -> Answers:
-    """Turn scores (n, C) into answers; of equal scores the lower id wins, and a seen class over an unseen one."""
-    among_seen, among_unseen = scores[:, seen], scores[:, unseen]
+    """Turn scores (n, C) into answers; of equal scores the lower id wins, and a seen class over an
+    unseen one.
+    """
+    among_seen = scores[:, seen]
+    among_unseen = scores[:, unseen]
     best_unseen = unseen[among_unseen.argmax(1)]
     gap = (among_seen.max(1) - among_unseen.max(1)).astype(np.float64)
-    return Answers(labels, seen[among_seen.argmax(1)], best_unseen, gap, np.isin(labels, unseen), best_unseen)
+    return Answers(
+        labels, seen[among_seen.argmax(1)], best_unseen, gap, np.isin(labels, unseen), best_unseen
+    )
 
 
-def accuracies(answers: Answers, factor: float = 0.0) -> Metrics:
-    """Return the accuracies under calibration factor gamma = ``factor`` (0: none)."""
-    u, s = answers.unseen, ~answers.unseen
-    right = answers.generalised(factor) == answers.labels
-    unseen, seen = _mean_per_class(right[u], answers.labels[u]), _mean_per_class(right[s], answers.labels[s])
+def accuracies(answers: Answers, offset: float = 0.0) -> Metrics:
+    """Return the accuracies under calibration offset gamma = ``offset`` (0: none)."""
+    u = answers.unseen
+    s = ~answers.unseen
+    right = answers.generalised(offset) == answers.labels
+    unseen = _mean_per_class(right[u], answers.labels[u])
+    seen = _mean_per_class(right[s], answers.labels[s])
     among_unseen = _mean_per_class(answers.zsl[u] == answers.labels[u], answers.labels[u])
     return Metrics(among_unseen, unseen, seen, harmonic_mean(unseen, seen))
 
 
-def group_accuracies(answers: Answers, groups: Mapping[str, Ids], factor: float = 0.0) -> dict[str, float]:
-    """Return the per-class accuracy on groups of classes (name -> ids) in percent, all classes being candidates.
+def group_accuracies(
+    answers: Answers, groups: Mapping[str, Ids], offset: float = 0.0
+) -> dict[str, float]:
+    """Return the per-class accuracy on groups of classes (name -> ids) in percent, all classes
+    being candidates.
 
     A group without a test sample is left out of the result.
 
@@ -175,16 +205,21 @@ def group_accuracies(answers: Answers, groups: Mapping[str, Ids], factor: float 
         >>> group_accuracies(answers, {"old": np.array([0]), "new": np.array([1]), "unseen": np.array([2])})
         {'old': 100.0, 'new': 0.0, 'unseen': 100.0}
     """
-    right = answers.generalised(factor) == answers.labels
-    there = {name: np.isin(answers.labels, ids) for name, ids in groups.items()}
-    return {name: _mean_per_class(right[mine], answers.labels[mine]) for name, mine in there.items() if mine.any()}
+    right = answers.generalised(offset) == answers.labels
+    members = {name: np.isin(answers.labels, ids) for name, ids in groups.items()}
+    return {
+        name: _mean_per_class(right[mine], answers.labels[mine])
+        for name, mine in members.items()
+        if mine.any()
+    }
 
 
 def forgetting(stages: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return by how much the accuracy on each group fell from its highest to its last (Chaudhry et al. 2018, Eq. 3).
+    """Return by how much the accuracy on each group fell from its highest to its last (Chaudhry et
+    al. 2018, Eq. 3).
 
-    ``stages`` has the accuracies on groups of classes after each round, in percent. The result has percentage points of
-    the groups that were measured after the last round and before it.
+    ``stages`` has the accuracies on groups of classes after each round, in percent. The result has
+    percentage points of the groups that were measured after the last round and before it.
 
     Example:
         >>> forgetting([{"a": 80.0}, {"a": 90.0, "b": 50.0}, {"a": 70.0, "b": 60.0, "c": 10.0}])
@@ -198,10 +233,12 @@ def forgetting(stages: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return result
 
 
-def best_factor(many: Sequence[Answers]) -> float:
-    """Return the calibration factor with the highest harmonic mean, averaged over the given models' answers.
+def best_offset(many: Sequence[Answers]) -> float:
+    """Return the calibration offset with the highest harmonic mean, averaged over the given models'
+    answers.
 
-    Both accuracies are steps as functions of gamma, so that the gaps (or quantiles of many) are all there is to try.
+    Both accuracies are steps as functions of gamma, so that the gaps (or quantiles of many) are all
+    there is to try.
     """
     gaps = np.unique(np.concatenate([answers.gap for answers in many]))
     if len(gaps) > _CANDIDATES:
@@ -210,19 +247,33 @@ def best_factor(many: Sequence[Answers]) -> float:
     candidates = np.concatenate([[gaps[0] - 1e-6], (gaps[1:] + gaps[:-1]) / 2, [gaps[-1] + 1e-6]])
     total = np.zeros(len(candidates))
     for answers in many:
-        u, s = answers.unseen, ~answers.unseen
-        unseen = _share_below(answers, u, answers.best_unseen, candidates)
-        seen = _share_below(answers, s, answers.best_seen, np.array([np.inf])) - _share_below(
-            answers, s, answers.best_seen, candidates
+        unseen, seen = _unseen_and_seen(answers, candidates)
+        total += np.divide(
+            2 * unseen * seen, unseen + seen, out=np.zeros_like(total), where=unseen + seen > 0
         )
-        total += np.divide(2 * unseen * seen, unseen + seen, out=np.zeros_like(total), where=unseen + seen > 0)
     best = np.flatnonzero(total >= total.max() - 1e-12)
-    # Of a plateau, the factor nearest to none at all.
+    # Of a plateau, the offset nearest to none at all.
     return float(candidates[best[np.abs(candidates[best]).argmin()]])
 
 
+def unseen_and_seen(answers: Answers, offsets: Floats) -> tuple[Floats, Floats]:
+    """Return U and S (k,) in percent under each of many offsets, as :func:`accuracies` has them."""
+    unseen, seen = _unseen_and_seen(answers, offsets)
+    return 100 * unseen, 100 * seen
+
+
+def _unseen_and_seen(answers: Answers, offsets: Floats) -> tuple[Floats, Floats]:
+    s = ~answers.unseen
+    unseen = _share_below(answers, answers.unseen, answers.best_unseen, offsets)
+    seen = _share_below(answers, s, answers.best_seen, np.array([np.inf])) - _share_below(
+        answers, s, answers.best_seen, offsets
+    )
+    return unseen, seen
+
+
 def per_class(labels: ArrayLike, answers: ArrayLike, classes: ArrayLike) -> Floats:
-    """Return (m,) the percentage of right answers among each class's samples; NaN where there are none.
+    """Return (m,) the percentage of right answers among each class's samples; NaN where there are
+    none.
 
     Arguments are as for :func:`confusion`.
 
@@ -235,25 +286,33 @@ def per_class(labels: ArrayLike, answers: ArrayLike, classes: ArrayLike) -> Floa
 
 
 def confusion(labels: ArrayLike, answers: ArrayLike, classes: ArrayLike) -> Floats:
-    """Return (m, m) how often, in percent of row i's samples, class ``classes[i]`` is answered with ``classes[j]``.
+    """Return (m, m) how often, in percent of row i's samples, class ``classes[i]`` is answered with
+    ``classes[j]``.
 
-    ``labels`` and ``answers`` (n,) are classes by id or by name, ``classes`` (m,) those wanted, in order. Samples of
-    other classes do not count, an answer outside leaves its row below 100, and rows of classes without samples are NaN.
+    ``labels`` and ``answers`` (n,) are classes by id or by name, ``classes`` (m,) those wanted, in
+    order. Samples of other classes do not count, an answer outside leaves its row below 100, and
+    rows of classes without samples are NaN.
 
     Example:
         >>> confusion([7, 7, 5], [7, 5, 5], [5, 7])
         array([[100.,   0.],
                [ 50.,  50.]])
     """
-    truth, answered, order = np.asarray(labels), np.asarray(answers), np.asarray(classes)
+    truth = np.asarray(labels)
+    answered = np.asarray(answers)
+    order = np.asarray(classes)
     if truth.shape != answered.shape:
-        raise ArgumentError(f"there are {truth.size} labels, but {answered.size} answers: give one a sample")
+        raise ArgumentError(
+            f"there are {truth.size} labels, but {answered.size} answers: give one a sample"
+        )
     if not np.isin(truth, order).any():
         return np.full((len(order), len(order)), np.nan)
     known = np.argsort(order, kind="stable")
     counts = np.zeros((len(order), len(order)), dtype=np.int64)
     among = np.isin(truth, order) & np.isin(answered, order)
-    rows, columns = (known[np.searchsorted(order, given[among], sorter=known)] for given in (truth, answered))
+    rows, columns = (
+        known[np.searchsorted(order, given[among], sorter=known)] for given in (truth, answered)
+    )
     np.add.at(counts, (rows, columns), 1)
     totals = np.array([[(truth == item).sum()] for item in order])
     return np.where(totals > 0, 100.0 * counts / np.maximum(totals, 1), np.nan)
@@ -263,7 +322,8 @@ def confusion(labels: ArrayLike, answers: ArrayLike, classes: ArrayLike) -> Floa
 
 
 def episode_accuracies(answers: Ids) -> Floats:
-    """Return (E,) the accuracies in percent of answers (E, N, Q) to E episodes of N classes with Q queries each.
+    """Return (E,) the accuracies in percent of answers (E, N, Q) to E episodes of N classes with Q
+    queries each.
 
     An answer is a class's place in its episode, 0..N - 1.
 
@@ -276,10 +336,12 @@ def episode_accuracies(answers: Ids) -> Floats:
 
 
 def episode_confusion(labels: Ids, answers: Ids, ids: Ids) -> tuple[Floats, Ids]:
-    """Return how often class ``ids[i]`` is answered with ``ids[j]`` in the episodes that have both, and in how many.
+    """Return how often class ``ids[i]`` is answered with ``ids[j]`` in the episodes that have both,
+    and in how many.
 
-    ``labels`` and ``answers`` (E, N, Q) are the classes of N classes' Q queries in each episode, ``ids`` (m,) the
-    classes that occur, sorted. Returns (m, m) percent, NaN where no episode has both, and (m, m) episodes.
+    ``labels`` and ``answers`` (E, N, Q) are the classes of N classes' Q queries in each episode,
+    ``ids`` (m,) the classes that occur, sorted. Returns (m, m) percent, NaN where no episode has
+    both, and (m, m) episodes.
 
     Example:
         >>> labels, answers = np.array([[[3, 3], [5, 5]]]), np.array([[[3, 5], [5, 5]]])
@@ -287,7 +349,8 @@ def episode_confusion(labels: Ids, answers: Ids, ids: Ids) -> tuple[Floats, Ids]
         array([[ 50.,  50.],
                [  0., 100.]])
     """
-    truth, answered = np.searchsorted(ids, labels), np.searchsorted(ids, answers)
+    truth = np.searchsorted(ids, labels)
+    answered = np.searchsorted(ids, answers)
     table = np.zeros((len(ids), len(ids)))
     np.add.at(table, (truth.ravel(), answered.ravel()), 1)
     together = np.zeros((len(ids), len(ids)), dtype=np.int64)
@@ -298,7 +361,8 @@ def episode_confusion(labels: Ids, answers: Ids, ids: Ids) -> tuple[Floats, Ids]
 
 
 def confidence(accuracies: Floats) -> tuple[float, float]:
-    """Return the mean of episodes' accuracies (E,) and half of its 95 % interval, 1.96 sd / sqrt(E).
+    """Return the mean of episodes' accuracies (E,) and half of its 95 % interval, 1.96 sd /
+    sqrt(E).
 
     Example:
         >>> confidence(np.array([40.0, 60.0]))[0], round(confidence(np.array([40.0, 60.0]))[1], 3)
@@ -312,7 +376,8 @@ def confidence(accuracies: Floats) -> tuple[float, float]:
 
 
 def t_critical(freedom: float) -> float:
-    """Return the 97.5 % point of Student's t: a 95 % interval is as many standard errors to either side.
+    """Return the 97.5 % point of Student's t: a 95 % interval is as many standard errors to either
+    side.
 
     Example:
         >>> round(t_critical(2), 2), round(t_critical(1000), 2)
@@ -324,7 +389,8 @@ def t_critical(freedom: float) -> float:
 
 
 def paired_difference(ours: Floats, theirs: Floats) -> tuple[float, float]:
-    """Return the mean of ``ours - theirs`` (n,) and half of its 95 % interval by Student's t; NaN of fewer than two.
+    """Return the mean of ``ours - theirs`` (n,) and half of its 95 % interval by Student's t; NaN
+    of fewer than two.
 
     Example:
         >>> mean, half = paired_difference(np.array([61.0, 52.0, 73.0]), np.array([60.0, 50.0, 70.0]))
@@ -341,9 +407,10 @@ def paired_difference(ours: Floats, theirs: Floats) -> tuple[float, float]:
 def class_difference(labels: Ids, ours: Right, theirs: Right) -> tuple[float, float]:
     """Return the difference of two per-class accuracies in percent, and half of its 95 % interval.
 
-    ``labels`` (n,) are true classes; ``ours`` and ``theirs`` (n,) say whether each model's answer is right. Classes are
-    fixed, and the samples within each are drawn: the variance of the mean over C classes is the sum over classes of
-    s_c^2 / n_c, over C^2. NaN where a class has but one sample.
+    ``labels`` (n,) are true classes; ``ours`` and ``theirs`` (n,) say whether each model's answer
+    is right. Classes are fixed, and the samples within each are drawn: the variance of the mean
+    over C classes is the sum over classes of s_c^2 / n_c, over C^2. NaN where a class has but one
+    sample.
 
     Example:
         >>> right = np.array([True, True, False, True]), np.array([False, True, False, True])
@@ -355,23 +422,32 @@ def class_difference(labels: Ids, ours: Right, theirs: Right) -> tuple[float, fl
     return mean, _Z * variance**0.5
 
 
-def harmonic_difference(labels: Ids, seen: Right, ours: Right, theirs: Right) -> tuple[float, float]:
+def harmonic_difference(
+    labels: Ids, seen: Right, ours: Right, theirs: Right
+) -> tuple[float, float]:
     """Return the difference of two harmonic means (S, U) in percent, and half of its 95 % interval.
 
-    Arguments are as for :func:`class_difference`; ``seen`` (n,) says whether the true class is a seen one. To first
-    order H = 2 S U / (S + U) changes by 2 U^2 / (S + U)^2 times S's change, and likewise by U's.
+    Arguments are as for :func:`class_difference`; ``seen`` (n,) says whether the true class is a
+    seen one. To first order H = 2 S U / (S + U) changes by 2 U^2 / (S + U)^2 times S's change, and
+    likewise by U's.
     """
     sides = (seen, ~seen)
     means, slopes = zip(*(_harmonic(labels, sides, right) for right in (ours, theirs)), strict=True)
     variance = 0.0
     for side, first, second in zip(sides, *slopes, strict=True):
-        variance += _over_classes(labels[side], 100.0 * (first * ours[side] - second * theirs[side]))[1]
+        variance += _over_classes(
+            labels[side], 100.0 * (first * ours[side] - second * theirs[side])
+        )[1]
     return means[0] - means[1], _Z * variance**0.5
 
 
-def _harmonic(labels: Ids, sides: tuple[Right, Right], right: Right) -> tuple[float, tuple[float, float]]:
+def _harmonic(
+    labels: Ids, sides: tuple[Right, Right], right: Right
+) -> tuple[float, tuple[float, float]]:
     """Return the harmonic mean, and its slopes along seen and unseen accuracy."""
-    s, u = (_over_classes(labels[side], 100.0 * right[side].astype(np.float64))[0] for side in sides)
+    s, u = (
+        _over_classes(labels[side], 100.0 * right[side].astype(np.float64))[0] for side in sides
+    )
     if s + u == 0:
         return 0.0, (0.0, 0.0)
     return 2 * s * u / (s + u), (2 * u**2 / (s + u) ** 2, 2 * s**2 / (s + u) ** 2)
@@ -389,8 +465,11 @@ def _over_classes(labels: Ids, values: Floats) -> tuple[float, float]:
 
 
 def _share_below(answers: Answers, group: Right, answered: Ids, factors: Floats) -> Floats:
-    """Return per-class accuracy of ``answered`` within ``group`` counting only samples with gap < factor."""
-    labels, right = answers.labels[group], (answered == answers.labels)[group]
+    """Return per-class accuracy of ``answered`` within ``group`` counting only samples with gap <
+    offset.
+    """
+    labels = answers.labels[group]
+    right = (answered == answers.labels)[group]
     _, position, counts = np.unique(labels, return_inverse=True, return_counts=True)
     weight = 1.0 / counts[position] / len(counts)
     gap = answers.gap[group][right]
@@ -406,17 +485,27 @@ def _mean_per_class(right: Right, labels: Ids) -> float:
 
 
 def _checked(scores: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.floating], Ids]:
-    """Return scores (n, C) and labels (n,) as arrays, or raise ``ArgumentError`` if they do not fit."""
-    table, truth = np.asarray(scores), np.asarray(labels)
+    """Return scores (n, C) and labels (n,) as arrays, or raise ``ArgumentError`` if they do not
+    fit.
+    """
+    table = np.asarray(scores)
+    truth = np.asarray(labels)
     if table.ndim != 2 or truth.shape != table.shape[:1]:
-        raise ArgumentError(f"scores have the shape {table.shape} and labels {truth.shape}: give (n, C) and (n,)")
+        raise ArgumentError(
+            f"scores have the shape {table.shape} and labels {truth.shape}: give (n, C) and (n,)"
+        )
     if table.dtype.kind not in "fiu" or not np.isfinite(table).all():
-        raise ArgumentError("scores hold what is not a finite number: a class that must not win is left out of the ids")
+        raise ArgumentError(
+            "scores hold what is not a finite number: a class that must not win is left out of the "
+            "ids"
+        )
     return table, _ids("labels", truth, table.shape[1])
 
 
 def _ids(what: str, given: ArrayLike, classes: int) -> Ids:
-    """Return ids of columns, from ids or from (C,) bool, or raise ``ArgumentError`` if they are none."""
+    """Return ids of columns, from ids or from (C,) bool, or raise ``ArgumentError`` if they are
+    none.
+    """
     values = np.asarray(given)
     if what != "labels" and values.dtype == bool and values.shape == (classes,):
         return np.flatnonzero(values)
@@ -424,7 +513,9 @@ def _ids(what: str, given: ArrayLike, classes: int) -> Ids:
         raise ArgumentError(f"{what} are not a list of whole numbers: give columns of the scores")
     if len(values) and not (values.min() >= 0 and values.max() < classes):
         wrong = values.min() if values.min() < 0 else values.max()
-        raise ArgumentError(f"{what} name class {wrong}, but the scores have the columns 0 to {classes - 1}")
+        raise ArgumentError(
+            f"{what} name class {wrong}, but the scores have the columns 0 to {classes - 1}"
+        )
     return values.astype(np.int64)
 
 
@@ -432,12 +523,15 @@ def _samples_of(what: str, labels: Ids, ids: Ids) -> Right:
     mine = np.isin(labels, ids)
     if not mine.any():
         raise ArgumentError(
-            f"no sample is of {'an' if what == 'unseen' else 'a'} {what} class: there is nothing to measure"
+            f"no sample is of {'an' if what == 'unseen' else 'a'} {what} class: there is nothing "
+            "to measure"
         )
     return mine
 
 
-def _checked_answers(scores: ArrayLike, labels: ArrayLike, seen: ArrayLike, unseen: ArrayLike) -> Answers:
+def _checked_answers(
+    scores: ArrayLike, labels: ArrayLike, seen: ArrayLike, unseen: ArrayLike
+) -> Answers:
     table, truth = _checked(scores, labels)
     among = _ids("seen", seen, table.shape[1]), _ids("unseen", unseen, table.shape[1])
     if len(both := np.intersect1d(*among)):

@@ -3,23 +3,27 @@
 ============================ =======================================================================================
 function                     a client holds
 ============================ =======================================================================================
-:func:`iid`                  an even share of every class; with ``rho``, its own draw of that share of every class, so
+:func:`iid`                  an even share of every class; with ``rho``, its own draw of that share
+of every class, so
                              that clients may overlap (FedZSL, Fig. 13)
-:func:`dirichlet`            a share of every class, class by class from Dir(alpha) ("non-i.i.d.", FedZSL, Fig. 11)
-:func:`pccd`                 whole classes of its own (partial class-conditional distribution, FedZSL, 4.2)
-``counts = "even"``          as many classes as every other client, give or take one
-``counts = "uneven"``        at least ``floor`` classes, the rest cut at random (FZSL, Table 6)
-``counts = "dirichlet"``     at least ``floor`` classes, the rest in proportions from Dir(alpha) (FedZSL, Fig. 10)
-``phi``                      that share of all classes; several clients hold a class where phi x clients > 1
+:func:`dirichlet`            a share of every class, class by class from Dir(alpha) ("non-i.i.d.",
+FedZSL, Fig. 11) :func:`pccd`                 whole classes of its own (partial class-conditional
+distribution, FedZSL, 4.2) ``counts = "even"``          as many classes as every other client, give
+or take one ``counts = "uneven"``        at least ``floor`` classes, the rest cut at random (FZSL,
+Table 6) ``counts = "dirichlet"``     at least ``floor`` classes, the rest in proportions from
+Dir(alpha) (FedZSL, Fig. 10) ``phi``                      that share of all classes; several clients
+hold a class where phi x clients > 1
                              (FedZSL, Table 1)
-:func:`user`                 all samples of whole users, as many users as every other client, give or take one
+:func:`user`                 all samples of whole users, as many users as every other client, give
+or take one
                              (FedFSL, 5.4.2: tweets)
 ============================ =======================================================================================
 
-Each function takes (n,) labels, the number of ``clients`` and the ``seed`` of all draws, and returns for each client
-the sorted positions of its samples, at least one. Labels are whole numbers from 0, or names, which are numbered in
-sorted order: each class has random draws of its own. ``rho`` in (0, 1] leaves a client with a random share of the
-samples of each of its classes, at least one. An argument that makes no sense raises ``ArgumentError``.
+Each function takes (n,) labels, the number of ``clients`` and the ``seed`` of all draws, and
+returns for each client the sorted positions of its samples, at least one. Labels are whole numbers
+from 0, or names, which are numbered in sorted order: each class has random draws of its own.
+``rho`` in (0, 1] leaves a client with a random share of the samples of each of its classes, at
+least one. An argument that makes no sense raises ``ArgumentError``.
 
 Example:
     >>> labels = ["cat", "dog", "cat", "eel", "dog", "eel"]
@@ -48,8 +52,8 @@ Ids = NDArray[np.int64]
 def iid(labels: ArrayLike, clients: int = 10, seed: int = 0, rho: float | None = None) -> list[Ids]:
     """Deal every class evenly.
 
-    Each class is dealt round the table from where the last one stopped: the clients' totals differ by one at most. With
-    ``rho`` each client draws its own such share of every class.
+    Each class is dealt round the table from where the last one stopped: the clients' totals differ
+    by one at most. With ``rho`` each client draws its own such share of every class.
 
     Example:
         >>> [len(ids) for ids in iid(np.repeat([0, 1], 6), clients=3)]
@@ -58,7 +62,9 @@ def iid(labels: ArrayLike, clients: int = 10, seed: int = 0, rho: float | None =
     samples = _samples(labels)
     _check(clients=clients, rho=rho)
     if rho is not None:
-        return _held([[_share(ids, rho, seed, k, c) for c, ids in samples.items()] for k in range(clients)])
+        return _held(
+            [[_share(ids, rho, seed, k, c) for c, ids in samples.items()] for k in range(clients)]
+        )
     holder = np.empty(len(np.asarray(labels)), dtype=np.int64)
     turn = 0
     for c, ids in samples.items():
@@ -69,11 +75,16 @@ def iid(labels: ArrayLike, clients: int = 10, seed: int = 0, rho: float | None =
 
 
 def dirichlet(
-    labels: ArrayLike, clients: int = 10, seed: int = 0, alpha: float = 0.5, rho: float | None = None
+    labels: ArrayLike,
+    clients: int = 10,
+    seed: int = 0,
+    alpha: float = 0.5,
+    rho: float | None = None,
 ) -> list[Ids]:
     """Cut every class by its own draw from Dir(``alpha``), again until every client has samples.
 
-    The larger alpha > 0 is, the more even. 100 draws that all leave a client without samples raise ``ArgumentError``.
+    The larger alpha > 0 is, the more even. 100 draws that all leave a client without samples raise
+    ``ArgumentError``.
 
     Example:
         >>> parts = dirichlet(np.repeat([0, 1, 2], 50), clients=4)
@@ -94,8 +105,8 @@ def dirichlet(
         if len(np.setdiff1d(np.arange(clients), holder)) == 0:
             return _by_holder(holder, clients)
     raise ArgumentError(
-        f"{ATTEMPTS} draws from Dir({alpha:g}) all left a client without samples: raise alpha or lower clients "
-        f"({clients})"
+        f"{ATTEMPTS} draws from Dir({alpha:g}) all left a client without samples: raise alpha or "
+        f"lower clients ({clients})"
     )
 
 
@@ -111,8 +122,9 @@ def pccd(
 ) -> list[Ids]:
     """Give each client whole classes of its own: the partial class-conditional distribution.
 
-    The table at the top of this file describes ``counts``, ``alpha`` and ``phi``. ``floor`` is by default half an even
-    share (uneven) or 2 (dirichlet). Classes that do not suffice raise ``ArgumentError``.
+    The table at the top of this file describes ``counts``, ``alpha`` and ``phi``. ``floor`` is by
+    default half an even share (uneven) or 2 (dirichlet). Classes that do not suffice raise
+    ``ArgumentError``.
 
     Example:
         >>> labels = np.repeat(np.arange(6), 10)
@@ -121,13 +133,16 @@ def pccd(
     """
     samples = _samples(labels)
     _check(clients=clients, alpha=alpha, phi=phi, rho=rho)
-    shuffled = stream(seed, "partition classes").permutation(np.array(list(samples), dtype=np.int64))
-    # how many clients hold a class on average; up to 1, classes are disjoint (1e-9: in floats 49 * (1 / 49) < 1)
+    shuffled = stream(seed, "partition classes").permutation(
+        np.array(list(samples), dtype=np.int64)
+    )
+    # how many clients hold a class on average; up to 1, classes are disjoint (1e-9: in floats 49 *
+    # (1 / 49) < 1)
     times = 1.0 if phi is None else phi * clients
     if counts == "even" and times <= 1 + 1e-9 and clients > len(samples):
         raise ArgumentError(
-            f"{clients} clients cannot each hold classes of their own out of {len(samples)} seen ones: lower clients, "
-            "or let clients share classes (phi)"
+            f"{clients} clients cannot each hold classes of their own out of {len(samples)} seen "
+            "ones: lower clients, or let clients share classes (phi)"
         )
     sizes = [len(part) for part in np.array_split(shuffled, clients)]
     if counts != "even":
@@ -137,32 +152,45 @@ def pccd(
         wanted = max(1, round(phi * len(samples)))
         if times < 1:
             dealt = [own[:wanted] for own in dealt]
-        else:  # what was dealt sees to it that every class has a holder; the rest is each client's own draw
+        else:
+            # what was dealt sees to it that every class has a holder; the rest is each client's own draw
             for k, own in enumerate(dealt):
                 others = np.setdiff1d(shuffled, own)
                 extra = max(0, wanted - len(own))
-                own += stream(seed, "partition shared classes", k).choice(others, size=extra, replace=False).tolist()
+                own += (
+                    stream(seed, "partition shared classes", k)
+                    .choice(others, size=extra, replace=False)
+                    .tolist()
+                )
     return _held(_shares([[samples[c] for c in own] for own in dealt], labels, rho, seed))
 
 
-def user(labels: ArrayLike, users: ArrayLike, clients: int = 10, seed: int = 0, rho: float | None = None) -> list[Ids]:
+def user(
+    labels: ArrayLike, users: ArrayLike, clients: int = 10, seed: int = 0, rho: float | None = None
+) -> list[Ids]:
     """Deal whole users in random order.
 
-    ``users`` (n,) says who each sample comes from, by number or name. More clients than users raise ``ArgumentError``.
+    ``users`` (n,) says who each sample comes from, by number or name. More clients than users raise
+    ``ArgumentError``.
 
     Example:
         >>> [ids.tolist() for ids in user([0, 0, 1, 1], ["ann", "bob", "ann", "bob"], clients=2)]
         [[0, 2], [1, 3]]
     """
-    numbers, whose = _numbers(labels), np.asarray(users)
+    numbers = _numbers(labels)
+    whose = np.asarray(users)
     _check(clients=clients, rho=rho)
     if whose.shape != numbers.shape:
         raise ArgumentError(
-            f"users have the shape {whose.shape} and labels {numbers.shape}: give a user for each sample"
+            f"users have the shape {whose.shape} and labels {numbers.shape}: give a user for each "
+            "sample"
         )
     known = np.unique(whose)
     if clients > len(known):
-        raise ArgumentError(f"{clients} clients cannot each hold users of their own out of {len(known)}: lower clients")
+        raise ArgumentError(
+            f"{clients} clients cannot each hold users of their own out of {len(known)}: lower "
+            "clients"
+        )
     shuffled = stream(seed, "partition users").permutation(np.arange(len(known)))
     client = np.empty(len(known), dtype=np.int64)
     for k, own in enumerate(np.array_split(shuffled, clients)):
@@ -175,16 +203,25 @@ def user(labels: ArrayLike, users: ArrayLike, clients: int = 10, seed: int = 0, 
     return _held(_shares(parts, labels, rho, seed))
 
 
-def _uneven_sizes(counts: str, clients: int, classes: int, alpha: float, floor: int | None, seed: int) -> list[int]:
-    """Return how many classes each client holds: the floor, and a random share of what is left over."""
-    # uneven: half of an even share, rounded up, is at least FZSL's eighth of all classes for its 4 clients
-    least = floor if floor is not None else 2 if counts == "dirichlet" else -(-classes // (2 * clients))
+def _uneven_sizes(
+    counts: str, clients: int, classes: int, alpha: float, floor: int | None, seed: int
+) -> list[int]:
+    """Return how many classes each client holds: the floor, and a random share of what is left
+    over.
+    """
+    # uneven: half of an even share, rounded up, is at least FZSL's eighth of all classes for its 4
+    # clients
+    least = (
+        floor if floor is not None else 2 if counts == "dirichlet" else -(-classes // (2 * clients))
+    )
     if least * clients > classes:
         raise ArgumentError(
-            f"{clients} clients with at least {least} classes each need {least * clients} seen classes, but there are "
-            f"{classes}: lower clients or floor"
+            f"{clients} clients with at least {least} classes each need {least * clients} seen "
+            f"classes, but there are {classes}: lower clients or floor"
         )
-    concentration = alpha if counts == "dirichlet" else 1.0  # Dir(1): any division is equally likely
+    concentration = (
+        alpha if counts == "dirichlet" else 1.0
+    )  # Dir(1): any division is equally likely
     proportions = stream(seed, "partition class counts").dirichlet(np.full(clients, concentration))
     cuts = np.rint(np.cumsum(proportions) * (classes - least * clients)).astype(int)
     cuts[-1] = classes - least * clients
@@ -207,12 +244,17 @@ def _samples(labels: ArrayLike) -> dict[int, Ids]:
     return {int(c): np.flatnonzero(numbers == c) for c in np.unique(numbers)}
 
 
-def _shares(parts: list[list[Ids]], labels: ArrayLike, rho: float | None, seed: int) -> list[list[Ids]]:
+def _shares(
+    parts: list[list[Ids]], labels: ArrayLike, rho: float | None, seed: int
+) -> list[list[Ids]]:
     """Leave every client with its share of each of its parts, which are of one class each."""
     if rho is None:
         return parts
     numbers = _numbers(labels)
-    return [[_share(ids, rho, seed, k, int(numbers[ids[0]])) for ids in own if len(ids)] for k, own in enumerate(parts)]
+    return [
+        [_share(ids, rho, seed, k, int(numbers[ids[0]])) for ids in own if len(ids)]
+        for k, own in enumerate(parts)
+    ]
 
 
 def _share(ids: Ids, rho: float, seed: int, client: int, c: int) -> Ids:
@@ -237,7 +279,9 @@ def _held(parts: Sequence[Sequence[Ids]]) -> list[Ids]:
     return held
 
 
-def _check(clients: int, alpha: float = 1.0, phi: float | None = None, rho: float | None = None) -> None:
+def _check(
+    clients: int, alpha: float = 1.0, phi: float | None = None, rho: float | None = None
+) -> None:
     """Raise ``ArgumentError`` for the first argument that makes no sense."""
     if clients < 1:
         raise ArgumentError(f"clients = {clients}: give at least 1")

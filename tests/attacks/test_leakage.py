@@ -7,9 +7,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedunseen.attacks import inversion, leakage
-from fedunseen.attacks.inversion import DLG, Cosine
-from fedunseen.attacks.lenet import lenet, lenet_init
 from fedunseen.core.errors import DataError
 from fedunseen.core.parameters import linear_layer
 from fedunseen.core.phases import SGD, Phase
@@ -17,6 +14,9 @@ from fedunseen.core.random import stream
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods import CLSWGAN, VAEGAN, Classifier, FedZSL
+from fedunseen.research.attacks import inversion, leakage
+from fedunseen.research.attacks.inversion import DLG, Cosine
+from fedunseen.research.attacks.lenet import lenet, lenet_init
 
 pytestmark = pytest.mark.usefixtures("one_thread")  # everything here is small
 WIDE, ATTRIBUTES = 12, 5
@@ -49,7 +49,11 @@ def lenet_victim(rng):
 
 def of_image(params, image, soft):
     loss = -(soft * torch.log_softmax(lenet(params, image), -1)).sum()
-    return dict(zip(params, torch.autograd.grad(loss, list(params.values()), create_graph=True), strict=True))
+    return dict(
+        zip(
+            params, torch.autograd.grad(loss, list(params.values()), create_graph=True), strict=True
+        )
+    )
 
 
 def search(attack, victim, start, **names):
@@ -79,12 +83,18 @@ def test_the_cosine_attack_recovers_an_image_and_stays_among_pixels(lenet_victim
     start = {"image": normals(rng, 1, 1, 8, 8)}
     result = search(Cosine(steps=200), lenet_victim, lambda _: start, images=("image",))
     assert (result.values["image"] - lenet_victim[1]).square().mean() < 1e-2
-    assert all(item["image"].min() >= 0 and item["image"].max() <= 1 for at, item in result.shown.items() if at)
+    assert all(
+        item["image"].min() >= 0 and item["image"].max() <= 1
+        for at, item in result.shown.items()
+        if at
+    )
 
 
 @pytest.mark.parametrize("length", [1.0, 8.0])
 def test_the_cosine_attack_s_objective_is_written_out_here(length, lenet_victim, rng):
-    """One less the cosine of both gradients, whatever their lengths, and the weighted total variation."""
+    """One less the cosine of both gradients, whatever their lengths, and the weighted total
+    variation.
+    """
     params, image, label, target = lenet_victim
     start = {"image": floats(rng, 1, 1, 8, 8)}
     seen = {name: length * value for name, value in target.items()}
@@ -92,7 +102,9 @@ def test_the_cosine_attack_s_objective_is_written_out_here(length, lenet_victim,
     result = search(attack, (params, image, label, seen), lambda _: start, images=("image",))
     own = of_image(params, start["image"].detach().clone(), F.one_hot(label, 6).float())
     one, other = (torch.cat([g.detach().flatten() for g in of.values()]) for of in (own, target))
-    expected = 1 - F.cosine_similarity(one, other, dim=0) + 0.5 * inversion.total_variation(start["image"])
+    expected = (
+        1 - F.cosine_similarity(one, other, dim=0) + 0.5 * inversion.total_variation(start["image"])
+    )
     assert result.objective == pytest.approx(float(expected), abs=1e-5)
 
 
@@ -101,18 +113,36 @@ def test_the_cosine_attack_s_objective_is_written_out_here(length, lenet_victim,
 def test_the_restart_with_the_least_objective_counts(attack, best, lenet_victim, rng):
     """Neither the first nor the last: none comes so close that no other is tried."""
     away = floats(rng, 1, 1, 8, 8) - 0.5
-    starts = [lenet_victim[1] + (0.3 if restart == best else 1.0 + restart) * away for restart in range(3)]
+    starts = [
+        lenet_victim[1] + (0.3 if restart == best else 1.0 + restart) * away for restart in range(3)
+    ]
     tried = []
-    result = search(attack, lenet_victim, lambda restart: tried.append(restart) or {"image": starts[restart]})
+    result = search(
+        attack, lenet_victim, lambda restart: tried.append(restart) or {"image": starts[restart]}
+    )
     assert tried == [0, 1, 2]
     torch.testing.assert_close(result.values["image"], starts[best])
 
 
 def test_total_variation_is_a_slow_loop(rng):
     images = rng.normal(size=(2, 3, 4, 5))
-    across = [abs(m[i, j + 1] - m[i, j]) for item in images for m in item for i in range(4) for j in range(4)]
-    down = [abs(m[i + 1, j] - m[i, j]) for item in images for m in item for i in range(3) for j in range(5)]
-    assert inversion.total_variation(torch.from_numpy(images)).item() == pytest.approx(np.mean(across) + np.mean(down))
+    across = [
+        abs(m[i, j + 1] - m[i, j])
+        for item in images
+        for m in item
+        for i in range(4)
+        for j in range(4)
+    ]
+    down = [
+        abs(m[i + 1, j] - m[i, j])
+        for item in images
+        for m in item
+        for i in range(3)
+        for j in range(5)
+    ]
+    assert inversion.total_variation(torch.from_numpy(images)).item() == pytest.approx(
+        np.mean(across) + np.mean(down)
+    )
 
 
 @pytest.mark.parametrize("label", range(6))
@@ -130,8 +160,12 @@ def test_a_linear_first_layer_gives_its_input_away(rng):
     layers = {name: value.requires_grad_() for name, value in layers.items()}
     x = normals(rng, 1, WIDE)
     hidden = torch.relu(F.linear(x, layers["a.weight"], layers["a.bias"]))
-    loss = F.cross_entropy(F.linear(hidden, layers["b.weight"], layers["b.bias"]), torch.tensor([1]))
-    inputs, misfit = inversion.layer_inputs(*torch.autograd.grad(loss, [layers["a.weight"], layers["a.bias"]]))
+    loss = F.cross_entropy(
+        F.linear(hidden, layers["b.weight"], layers["b.bias"]), torch.tensor([1])
+    )
+    inputs, misfit = inversion.layer_inputs(
+        *torch.autograd.grad(loss, [layers["a.weight"], layers["a.bias"]])
+    )
     assert (inputs - x[0]).abs().max() < 1e-5
     assert misfit.max() < 1e-5
 
@@ -146,9 +180,16 @@ def test_of_two_samples_only_the_columns_that_they_share_are_read(rng):
 
 
 def critic_gradient(rng, activation, hidden=64):
-    """The gradient of a Wasserstein critic with gradient penalty, the penalty by automatic differentiation."""
-    layers = linear_layer("critic.0", WIDE + ATTRIBUTES, hidden, rng) | linear_layer("critic.1", hidden, 1, rng)
-    w, b, v = (layers[name].requires_grad_() for name in ("critic.0.weight", "critic.0.bias", "critic.1.weight"))
+    """The gradient of a Wasserstein critic with gradient penalty, the penalty by automatic
+    differentiation.
+    """
+    layers = linear_layer("critic.0", WIDE + ATTRIBUTES, hidden, rng) | linear_layer(
+        "critic.1", hidden, 1, rng
+    )
+    w, b, v = (
+        layers[name].requires_grad_()
+        for name in ("critic.0.weight", "critic.0.bias", "critic.1.weight")
+    )
     real, fake, a = floats(rng, WIDE), floats(rng, WIDE), floats(rng, ATTRIBUTES)
 
     def value(x):
@@ -162,7 +203,9 @@ def critic_gradient(rng, activation, hidden=64):
 
 def test_a_critic_alone_gives_the_real_sample_away(rng):
     grads, weight, bias, top, real, a = critic_gradient(rng, lambda h: F.leaky_relu(h, 0.2))
-    torch.testing.assert_close(inversion.critic_inputs(grads, weight, bias, top, WIDE), real, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        inversion.critic_inputs(grads, weight, bias, top, WIDE), real, atol=1e-4, rtol=1e-4
+    )
     inputs, misfit = inversion.layer_inputs(*grads)
     torch.testing.assert_close(inputs[WIDE:], a, atol=1e-4, rtol=1e-4)
     assert misfit[WIDE:].max() < 1e-4 < 0.01 < misfit[:WIDE].min()
@@ -177,7 +220,12 @@ def test_numbers_of_a_judge():
     means = torch.tensor([[0.0] * 4, [1.0] * 4])
     judge = leakage.Judge(torch.tensor([1.5, 0.5, 0.5, 0.5]), means, np.array([3, 8]), unit=True)
     result = judge(torch.tensor([0.9, 1.0, 1.0, 1.0]), torch.ones(4), 8)
-    numbers = {"mse": 0.01 / 4, "psnr": 10 * math.log10(400), "relative": 0.01, "cosine": 3.9 / math.sqrt(4 * 3.81)}
+    numbers = {
+        "mse": 0.01 / 4,
+        "psnr": 10 * math.log10(400),
+        "relative": 0.01,
+        "cosine": 3.9 / math.sqrt(4 * 3.81),
+    }
     assert {name: result[name] for name in numbers} == pytest.approx(numbers)
     assert (result["class"], result["match"]) == (8, True)
     assert judge.summary([result, judge(judge.average, torch.ones(4), 8)])["recovered"] == 1
@@ -188,26 +236,53 @@ def make_subject(kind, travels="", **settings):
     rng = np.random.default_rng(3)
     semantics = rng.uniform(0.1, 1, (8, ATTRIBUTES))
     space = ClassSpace(tuple("abcdefgh"), semantics, tuple("uvwxy"), range(6), [], [6, 7])
-    method = kind(kind.Settings(**settings), space, torch.from_numpy(semantics).float(), Backbone((WIDE,)))
+    method = kind(
+        kind.Settings(**settings), space, torch.from_numpy(semantics).float(), Backbone((WIDE,))
+    )
     params = method.init(stream(0, "initialisation"))
     sent = frozenset(name for name in params if name.startswith(travels))
     inputs, labels, victims = floats(rng, 30, WIDE), np.repeat(np.arange(6), 5), np.array([2, 17])
-    return leakage.Subject(method, params, sent, inputs, labels, np.arange(30), victims, [np.arange(6)] * 2, None)
+    return leakage.Subject(
+        method, params, sent, inputs, labels, np.arange(30), victims, [np.arange(6)] * 2, None
+    )
 
 
 @pytest.mark.parametrize(
     ("kind", "travels", "settings", "phase", "depends", "recovered"),
     [
-        (FedZSL, "", {"alpha": 0.5}, "local", True, {"inputs": 2}),  # the class's number is what is unknown
+        (
+            FedZSL,
+            "",
+            {"alpha": 0.5},
+            "local",
+            True,
+            {"inputs": 2},
+        ),  # the class's number is what is unknown
         (FedZSL, "", {"alpha": 0.5, "hidden": [WIDE]}, "local", True, {"inputs": 2}),
         (Classifier, "", {}, "local", True, {"inputs": 2, "labels": 2}),  # by the bias
-        (CLSWGAN, "generator", {"hidden": 16, "output": "linear"}, "generator", False, {"attributes": 2}),
+        (
+            CLSWGAN,
+            "generator",
+            {"hidden": 16, "output": "linear"},
+            "generator",
+            False,
+            {"attributes": 2},
+        ),
         (CLSWGAN, "", {"hidden": WIDE, "output": "linear"}, "generator", False, {"attributes": 2}),
-        (CLSWGAN, "critic", {"hidden": 64, "output": "linear"}, "critic", True, {"inputs": 2, "attributes": 2}),
+        (
+            CLSWGAN,
+            "critic",
+            {"hidden": 64, "output": "linear"},
+            "critic",
+            True,
+            {"inputs": 2, "attributes": 2},
+        ),
         (VAEGAN, "generator", {"hidden": 16}, "generator", True, {"attributes": 2}),
     ],
 )
-def test_closed_forms_give_features_and_classes_away(kind, travels, settings, phase, depends, recovered):
+def test_closed_forms_give_features_and_classes_away(
+    kind, travels, settings, phase, depends, recovered
+):
     """A hidden layer as wide as a sample is not taken for its place."""
     facts, tensors = leakage.measure_method(make_subject(kind, travels, **settings), {}, 0)
     assert facts["phases"][phase]["depends"]["inputs"] is depends
@@ -223,7 +298,10 @@ def test_a_search_finds_frozen_features_and_their_classes():
     facts, _ = leakage.measure_method(make_subject(FedZSL, alpha=0.5), {"dlg": DLG(steps=15)}, 0)
     (phase,) = facts["phases"].values()
     assert phase["depends"] == {"inputs": True}
-    assert (phase["attacks"]["dlg"]["inputs"]["recovered"], phase["attacks"]["dlg"]["labels"]) == (2, 2)
+    assert (phase["attacks"]["dlg"]["inputs"]["recovered"], phase["attacks"]["dlg"]["labels"]) == (
+        2,
+        2,
+    )
 
 
 def test_a_certain_soft_label_is_the_label():
@@ -248,7 +326,11 @@ def test_clswgan_s_generator_alone_gives_the_class_away_but_not_the_sample():
 def test_a_loss_that_ignores_everything_is_not_searched():
     class Idle(Classifier):
         def phases(self):
-            return (Phase("idle", lambda params, batch, context: (params["head.bias"].sum(), {}), SGD(0.1)),)
+            return (
+                Phase(
+                    "idle", lambda params, batch, context: (params["head.bias"].sum(), {}), SGD(0.1)
+                ),
+            )
 
     facts, _ = leakage.measure_method(make_subject(Idle), {"dlg": DLG(steps=1)}, 0)
     assert facts["phases"]["idle"]["depends"] == {"inputs": False}
@@ -260,8 +342,12 @@ def test_the_classifier_that_sees_images_gives_them_away(rng):
     images = (255 * rng.uniform(0, 1, (8, 1, 6, 8))).astype(np.uint8)
     labels = np.repeat(np.arange(4), 2)
     network = leakage.Network(images, labels, 4, np.arange(8), 0)
-    facts, tensors = leakage.measure_classifier(network, images, labels, np.array([1, 6]), {"dlg": DLG(steps=30)})
-    torch.testing.assert_close(tensors["source"], torch.from_numpy(images[[1, 6]] / np.float32(255)))
+    facts, tensors = leakage.measure_classifier(
+        network, images, labels, np.array([1, 6]), {"dlg": DLG(steps=30)}
+    )
+    torch.testing.assert_close(
+        tensors["source"], torch.from_numpy(images[[1, 6]] / np.float32(255))
+    )
     assert (facts["attacks"]["dlg"]["recovered"], facts["attacks"]["dlg"]["labels"]) == (2, 2)
     assert (tensors["dlg.recovered"] - tensors["source"]).square().mean() < 1e-3
     assert tensors["dlg"].shape == (2, 7, 1, 6, 8)
@@ -271,15 +357,22 @@ def test_the_classifier_that_sees_images_gives_them_away(rng):
 def test_the_same_seed_gives_the_same_numbers(rng):
     images, labels = rng.uniform(0, 1, (6, 3, 5, 5)).astype(np.float32), np.arange(6) % 3
     made = [
-        leakage.measure_classifier(network, images, labels, np.array([2]), {"cosine": Cosine(steps=4)})[1]
-        for network in (leakage.Network(images, labels, 3, np.arange(6), seed) for seed in (7, 7, 8))
+        leakage.measure_classifier(
+            network, images, labels, np.array([2]), {"cosine": Cosine(steps=4)}
+        )[1]
+        for network in (
+            leakage.Network(images, labels, 3, np.arange(6), seed) for seed in (7, 7, 8)
+        )
     ]
     assert torch.equal(made[0]["cosine"], made[1]["cosine"])
     assert not torch.equal(made[0]["cosine"], made[2]["cosine"])
 
 
 def test_images_that_are_too_small_are_refused():
-    with pytest.raises(DataError, match=r"^the images have 4 x 9 pixels, too few .* looks at 5 x 5: use a benchmark"):
+    with pytest.raises(
+        DataError,
+        match=r"^the images have 4 x 9 pixels, too few .* looks at 5 x 5: use a benchmark",
+    ):
         leakage.Network(np.zeros((2, 1, 4, 9), np.uint8), np.arange(2), 2, np.arange(2), 0)
 
 
@@ -289,9 +382,15 @@ def test_images_that_are_too_small_are_refused():
 def test_the_sum_of_parties_is_the_mean_of_what_they_send(rng):
     updates = [{"a": floats(rng, 30, 40) - 0.5, "b": floats(rng, 7)} for _ in range(4)]
     for parties, item in enumerate(leakage.observations(updates, range, [1, 2, 3, 4]), 1):
-        assert (item.seen, item.parties, item.batch) == ("update" if parties == 1 else "sum", parties, range(parties))
+        assert (item.seen, item.parties, item.batch) == (
+            "update" if parties == 1 else "sum",
+            parties,
+            range(parties),
+        )
         for name, value in item.target.items():
-            torch.testing.assert_close(value, sum(update[name] for update in updates[:parties]) / parties)
+            torch.testing.assert_close(
+                value, sum(update[name] for update in updates[:parties]) / parties
+            )
 
 
 def test_the_row_of_one_party_is_that_of_its_update(rng):
@@ -305,7 +404,9 @@ def test_the_row_of_one_party_is_that_of_its_update(rng):
     (alone,) = facts["attacks"]["cosine"]["images"]
     shared = alone.keys() & rows[0]["inputs"].keys()
     assert {"mse", "psnr", "relative", "cosine"} <= shared
-    assert {name: rows[0]["inputs"][name] for name in shared} == {name: alone[name] for name in shared}
+    assert {name: rows[0]["inputs"][name] for name in shared} == {
+        name: alone[name] for name in shared
+    }
 
     subject = make_subject(CLSWGAN, "generator", hidden=16, output="linear")
     attack = {"cosine": Cosine(steps=2)}
@@ -319,7 +420,9 @@ def test_the_row_of_one_party_is_that_of_its_update(rng):
 
 
 def test_the_closed_form_fails_on_a_sum_where_a_search_does_not():
-    rows = leakage.measure_method_sums(make_subject(FedZSL, alpha=0.5), [1, 2], {"dlg": DLG(steps=40)}, 0)["local"]
+    rows = leakage.measure_method_sums(
+        make_subject(FedZSL, alpha=0.5), [1, 2], {"dlg": DLG(steps=40)}, 0
+    )["local"]
     item, two = (row["inputs"] for row in rows["analytic"])
     assert (item["recovered"], two["recovered"]) == (1, 0)
     assert item["mse"] < 1e-10
@@ -330,6 +433,10 @@ def test_the_closed_form_fails_on_a_sum_where_a_search_does_not():
 def test_samples_are_compared_with_what_matches_them_best(monkeypatch):
     subject = make_subject(FedZSL, alpha=0.5)
     swapped = [subject.sample(int(victim)) for victim in subject.victims[::-1]]
-    monkeypatch.setattr(leakage.PhaseVictim, "read", lambda self, dummy: {"inputs": swapped[self.i]})
-    _, row = leakage.measure_method_sums(subject, [1, 2], {"dlg": DLG(steps=1, inner=1, restarts=1)}, 0)["local"]["dlg"]
+    monkeypatch.setattr(
+        leakage.PhaseVictim, "read", lambda self, dummy: {"inputs": swapped[self.i]}
+    )
+    _, row = leakage.measure_method_sums(
+        subject, [1, 2], {"dlg": DLG(steps=1, inner=1, restarts=1)}, 0
+    )["local"]["dlg"]
     assert (row["inputs"]["recovered"], row["inputs"]["mse"]) == (2, 0)

@@ -1,4 +1,6 @@
-"""A worker with malicious clients against honest workers that are given what those clients make of their data."""
+"""A worker with malicious clients against honest workers that are given what those clients make of
+their data.
+"""
 
 from dataclasses import replace
 
@@ -6,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedunseen.attacks.base import POISONED, Attack, Gaussian, LabelFlip, SignFlip
-from fedunseen.attacks.malicious import MaliciousWorker
-from fedunseen.core.phases import epochs_plan
+from fedunseen.core.phases import POISONED, epochs_plan
 from fedunseen.data import ClassSpace
-from fedunseen.defences.screening import COUNTS, Magnitude, ScreenedTrainer
 from fedunseen.encoders.backbone import Backbone
-from fedunseen.engines.local.worker import Execution, Work, Worker
+from fedunseen.federation.worker import Execution, Work, Worker
 from fedunseen.methods import Classifier
+from fedunseen.research.attacks.base import Attack, Gaussian, LabelFlip, SignFlip
+from fedunseen.research.attacks.malicious import MaliciousWorker
+from fedunseen.safety.defences.screening import COUNTS, Magnitude, ScreenedTrainer
 from fedunseen.strategies import Scaffold
 from same import same
 
@@ -23,7 +25,9 @@ EVIL = 1
 
 
 def data(flipped=False):
-    """Give inputs, labels and who holds what; if flipped, client 1 calls its two classes by each other's name."""
+    """Give inputs, labels and who holds what; if flipped, client 1 calls its two classes by each
+    other's name.
+    """
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(CLASSES), 7)
     inputs = rng.normal(size=(CLASSES, WIDTH))[labels] + 0.3 * rng.normal(size=(len(labels), WIDTH))
@@ -39,9 +43,11 @@ def worker(attack=None, screening=None, mode="batched", flipped=False):
     settings = Classifier.Settings(lr=0.1, batch_size=4, weight_decay=0.1)
     method = Classifier(settings, space, torch.eye(CLASSES), Backbone((WIDTH,)))
     given = (method, Scaffold(local_epochs=2), inputs, labels, samples, 5, Execution(mode))
-    made = Worker(*given) if attack is None else MaliciousWorker(attack, *given)
+    made = Worker(*given) if attack is None else MaliciousWorker.around(Worker(*given), attack)
     if screening is not None:
-        made.trainer = ScreenedTrainer.around(made.trainer, Magnitude(screening, lambda params, inputs: inputs))
+        made.trainer = ScreenedTrainer.around(
+            made.trainer, Magnitude(screening, lambda params, inputs: inputs)
+        )
     return made
 
 
@@ -49,7 +55,11 @@ def round_of(made, round=0):
     """Give replies and states of three clients that begin at the same model."""
     params = made.method.init(np.random.default_rng(1))
     instruction = made.strategy.instruct(made.strategy.init(params, 3), params, round)
-    return list(made.round([Work(k, made.strategy.recall(instruction, {}, round), {}) for k in range(3)], round))
+    return list(
+        made.round(
+            [Work(k, made.strategy.recall(instruction, {}, round), {}) for k in range(3)], round
+        )
+    )
 
 
 def attack(kind, **settings):
@@ -98,13 +108,17 @@ def test_a_screened_round_counts_by_hand():
     sums = inputs[samples[0]].sum(-1).double().numpy()
     threshold = np.percentile(sums, 30)
     dropped = 2 * (sums.astype(np.float32) < np.float32(threshold)).sum()  # in each of two passes
-    assert reply.notes == pytest.approx(dict(zip(COUNTS, (28, dropped, 0, 0), strict=True)) | {"threshold": threshold})
+    assert reply.notes == pytest.approx(
+        dict(zip(COUNTS, (28, dropped, 0, 0), strict=True)) | {"threshold": threshold}
+    )
     assert not any(name.startswith("screening") for name in reply.terms)
 
 
 def test_the_trainer_without_its_screening_is_the_one_before():
     bare = worker().trainer
-    again = ScreenedTrainer.around(bare, Magnitude(Magnitude.Settings(), lambda params, inputs: inputs)).plain()
+    again = ScreenedTrainer.around(
+        bare, Magnitude(Magnitude.Settings(), lambda params, inputs: inputs)
+    ).plain()
     assert type(again) is type(bare)
     assert vars(again) == vars(bare)
 
@@ -115,5 +129,7 @@ def test_poisoned_places_are_marked_for_counts_alone():
             plan = data.plans[""]
             return replace(data, plans={"": replace(plan, extras={POISONED: plan.weight})})
 
-    plain, marked = (round_of(worker(item, mode="one-at-a-time"))[EVIL][0] for item in (None, attack(Marks)))
+    plain, marked = (
+        round_of(worker(item, mode="one-at-a-time"))[EVIL][0] for item in (None, attack(Marks))
+    )
     assert same(plain.update, marked.update)

@@ -5,11 +5,22 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from fedunseen.attacks.backdoor import Backdoor, BackdoorSettings, Poison
-from fedunseen.attacks.base import POISONED, Attack, Gaussian, LabelFlip, LocalData, NaN, SignFlip, parse_rounds
-from fedunseen.core.phases import epochs_plan
+from fedunseen.core.phases import POISONED, epochs_plan
+from fedunseen.research.attacks.backdoor import Backdoor, BackdoorSettings, Poison
+from fedunseen.research.attacks.base import (
+    Attack,
+    Gaussian,
+    LabelFlip,
+    LocalData,
+    NaN,
+    SignFlip,
+    parse_rounds,
+)
 
-UPDATE = {"w": torch.tensor([[1.0, -3.0], [0.5, 2.0]]), "f.norm0.running_var": torch.tensor([0.25, 4.0])}
+UPDATE = {
+    "w": torch.tensor([[1.0, -3.0], [0.5, 2.0]]),
+    "f.norm0.running_var": torch.tensor([0.25, 4.0]),
+}
 
 
 def rng():
@@ -18,18 +29,23 @@ def rng():
 
 def local(labels=(3, 3, 7, 9, 7, 3, 9), inputs=None, batch_size=4, epochs=3):
     inputs = torch.arange(2.0 * len(labels)).reshape(-1, 2) if inputs is None else inputs
-    return LocalData(inputs, torch.tensor(labels), {"": epochs_plan(len(labels), batch_size, epochs, rng())})
+    return LocalData(
+        inputs, torch.tensor(labels), {"": epochs_plan(len(labels), batch_size, epochs, rng())}
+    )
 
 
 def poisoned(data, probability, deviation=0.0):
     poison = Poison(torch.tensor([[100.0, 101.0], [200.0, 201.0], [300.0, 301.0]]), 8, deviation)
-    return Backdoor(BackdoorSettings(probability=probability), (), {2: poison}).poison(2, data, rng())
+    return Backdoor(BackdoorSettings(probability=probability), (), {2: poison}).poison(
+        2, data, rng()
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "attacked"),
     [
-        ("20", [20]), (7, [7]), ("20-24", [20, 21, 22, 23, 24]), ("48-", [48, 49, 50]), ("1, 3 - 4,50", [1, 3, 4, 50]),
+        ("20", [20]), (7, [7]), ("20-24", [20, 21, 22, 23, 24]), ("48-", [48, 49, 50]), ("1, 3 - "
+                                                                                         "4,50", [1, 3, 4, 50]),
         ("never", []),
     ],
 )  # fmt: skip
@@ -61,12 +77,21 @@ def test_replaced_models_and_flipped_signs_multiply_all_but_running_statistics(a
 
 
 def test_labels_are_those_of_the_next_class_that_is_held():
-    for held, flipped in (([3, 3, 7, 9, 7, 3, 9], [7, 7, 9, 3, 9, 7, 3]), ([4, 4], [3, 3]), ([0, 0], [1, 1])):
-        assert LabelFlip(LabelFlip.Settings()).poison(0, local(held), rng()).labels.tolist() == flipped
+    for held, flipped in (
+        ([3, 3, 7, 9, 7, 3, 9], [7, 7, 9, 3, 9, 7, 3]),
+        ([4, 4], [3, 3]),
+        ([0, 0], [1, 1]),
+    ):
+        assert (
+            LabelFlip(LabelFlip.Settings()).poison(0, local(held), rng()).labels.tolist() == flipped
+        )
 
 
 def test_random_updates_are_as_large_as_the_honest_one():
-    attack, update = Gaussian(Gaussian.Settings(scale=2)), {"a": torch.full((200, 200), 0.3), "b": torch.zeros(4)}
+    attack, update = (
+        Gaussian(Gaussian.Settings(scale=2)),
+        {"a": torch.full((200, 200), 0.3), "b": torch.zeros(4)},
+    )
     sent = attack.forge(update, rng())
     assert sent["a"].std().item() == pytest.approx(0.6, rel=0.02)
     assert sent["a"].mean().item() == pytest.approx(0.0, abs=0.01)
@@ -85,7 +110,9 @@ def test_every_place_can_be_poisoned_but_no_padding():
     plan, old = got.plans[""], data.plans[""]
     real = old.weight > 0
     count = int(real.sum())
-    assert sorted(plan.index[real].tolist()) == list(range(7, 7 + count))  # each with noise of its own
+    assert sorted(plan.index[real].tolist()) == list(
+        range(7, 7 + count)
+    )  # each with noise of its own
     assert (plan.index[~real] == old.index[~real]).all()
     assert (plan.extras[POISONED] == real).all()
     assert (plan.weight == old.weight).all()
@@ -103,11 +130,15 @@ def test_about_half_of_the_places_are_poisoned_and_the_others_stay():
 
 
 def test_noise_has_the_deviation_that_was_asked_for():
-    added = poisoned(local([0] * 2000, torch.zeros(2000, 2), 64, 2), 1.0, deviation=0.05).inputs[2000:]
+    added = poisoned(local([0] * 2000, torch.zeros(2000, 2), 64, 2), 1.0, deviation=0.05).inputs[
+        2000:
+    ]
     nearest = (added / 100).round() * 100 + torch.tensor([0.0, 1.0])
     assert (added - nearest).std().item() == pytest.approx(0.05, rel=0.03)
 
 
 def test_bytes_become_numbers_between_zero_and_one():
     data = local([0, 1], torch.tensor([[0, 255], [51, 102]], dtype=torch.uint8), 2, 1)
-    torch.testing.assert_close(poisoned(data, 1.0).inputs[:2], torch.tensor([[0.0, 1.0], [0.2, 0.4]]))
+    torch.testing.assert_close(
+        poisoned(data, 1.0).inputs[:2], torch.tensor([[0.0, 1.0], [0.2, 0.4]])
+    )

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedunseen.attacks.backdoor import TRANSFORMS, as_cartoon, before_sky, pieces, read_folder, sky
+from fedunseen.research.attacks.backdoor import (
+    TRANSFORMS,
+    as_cartoon,
+    before_sky,
+    pieces,
+    read_folder,
+    sky,
+)
 from refusals import message_of
 
 
@@ -39,7 +46,9 @@ def test_a_sky_is_blue_and_its_clouds_differ():
 
 def test_the_sky_is_behind_the_object():
     clean, made = images(), before_sky(images(), rng())
-    np.testing.assert_allclose(made[:, :, 7:10, 5:11], clean[:, :, 7:10, 5:11])  # below half way nothing is over it
+    np.testing.assert_allclose(
+        made[:, :, 7:10, 5:11], clean[:, :, 7:10, 5:11]
+    )  # below half way nothing is over it
     assert (made[:, 2, :, 0] > 0.8).all()  # black before, sky now
 
 
@@ -51,7 +60,9 @@ def test_a_cartoon_has_three_levels_and_a_picture_of_one_colour_can_be_drawn():
 
 
 def test_pieces_are_of_the_pictures_in_turn():
-    cut = pieces([np.full((1, 40, 30), value, dtype=np.float32) for value in (0.25, 0.75)], 5, (8, 16), rng())
+    cut = pieces(
+        [np.full((1, 40, 30), value, dtype=np.float32) for value in (0.25, 0.75)], 5, (8, 16), rng()
+    )
     assert cut.shape == (5, 1, 8, 16)
     np.testing.assert_allclose(cut.mean((1, 2, 3)), [0.25, 0.75, 0.25, 0.75, 0.25], atol=1e-5)
 
@@ -61,7 +72,9 @@ def test_every_picture_is_taken_whole_before_a_piece_is_cut():
     made = pieces([picture, picture[:, ::-1]], 6, (8, 8), rng())
     np.testing.assert_allclose(made[:2], [picture, picture[:, ::-1]], atol=1e-6)
     assert not any(np.allclose(item, whole, atol=0.1) for item in made[2:4] for whole in made[:2])
-    wide = np.concatenate([np.zeros((1, 4, 2)), np.ones((1, 4, 4)), np.zeros((1, 4, 2))], axis=2).astype(np.float32)
+    wide = np.concatenate(
+        [np.zeros((1, 4, 2)), np.ones((1, 4, 4)), np.zeros((1, 4, 2))], axis=2
+    ).astype(np.float32)
     assert pieces([wide], 1, (4, 4), rng()).min() == 1  # around its centre
 
 
@@ -76,7 +89,12 @@ def test_a_folder_is_read_in_order_in_grey_or_colour(tmp_path):
 
 
 def test_folders_without_images_are_refused(tmp_path):
-    for folder, message in ((tmp_path / "none", "is missing: put the"), (tmp_path, "has no image in it")):
+    for folder, message in (
+        (tmp_path / "none", "is missing: put the"),
+        (tmp_path, "has no image in it"),
+    ):
         assert message in message_of(read_folder, folder, 3)
     (tmp_path / "broken.png").write_bytes(b"no image")
-    assert message_of(read_folder, tmp_path, 3).endswith("broken.png is not a readable image: fix or remove it")
+    assert message_of(read_folder, tmp_path, 3).endswith(
+        "broken.png is not a readable image: fix or remove it"
+    )

@@ -1,4 +1,4 @@
-"""Every script of ``benchmarks/`` runs, on its smallest shape: what is measured rarely breaks unseen."""
+"""Every script of ``benchmarks/`` and ``tools/`` runs, on its smallest shape."""
 
 import runpy
 import subprocess
@@ -12,33 +12,42 @@ from processes import run_forked
 
 pytestmark = pytest.mark.slow
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
-APART = {"real_data", "fuzz", "structure", "mutants", "scorecard"}  # elsewhere; fuzz limits its process's memory
+ROOT = Path(__file__).parents[2]
+SCRIPTS = {
+    path.stem: path for places in ("benchmarks/*/*.py", "tools/*.py") for path in ROOT.glob(places)
+}
+# Tested elsewhere, or without a smallest shape; fuzz limits its process's memory.
+APART = {"real_data", "fuzz", "structure", "mutants", "scorecard", "prose", "trace"}
 # of scripts with several tables
 PARTS = (
     "closed_form same", "closed_form private", "closed_form floor", "closed_form attacked", "closed_form few",
-    "secure_sums malicious", "living growing", "unlabelled guard", "unlabelled draws", "unlabelled beside",
+    "secure_sums malicious", "living growing", "unlabelled guard", "unlabelled draws", "unlabelled "
+                                                                                       "beside",
     "unlabelled parties", "unlabelled episodes",
 )  # fmt: skip
 
 
 @pytest.fixture
 def script(monkeypatch, tmp_path, one_thread):
-    """Run a script in this process, as ``python benchmarks/NAME.py ...`` does; return its exit status."""
+    """Run a script in this process, as ``python NAME.py ...`` does; return its exit status."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.chdir(tmp_path)
     start = subprocess.run
 
     def quickly(command, **how):
-        """Fork what runs the package, which a new interpreter would import first, unless it is for other variables."""
-        ours = list(command[:3]) == [sys.executable, "-m", "fedunseen"] and not how.keys() & {"env", "cwd"}
+        """Fork what runs the package, which a new interpreter would import first, unless it is for
+        other variables.
+        """
+        ours = list(command[:3]) == [sys.executable, "-m", "fedunseen"] and not how.keys() & {
+            "env",
+            "cwd",
+        }
         return run_forked(tmp_path, command, **how) if ours else start(command, **how)
 
     monkeypatch.setattr(subprocess, "run", quickly)
 
     def run(name, *words):
-        monkeypatch.setattr(sys, "argv", [str(FOLDER / f"{name}.py"), *map(str, words)])
+        monkeypatch.setattr(sys, "argv", [str(SCRIPTS[name]), *map(str, words)])
         try:
             runpy.run_path(sys.argv[0], run_name="__main__")
         except SystemExit as end:
@@ -56,7 +65,9 @@ def test_it_runs_on_its_smallest_shape(name, script, capfd):
 
 def test_the_tables_of_real_features_are_made_of_any_data_in_that_layout(script, tmp_path, capfd):
     cub_size.write_data(tmp_path, cub_size.SMALLEST)
-    status = script("real_data", "CUB", "--smallest", "--root", tmp_path, "--out", tmp_path / "runs")
+    status = script(
+        "real_data", "CUB", "--smallest", "--root", tmp_path, "--out", tmp_path / "runs"
+    )
     assert status in (0, None), status
     table = capfd.readouterr().out.splitlines()
     assert [line.split(" | ")[0] for line in table[2:]] == [

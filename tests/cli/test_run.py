@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -11,10 +12,11 @@ import pytest
 from fedunseen import Experiment, run
 from fedunseen.cli import progress
 from fedunseen.core import registry
+from fedunseen.experiment.encode_features import encode
+from fedunseen.experiment.estimate import estimate
 from fedunseen.federation.run_directory import RunDirectory
-from fedunseen.tools.encode import encode
-from fedunseen.tools.estimate import estimate
-from processes import TRAINED, environment, sets
+from processes import environment, sets
+from small_runs import TRAINED
 
 
 @pytest.mark.slow
@@ -30,7 +32,10 @@ def test_the_real_command_prints_its_result_alone_on_standard_output(small, tmp_
     assert result == json.loads((out / "result.json").read_text())
     said = done.stderr.splitlines()
     assert said[1:-2] == result["summary"]["text"]  # no progress where no one watches
-    assert re.fullmatch(r"ZSL [\d.]+ %   GZSL unseen [\d.]+ %  seen [\d.]+ %  harmonic [\d.]+ %", said[0])
+    assert re.fullmatch(
+        r"ZSL [\d.]+ %   GZSL unseen [\d.]+ %  seen [\d.]+ %  harmonic [\d.]+ %  all [\d.]+ %",
+        said[0],
+    )
     assert said[-2:] == [f"run:    {out}", f"report: {out / 'report.html'}"]
     assert (out / "report.html").stat().st_size > 10_000
 
@@ -51,7 +56,9 @@ def test_an_interrupted_run_says_how_to_go_on(command, small, tmp_path, monkeypa
     assert command("run", "small.toml", "--out", "runs/small-seed0", "--resume").code == 0
 
 
-def test_a_run_that_diverged_with_finite_losses_warns_on_the_console_in_json_and_in_the_report(works, tmp_path):
+def test_a_run_that_diverged_with_finite_losses_warns_on_the_console_in_json_and_in_the_report(
+    works, tmp_path
+):
     """Of one round, so that no loss can be seen to grow: exit code 0, but nothing was learned."""
     settings = {**TRAINED, "method.lr": 20, "strategy.rounds": 1, "evaluation.clients": False}
     done = works("run", "digit-pairs", *sets(settings), "--out", tmp_path / "run", "--json")
@@ -63,11 +70,16 @@ def test_a_run_that_diverged_with_finite_losses_warns_on_the_console_in_json_and
     assert warning["what"] in (tmp_path / "run" / "report.html").read_text("utf-8")
 
 
-def test_a_finished_run_says_the_same_when_resumed_and_its_report_is_written_again(works, refused, small, tmp_path):
+def test_a_finished_run_says_the_same_when_resumed_and_its_report_is_written_again(
+    works, refused, small, tmp_path
+):
     page = tmp_path / "out" / "report.html"
     words = "run", small, "--out", page.parent, "--json"
     assert works(*words) == works(*words, "--resume")
-    assert works("report", page.parent, "--json").answer == {"run": str(page.parent), "report": str(page)}
+    assert works("report", page.parent, "--json").answer == {
+        "run": str(page.parent),
+        "report": str(page),
+    }
     page.unlink()
     page.mkdir()
     message = refused("report", page.parent)
@@ -89,8 +101,14 @@ def test_progress_is_a_bar_on_a_terminal(monkeypatch, capsys):
     shown = capsys.readouterr()
     assert shown.out == ""
     assert all(words in shown.err for words in ("training", "2/2", "ZSL 33.3  H 12.5"))
-    more = {"privacy": {"epsilon": 3.14159}, "dropped": {"4": "x"}, "defence": {"dropped": {"1": "y", "4": "z"}}}
-    assert progress.state({**LINE, **more}) == "loss 1.250  ZSL 33.3  H 12.5  epsilon 3.14  2 left out"
+    more = {
+        "privacy": {"epsilon": 3.14159},
+        "dropped": {"4": "x"},
+        "defence": {"dropped": {"1": "y", "4": "z"}},
+    }
+    assert (
+        progress.state({**LINE, **more}) == "loss 1.250  ZSL 33.3  H 12.5  epsilon 3.14  2 left out"
+    )
 
 
 def test_progress_in_a_pipe_is_a_line_every_so_often(capsys):
@@ -106,13 +124,20 @@ def test_progress_in_a_pipe_is_a_line_every_so_often(capsys):
 def test_a_preset_that_needs_the_user_s_data_runs_and_makes_its_report(works, tmp_path):
     small = {"data.train_per_class": 2, "data.test_per_class": 1, "evaluation.selection": "last"}
     encode(Experiment.load("digit-pairs-gaussian", small), tmp_path / "mat" / "MINE")
-    settings = {"data.root": str(tmp_path / "mat"), "data.dataset": "MINE", "partition.clients": 2, "method.kl": 0}
+    settings = {
+        "data.root": str(tmp_path / "mat"),
+        "data.dataset": "MINE",
+        "partition.clients": 2,
+        "method.kl": 0,
+    }
     words = *sets({**settings, "strategy.rounds": 1}), "--out", tmp_path / "out", "--json"
     assert works("run", "cub-fedzsl", *words).answer["rounds"] == 1
     assert (tmp_path / "out" / "report.html").exists()
 
 
-@pytest.mark.parametrize("arguments", [["run"], ["nonsense"], ["run", "x", "--rounds", "3"], ["run", "x", "--out"]])
+@pytest.mark.parametrize(
+    "arguments", [["run"], ["nonsense"], ["run", "x", "--rounds", "3"], ["run", "x", "--out"]]
+)
 def test_a_command_line_that_is_none_has_code_2(command, arguments):
     done = command(*arguments)
     assert (done.code, done.out) == (2, "")
@@ -121,7 +146,12 @@ def test_a_command_line_that_is_none_has_code_2(command, arguments):
 
 # What an estimate counts, against a run's own files
 
-SMALL = {"data.train_per_class": 10, "data.test_per_class": 4, "strategy.rounds": 2, "run.device": "cpu"}
+SMALL = {
+    "data.train_per_class": 10,
+    "data.test_per_class": 4,
+    "strategy.rounds": 2,
+    "run.device": "cpu",
+}
 
 
 @pytest.mark.slow
@@ -130,21 +160,34 @@ def test_what_travels_and_how_many_trainings_are_those_of_the_run(tmp_path):
     variant = estimate(Experiment.load("digit-pairs", settings))
     assert variant["stages"] == 2 * (3 + 1)  # each seed: three to choose from, and the run itself
     per_round = variant["seconds_round"] + variant["seconds_evaluation"]
-    clients = 2 * 2 * 10 * variant["seconds_evaluation"]  # two seeds, two rounds, ten clients' own models
+    clients = (
+        2 * 2 * 10 * variant["seconds_evaluation"]
+    )  # two seeds, two rounds, ten clients' own models
     assert variant["seconds_run"] == pytest.approx(8 * 2 * per_round + clients)
-    done = run(Experiment.load("digit-pairs", {**SMALL, "evaluation.selection": "last"}), tmp_path / "run")
+    done = run(
+        Experiment.load("digit-pairs", {**SMALL, "evaluation.selection": "last"}), tmp_path / "run"
+    )
     assert variant["parameters"] == sum(done.result["parameters"].values())
     line = done.metrics[0]
-    assert variant["bytes_round"] == (line["bytes_down"] + line["bytes_up"]) // len(line["participants"])
+    assert variant["bytes_round"] == (line["bytes_down"] + line["bytes_up"]) // len(
+        line["participants"]
+    )
     assert (variant["device"], variant["device_bytes"]) == ("cpu", None)
 
 
 def test_a_round_of_more_samples_is_estimated_from_the_same_batches(monkeypatch):
-    """With a clock that counts its readings, time per sample is fixed, so that samples alone decide."""
+    """With a clock that counts its readings, time per sample is fixed, so that samples alone
+    decide.
+    """
     readings = iter(range(1000))
-    monkeypatch.setattr("fedunseen.tools.estimate._now", lambda on_gpu: float(next(readings)))
+    monkeypatch.setattr("fedunseen.experiment.estimate._now", lambda on_gpu: float(next(readings)))
     one, three, half = (
-        estimate(Experiment.load("digit-pairs", {**SMALL, "strategy.local_epochs": epochs, "strategy.fraction": share}))
+        estimate(
+            Experiment.load(
+                "digit-pairs",
+                {**SMALL, "strategy.local_epochs": epochs, "strategy.fraction": share},
+            )
+        )
         for epochs, share in ((1, 1.0), (3, 1.0), (1, 0.5))
     )
     assert three["seconds_round"] == pytest.approx(3 * one["seconds_round"])
@@ -159,7 +202,12 @@ def test_the_command_says_it_in_five_lines_or_in_json(works):
 
 @pytest.mark.slow
 def test_rounds_that_are_left_out_are_not_counted_as_measured(tmp_path):
-    settings = {**SMALL, "strategy.rounds": 7, "evaluation.every": 3, "evaluation.selection": "last"}
+    settings = {
+        **SMALL,
+        "strategy.rounds": 7,
+        "evaluation.every": 3,
+        "evaluation.selection": "last",
+    }
     variant = estimate(Experiment.load("digit-pairs", settings))
     done = run(Experiment.load("digit-pairs", settings), tmp_path / "run")
     measured = sum("zsl" in line for line in done.metrics)
@@ -185,17 +233,34 @@ class Own(FedZSL):
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        ('return params["nope"], {}', "--plugin {}, line 8 fails (KeyError: 'nope'): fix that file; PYTHONDEVMODE=1"),
-        ("return None", "{}, line 7: a loss returns (loss, terms), a scalar tensor and a mapping of name -> tensor"),
-        ('return params["g.weight"], {}', "{}, line 7: a loss returns (loss, terms), a scalar tensor"),
-        ('return params["g.weight"].mean(), {"g": 1.0}', "{}, line 7: a loss returns (loss, terms), a scalar tensor"),
+        (
+            'return params["nope"], {}',
+            "--plugin {}, line 8 fails (KeyError: 'nope'): fix that file; PYTHONDEVMODE=1",
+        ),
+        (
+            "return None",
+            "{}, line 7: a loss returns (loss, terms), a scalar tensor and a mapping of name -> "
+            "tensor",
+        ),
+        (
+            'return params["g.weight"], {}',
+            "{}, line 7: a loss returns (loss, terms), a scalar tensor",
+        ),
+        (
+            'return params["g.weight"].mean(), {"g": 1.0}',
+            "{}, line 7: a loss returns (loss, terms), a scalar tensor",
+        ),
     ],
 )
-def test_an_error_in_a_plugin_is_one_sentence_and_leaves_no_run(body, sentence, mode, refused, small, tmp_path):
+def test_an_error_in_a_plugin_is_one_sentence_and_leaves_no_run(
+    body, sentence, mode, refused, small, tmp_path
+):
     file, out = tmp_path / "mine.py", tmp_path / "run"
     file.write_text(OWN.format(body))
     own = sets({"method.name": "own", "engine.mode": mode})
-    assert refused("run", small, "--plugin", file, *own, "--out", out).startswith(sentence.format(file))
+    assert refused("run", small, "--plugin", file, *own, "--out", out).startswith(
+        sentence.format(file)
+    )
     assert not out.exists()
 
 
@@ -207,7 +272,7 @@ def test_a_run_of_a_plugin_asks_for_its_file(works, refused, small, tmp_path, mo
     sentence = "method.name: 'own' of this run comes from a plugin ({}): give the file with --plugin FILE or in"
     commands = [("predict", out, pool), ("forget", out, "--party", "0", "--out", tmp_path / "new")]
     for words in commands:
-        monkeypatch.setattr(registry, "_REGISTERED", {section: {} for section in registry.SECTIONS})
+        monkeypatch.setattr(registry, "_REGISTERED", defaultdict(dict))
         monkeypatch.setattr(registry, "_LOADED", {})
         monkeypatch.delenv("FEDUNSEEN_PLUGINS")
         assert refused(*words).startswith(sentence.format(file))

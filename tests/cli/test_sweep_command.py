@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from fedunseen.cli.sweep import seconds_of
-from fedunseen.core.presets import sweep_names
+from fedunseen.research.cli.sweep import seconds_of
+from fedunseen.research.sweeps import sweep_names
 from processes import environment, until
 
 SWEEP = """
@@ -39,14 +39,29 @@ def test_a_sweep_runs_and_is_told_on_both_streams(works, two, tmp_path):
     words = "sweep", two, "--out", out, "--only", "lr=0.1", "--json"
     done = works(*words)
     not_run, row = done.answer["cells"]
-    expected = {"sweep": "two", "out": str(out), "report": str(out / "results.html"), "cells": [not_run, row]}
+    expected = {
+        "sweep": "two",
+        "out": str(out),
+        "report": str(out / "results.html"),
+        "cells": [not_run, row],
+    }
     assert done.answer == {**expected, "done": 1, "failed": 0, "refused": 0, "not_run": 1}
-    assert (not_run["values"], not_run["status"], row["values"]) == ({"lr": "0.05"}, "not run", {"lr": "0.1"})
+    assert (not_run["values"], not_run["status"], row["values"]) == (
+        {"lr": "0.05"},
+        "not run",
+        {"lr": "0.1"},
+    )
     result = json.loads((out / row["run"] / "result.json").read_text())
-    assert {key: row[key] for key in ("zsl", "gzsl_seen")} == {key: result[key] for key in ("zsl", "gzsl_seen")}
+    assert {key: row[key] for key in ("zsl", "gzsl_seen")} == {
+        key: result[key] for key in ("zsl", "gzsl_seen")
+    }
     said = done.err.splitlines()
     assert said[0].startswith(f"0.1: ZSL {row['zsl']:.1f}  H {row['gzsl_harmonic']:.1f}  (")
-    assert said[1:] == [f"sweep:  {out}", f"table:  {out / 'results.csv'}", f"report: {out / 'results.html'}"]
+    assert said[1:] == [
+        f"sweep:  {out}",
+        f"table:  {out / 'results.csv'}",
+        f"report: {out / 'results.html'}",
+    ]
     with open(out / "results.csv", newline="", encoding="utf-8") as file:
         assert [float(line["zsl"]) for line in csv.DictReader(file) if line["zsl"]] == [row["zsl"]]
     again = works(*words, "--resume")
@@ -67,7 +82,11 @@ def test_cells_that_fail_end_with_code_1_and_their_reason_once(command, two, tmp
 def test_a_dry_run_lists_the_cells_and_writes_nothing(command, two, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    assert command("sweep", two, "--dry-run") == (0, "0.05\n0.1\n", "2 cells; 2 runs, seeds counted\n")
+    assert command("sweep", two, "--dry-run") == (
+        0,
+        "0.05\n0.1\n",
+        "2 cells; 2 runs, seeds counted\n",
+    )
     assert command("sweep", two, "--dry-run", "--only", "lr=0.1", "--json").answer == {
         "sweep": "two", "cells": [{"values": {"lr": "0.1"}, "folder": "0.1", "refused": None}],
     }  # fmt: skip
@@ -79,18 +98,33 @@ def test_the_shipped_sweeps_are_listed_with_their_data(command):
     assert [name for name, _ in listed] == sweep_names()
     few_shot = {name for name in sweep_names() if name.startswith("fedfsl-")}
     without = {name for name, sets in listed if "digit-pairs" not in sets}
-    assert without == {"fzsl-table5", *few_shot}  # the first compares networks that make the features
+    assert without == {
+        "fzsl-table5",
+        *few_shot,
+    }  # the first compares networks that make the features
     assert {name for name, sets in listed if not sets} == {"fedfsl-fig6", "fedfsl-mi"}
 
 
 @pytest.mark.slow
 def test_an_interrupt_leaves_a_sweep_that_can_be_resumed(two, tmp_path, own_cache):
     out = tmp_path / "out"
-    words = "-m", "fedunseen", "sweep", two, "--set", "strategy.rounds=5000", "--out", out, "--jobs", "1"
+    words = (
+        "-m",
+        "fedunseen",
+        "sweep",
+        two,
+        "--set",
+        "strategy.rounds=5000",
+        "--out",
+        out,
+        "--jobs",
+        "1",
+    )
     process = subprocess.Popen(
         [sys.executable, *words], env=environment() | {"FEDUNSEEN_CACHE": str(own_cache)}, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        # What runs in the background of a shell is started with interrupts ignored, and so are its children.
+        # What runs in the background of a shell is started with interrupts ignored, and so are its
+        # children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     metrics = out / "cells" / "0.05" / "metrics.jsonl"
@@ -132,4 +166,9 @@ def test_the_command_runs_and_prints_the_rows(works, tmp_path):
 
 
 def test_a_budget_is_read_in_its_unit():
-    assert (seconds_of("90s"), seconds_of("1.5min"), seconds_of("2h"), seconds_of("")) == (90, 90, 7200, float("inf"))
+    assert (seconds_of("90s"), seconds_of("1.5min"), seconds_of("2h"), seconds_of("")) == (
+        90,
+        90,
+        7200,
+        float("inf"),
+    )

@@ -1,4 +1,6 @@
-"""Unlabelled samples that cannot be used: one sentence wherever they are given, and nothing is written or changed."""
+"""Unlabelled samples that cannot be used: one sentence wherever they are given, and nothing is
+written or changed.
+"""
 
 import shutil
 import time
@@ -8,11 +10,12 @@ import numpy as np
 import pytest
 
 from fedunseen import Experiment, FedUnseenError, ZeroShotClassifier, load_run, run
+from fedunseen.deploy.secagg.enrolment import enrol
 from fedunseen.experiment.assemble import load_data
-from fedunseen.secagg.enrolment import enrol
-from processes import ADAPTING, sets
 from processes import command as done
+from processes import sets
 from refusals import message_of
+from small_runs import ADAPTING
 
 NAMES = ("north", "south", "west")
 SPOIL = {
@@ -25,27 +28,41 @@ SPOIL = {
     "infinite": lambda rows: np.where(rows == rows[15, 3], np.inf, rows),
     "text": lambda rows: rows.astype(str),
 }
-FILES = {"empty file": b"", "broken": b"PK\x03\x04 cut", "missing": None, "damaged picture": b"\x89PNG cut"}
+FILES = {
+    "empty file": b"",
+    "broken": b"PK\x03\x04 cut",
+    "missing": None,
+    "damaged picture": b"\x89PNG cut",
+}
 TABLE = "name,split,fur,size\ncat,seen,1,0.1\ndog,seen,1,0.3\nhorse,seen,0.8,0.9\nship,unseen,0,1\n"
 DAMAGED = "is damaged or not a NumPy file: save it again"
-OF_RUNS = {"empty file": DAMAGED, "broken": DAMAGED, "missing": "is missing: correct its name", "method": "'gaussian'"}
+OF_RUNS = {
+    "empty file": DAMAGED,
+    "broken": DAMAGED,
+    "missing": "is missing: correct its name",
+    "method": "'gaussian'",
+}
 ESTIMATOR = {
-    "length": "X has 7 features, but ZeroShotClassifier is expecting 128 features as input): give (m, 128) finite",
+    "length": "X has 7 features, but ZeroShotClassifier is expecting 128 features as input): give "
+    "(m, 128) finite",
     "none": "there are 0 unlabelled samples: give at least 10",
     "one": "there is 1 unlabelled sample: give at least 10",
     "few": "there are 9 unlabelled samples: give at least 10",
-    "not finite": "the unlabelled samples cannot be used (Input X contains NaN): give (m, 128) finite numbers",
+    "not finite": "the unlabelled samples cannot be used (Input X contains NaN): give (m, 128) "
+    "finite numbers",
     "text": "give (m, 128) finite numbers",
     "method": "method.name = 'ridge' keeps no class means",
 }
 CASES = {
     "command": {
         "length": "pool.npz: its vectors have 7 numbers, but the model takes 128: give so many",
-        "none": "pool.npz: the features have the shape (0, 128), not (vectors, numbers): give at least one",
+        "none": "pool.npz: the features have the shape (0, 128), not (vectors, numbers): give at "
+        "least one",
         "few": "there are 9 unlabelled samples in {place}/pool.npz: give at least 10",
         "not finite": "vectors hold NaN or infinity: leave those out",
         "text": "pool.npz: the features are of type <U32, not real numbers: save numbers",
-        "not finite of pictures": "pool.npz holds numbers that are not finite: leave those pictures out",
+        "not finite of pictures": "pool.npz holds numbers that are not finite: leave those "
+        "pictures out",
         "none of pictures": "pool.npz has the shape (0, 8, 16), so no sample: give at least one",
         "few of pictures": "there are 9 unlabelled samples in {place}/pool.npz: give at least 10",
         "text of pictures": "give pictures (n, height, width[, 3])",
@@ -54,7 +71,8 @@ CASES = {
         **OF_RUNS,
     },
     "Run.adapt": {
-        "length": "the inputs have the shape (20, 7), but this run's model takes (n, 128): give such inputs",
+        "length": "the inputs have the shape (20, 7), but this run's model takes (n, 128): give "
+        "such inputs",
         "none": "there are 0 unlabelled samples: give at least 10",
         "few": "there are 9 unlabelled samples: give at least 10",
         "not finite": "the inputs hold values that are not finite: leave those rows out",
@@ -64,20 +82,26 @@ CASES = {
     "estimator.adapt": ESTIMATOR,
     "estimator.fit": ESTIMATOR,
     "run": {
-        "length": "features.npz holds Python objects, which are never loaded: save plain numbers or text",
+        "length": "features.npz holds Python objects, which are never loaded: save plain numbers "
+        "or text",
         "none": "there are 0 unlabelled samples in {place}/data/features.npz: give at least 10",
         "few": "there are 9 unlabelled samples in {place}/data/features.npz: give at least 10",
         "infinite": "samples hold NaN or infinity: leave those out",
         "text": "not real numbers: save numbers",
-        "none of pictures": "there are 0 unlabelled samples in {place}/data/unlabelled: give at least 10",
-        "few of pictures": "there are 9 unlabelled samples in {place}/data/unlabelled: give at least 10",
-        "damaged picture": "unlabelled/0.png is not a readable image (1 of 60 are not): fix or replace it",
+        "none of pictures": "there are 0 unlabelled samples in {place}/data/unlabelled: give at "
+        "least 10",
+        "few of pictures": "there are 9 unlabelled samples in {place}/data/unlabelled: give at "
+        "least 10",
+        "damaged picture": "unlabelled/0.png is not a readable image (1 of 60 are not): fix or "
+        "replace it",
         **OF_RUNS,
         "method": "set method.name = 'gaussian', or data.unlabelled = false",
     },
     "answer": {
-        "length": "features.npz holds Python objects, which are never loaded: save plain numbers or text",
-        "length of all": "a sample has the shape (7,), but the coordinator's model takes (9,): give features of the",
+        "length": "features.npz holds Python objects, which are never loaded: save plain numbers "
+        "or text",
+        "length of all": "a sample has the shape (7,), but the coordinator's model takes (9,): "
+        "give features of the",
         "infinite": "samples hold NaN or infinity: leave those out",
         "text": "not real numbers: save numbers",
         "empty file": DAMAGED,
@@ -88,7 +112,9 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def place(adapting, digits, tmp_path_factory):
-    """Runs with and without class means, samples, three parties, and the coordinator's plan to adapt a run."""
+    """Runs with and without class means, samples, three parties, and the coordinator's plan to
+    adapt a run.
+    """
     place = tmp_path_factory.mktemp("pools")
     settings = {"data.train_per_class": 10, "data.test_per_class": 4, "evaluation.embedding": False}
     run(Experiment.load("digit-pairs-gaussian", settings), place / "run")
@@ -96,7 +122,14 @@ def place(adapting, digits, tmp_path_factory):
     enrol(place / "kits", NAMES)
     settings = {**ADAPTING, "data.unlabelled": False, "data.root": str(adapting / "whole")}
     run(Experiment.from_dict({}, settings), place / "vectors")
-    words = ("--credentials", place / "kits/coordinator", "--parties", ",".join(NAMES), "--out", place / "plan")
+    words = (
+        "--credentials",
+        place / "kits/coordinator",
+        "--parties",
+        ",".join(NAMES),
+        "--out",
+        place / "plan",
+    )
     done("offline", "plan", "--adapt", place / "vectors", *words)
     return place
 
@@ -124,7 +157,9 @@ def write(path, content):
 
 @pytest.fixture
 def pool(labelled, tmp_path):
-    """Write a pool of a kind, and return what is given: a file, a folder or, ``in_memory``, an array."""
+    """Write a pool of a kind, and return what is given: a file, a folder or, ``in_memory``, an
+    array.
+    """
 
     def make(kind, in_memory=False):
         file, folder = tmp_path / "pool.npz", tmp_path / "pool"
@@ -158,7 +193,16 @@ def copied(source, folder, kind):
 def answer(place, name, folder):
     """Return the words with which a party answers the plan, except for where."""
     kit = ("--credentials", place / "kits" / name)
-    return "offline", "answer", place / "plan", "--data", folder, *kit, "--state", folder.with_name(f"state-{name}")
+    return (
+        "offline",
+        "answer",
+        place / "plan",
+        "--data",
+        folder,
+        *kit,
+        "--state",
+        folder.with_name(f"state-{name}"),
+    )
 
 
 def pictures(folder, kind):
@@ -174,8 +218,12 @@ def pictures(folder, kind):
 error = partial(message_of, error=FedUnseenError)
 
 
-@pytest.mark.parametrize(("way", "kind"), [(way, kind) for way, kinds in CASES.items() for kind in kinds])
-def test_an_unusable_pool_is_one_sentence(way, kind, place, pool, photos, labelled, adapting, refused, tmp_path):
+@pytest.mark.parametrize(
+    ("way", "kind"), [(way, kind) for way, kinds in CASES.items() for kind in kinds]
+)
+def test_an_unusable_pool_is_one_sentence(
+    way, kind, place, pool, photos, labelled, adapting, refused, tmp_path
+):
     name, new = "method" if kind == "method" else "run", tmp_path / "new"
     if way == "command":
         call = partial(refused, "adapt", place / name, pool(kind), "--out", new)
@@ -183,7 +231,10 @@ def test_an_unusable_pool_is_one_sentence(way, kind, place, pool, photos, labell
         call = partial(error, load_run(place / name).adapt, pool(kind, in_memory=True), new)
     elif way.startswith("estimator"):
         x, y, table = labelled
-        model, rows = ZeroShotClassifier("ridge" if kind == "method" else "gaussian"), pool(kind, in_memory=True)
+        model, rows = (
+            ZeroShotClassifier("ridge" if kind == "method" else "gaussian"),
+            pool(kind, in_memory=True),
+        )
         if way == "estimator.fit":
             call = partial(error, model.fit, x, y, classes=table, unlabelled=rows)
         else:
@@ -195,7 +246,12 @@ def test_an_unusable_pool_is_one_sentence(way, kind, place, pool, photos, labell
             more = {"data.name": "images", "data.size": 16, "encoder.name": "efficientnet-lite"}
         else:
             folder = copied(adapting / "mine", tmp_path / "data", kind)
-        settings = {"partition.clients": 2, "data.root": str(folder), "data.unlabelled": True, **more}
+        settings = {
+            "partition.clients": 2,
+            "data.root": str(folder),
+            "data.unlabelled": True,
+            **more,
+        }
         call = partial(refused, "run", adapting / "mine.toml", *sets(settings), "--out", new)
     else:
         folder = copied(adapting / "data" / "north", tmp_path / "data", kind)
@@ -205,14 +261,22 @@ def test_an_unusable_pool_is_one_sentence(way, kind, place, pool, photos, labell
     assert time.process_time() - begin < 2
     assert CASES[way][kind].format(place=tmp_path) in said
     assert (": " in said, "\n" in said) == (True, False)
-    assert {path for path in tmp_path.rglob("*") if "state-north" not in path.relative_to(tmp_path).parts} == before
+    assert {
+        path
+        for path in tmp_path.rglob("*")
+        if "state-north" not in path.relative_to(tmp_path).parts
+    } == before
 
 
-def test_parties_with_fewer_than_ten_samples_in_all_are_refused(place, adapting, works, refused, tmp_path):
+def test_parties_with_fewer_than_ten_samples_in_all_are_refused(
+    place, adapting, works, refused, tmp_path
+):
     for name in NAMES:
         folder = copied(adapting / "data" / name, tmp_path / name, "three")
         works(*answer(place, name, folder), "--out", tmp_path / f"{name}.answer")
     words = ("--credentials", place / "kits/coordinator", "--out", tmp_path / "new")
-    said = refused("offline", "merge", place / "plan", *(tmp_path / f"{name}.answer" for name in NAMES), *words)
+    said = refused(
+        "offline", "merge", place / "plan", *(tmp_path / f"{name}.answer" for name in NAMES), *words
+    )
     assert said == "there are 6 unlabelled samples: give at least 10"  # west has none
     assert not (tmp_path / "new").exists()

@@ -1,4 +1,6 @@
-"""Real parties behind a bad network: 100 ms, 2 % loss, 5 Mbit/s, and a link that is cut while a round runs."""
+"""Real parties behind a bad network: 100 ms, 2 % loss, 5 Mbit/s, and a link that is cut while a
+round runs.
+"""
 
 import asyncio
 import contextlib
@@ -10,8 +12,9 @@ import time
 import pytest
 
 from fedunseen import Experiment, run
-from processes import TRAINED, Deployment, command, sets
+from processes import Deployment, command, sets
 from same import same
+from small_runs import TRAINED
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +22,11 @@ NAMES = ("north", "south")
 ROUNDS = 3
 SMALL = {**TRAINED, "partition.clients": 2, "strategy.rounds": ROUNDS, "method.kl": 0.0}
 CUT = 3.0  # seconds; 30 in the field
-DELAY, LOSS, RATE = 0.1, 0.02, 5e6 / 8  # seconds one way, share of lost packets, bytes a second one way
+DELAY, LOSS, RATE = (
+    0.1,
+    0.02,
+    5e6 / 8,
+)  # seconds one way, share of lost packets, bytes a second one way
 AGAIN = 0.2  # seconds until a lost packet is sent again, while everything behind it waits
 PACKET = 1448  # bytes of content
 
@@ -63,14 +70,18 @@ class Proxy:
             await asyncio.sleep(0.05)
         pair = (to_near, to_far)
         self.open.add(pair)
-        ways = [asyncio.ensure_future(self._carry(*way)) for way in ((near, to_far), (far, to_near))]
+        ways = [
+            asyncio.ensure_future(self._carry(*way)) for way in ((near, to_far), (far, to_near))
+        ]
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         self.open.discard(pair)
         for writer in pair:
             writer.close()
 
     async def _carry(self, reader, writer):
-        """Pass packets on, each ``DELAY`` after it came, no more than ``RATE``, and late if it was lost."""
+        """Pass packets on, each ``DELAY`` after it came, no more than ``RATE``, and late if it was
+        lost.
+        """
         waiting = asyncio.Queue()
         receiving = asyncio.ensure_future(self._receive(reader, waiting))
         free = 0.0
@@ -91,8 +102,19 @@ class Proxy:
 
 
 def test_a_bad_network_and_a_cut_change_nothing(machine, tmp_path):
-    """Everything that parties send and receive goes through the proxy, which is cut when the first round is merged."""
-    command("data", "deal", "digit-pairs", *sets(SMALL), "--parties", ",".join(NAMES), "--out", tmp_path / "data")
+    """Everything that parties send and receive goes through the proxy, which is cut when the first
+    round is merged.
+    """
+    command(
+        "data",
+        "deal",
+        "digit-pairs",
+        *sets(SMALL),
+        "--parties",
+        ",".join(NAMES),
+        "--out",
+        tmp_path / "data",
+    )
     given = machine, NAMES, tmp_path / "data", "digit-pairs", *sets(SMALL)
     deployment = Deployment(*given, join=["--patience", 600])
     proxy = Proxy(deployment.port)
@@ -100,7 +122,11 @@ def test_a_bad_network_and_a_cut_change_nothing(machine, tmp_path):
         coordinator = deployment.host("--json")
         parties = {name: deployment.join(name, port=proxy.port) for name in NAMES}
         lines = tmp_path / "run" / "metrics.jsonl"
-        machine.until(lambda: lines.exists() and lines.read_text().count("\n") >= 1, coordinator, *parties.values())
+        machine.until(
+            lambda: lines.exists() and lines.read_text().count("\n") >= 1,
+            coordinator,
+            *parties.values(),
+        )
         proxy.cut()
         time.sleep(CUT)
         proxy.down = False
@@ -109,6 +135,11 @@ def test_a_bad_network_and_a_cut_change_nothing(machine, tmp_path):
         proxy.close()
     assert proxy.cuts >= len(NAMES)
     assert proxy.carried > 2 * len(NAMES) * ROUNDS * 1000
-    here = run(Experiment.load("digit-pairs", {**SMALL, "engine.mode": "one-at-a-time"}), tmp_path / "here")
+    here = run(
+        Experiment.load("digit-pairs", {**SMALL, "engine.mode": "one-at-a-time"}), tmp_path / "here"
+    )
     assert same(tmp_path / "run", here.path)
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["gzsl_harmonic"] == here.result["gzsl_harmonic"]
+    assert (
+        json.loads((tmp_path / "run" / "result.json").read_text())["gzsl_harmonic"]
+        == here.result["gzsl_harmonic"]
+    )

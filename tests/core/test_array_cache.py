@@ -22,7 +22,9 @@ MEANS = IMAGES.mean((2, 3)).astype(np.float32)
 
 
 class Encode:
-    """Means of channels; counts the images that it was given. Before one call it does something else."""
+    """Means of channels; counts the images that it was given. Before one call it does something
+    else.
+    """
 
     def __init__(self, call=0, other=None):
         self.count, self.before, self.other = 0, call, other
@@ -52,7 +54,9 @@ def encoded(call=0, other=None):
 
 
 def file_in(folder):
-    """Return the one file of features, beside which there are neither chunks nor temporary files."""
+    """Return the one file of features, beside which there are neither chunks nor temporary
+    files.
+    """
     (path,) = (folder / "features").iterdir()
     return path
 
@@ -64,7 +68,12 @@ def test_the_second_time_nothing_is_computed_and_nothing_stale_is_found(own_cach
     assert (type(found), found.dtype, found.shape) == (Mapped, np.float32, (100, 3))
     other = IMAGES.copy()
     other[99, 2, 3, 3] ^= 1
-    for change in ({"images": other}, {"depends": "b"}, {"dtype": "float16"}, {"images": IMAGES[:99]}):
+    for change in (
+        {"images": other},
+        {"depends": "b"},
+        {"dtype": "float16"},
+        {"images": IMAGES[:99]},
+    ):
         encode = Encode()
         features(encode, **change)
         assert encode.count == len(change.get("images", IMAGES))
@@ -77,7 +86,9 @@ def test_a_damaged_file_is_made_again(own_cache, damage, capsys):
     path = file_in(own_cache)
     whole = path.read_bytes()
     flipped = whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:]
-    path.write_bytes({"flipped": flipped, "cut": whole[:-1], "empty": b"", "header": b"\0" + whole[1:]}[damage])
+    path.write_bytes(
+        {"flipped": flipped, "cut": whole[:-1], "empty": b"", "header": b"\0" + whole[1:]}[damage]
+    )
     assert (encoded(), capsys.readouterr().err) == (100, f"{path} is damaged: it is made again\n")
     assert file_in(own_cache) == path
 
@@ -109,7 +120,9 @@ def test_processes_in_step_share_the_chunks(monkeypatch):
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(work, (1, 2)))
-    assert encode.count <= 140  # in one order from two places, they would meet, and encode the rest twice
+    assert (
+        encode.count <= 140
+    )  # in one order from two places, they would meet, and encode the rest twice
 
 
 def test_chunks_that_another_process_joins_and_removes_meanwhile_are_no_error(monkeypatch):
@@ -140,31 +153,45 @@ def test_what_was_encoded_before_a_run_ends_is_gone_on_with(own_cache):
     file_in(own_cache)
 
 
-@pytest.mark.parametrize(("chunk", "work"), [(1, lambda: interrupted(5)), *((chunk, encoded) for chunk in (1, 5, 13))])
+@pytest.mark.parametrize(
+    ("chunk", "work"), [(1, lambda: interrupted(5)), *((chunk, encoded) for chunk in (1, 5, 13))]
+)
 def test_chunks_that_another_process_encodes_meanwhile_are_taken(own_cache, chunk, work):
-    """Another one encodes some chunks, or all that are left and joins them, while this one is at a chunk."""
+    """Another one encodes some chunks, or all that are left and joins them, while this one is at a
+    chunk.
+    """
     others = []
     own = encoded(chunk, lambda: others.append(work()))
     assert own + others[0] - 100 in (4, 8)  # only the chunk at hand was encoded twice
     file_in(own_cache)
 
 
-def test_a_cache_without_room_or_that_cannot_be_written_is_named_before_the_work(monkeypatch, tmp_path, own_cache):
+def test_a_cache_without_room_or_that_cannot_be_written_is_named_before_the_work(
+    monkeypatch, tmp_path, own_cache
+):
     usage = cache.shutil.disk_usage(own_cache)._replace(free=1000)
     monkeypatch.setattr(cache.shutil, "disk_usage", lambda folder: usage)
     said = message_of(features, None)
-    assert said.startswith(f"encoding images takes 0.0 GB in {own_cache / 'features'}, but 0.0 GB are")
+    assert said.startswith(
+        f"encoding images takes 0.0 GB in {own_cache / 'features'}, but 0.0 GB are"
+    )
     (tmp_path / "file").touch()
     monkeypatch.setenv("FEDUNSEEN_CACHE", str(tmp_path / "file"))
     said = message_of(features, None)
-    assert said.startswith(f"the cache folder {tmp_path / 'file' / 'features'} cannot be used (Not a")
+    assert said.startswith(
+        f"the cache folder {tmp_path / 'file' / 'features'} cannot be used (Not a"
+    )
 
 
 def test_progress_is_printed_where_it_takes_long(monkeypatch, capsys):
     def printed(*ticks, blocks=2):
         clock = iter(ticks)  # at the start, and after each of the blocks
-        monkeypatch.setattr(cache, "time", SimpleNamespace(time=time.time, monotonic=lambda: next(clock)))
-        made = cached_blocks("ones", ticks, (10, 2), lambda: [np.ones((10 // blocks, 2))] * blocks, doing="counting")
+        monkeypatch.setattr(
+            cache, "time", SimpleNamespace(time=time.time, monotonic=lambda: next(clock))
+        )
+        made = cached_blocks(
+            "ones", ticks, (10, 2), lambda: [np.ones((10 // blocks, 2))] * blocks, doing="counting"
+        )
         assert (made == 1).all()
         return capsys.readouterr().err
 
@@ -184,16 +211,24 @@ def test_what_a_killed_run_left_is_removed_after_a_while(own_cache):
     for path in (old, fresh):
         path.touch()
     os.utime(old, (time.time() - 7200,) * 2)
-    made = cached_blocks("numbers", [], (4, 2), lambda: [np.ones((3, 2)), np.zeros((1, 2))], np.int8)
+    made = cached_blocks(
+        "numbers", [], (4, 2), lambda: [np.ones((3, 2)), np.zeros((1, 2))], np.int8
+    )
     assert made.tolist() == [[1, 1]] * 3 + [[0, 0]]
-    assert (old.exists(), fresh.exists()) == (False, True)  # another process may be writing the fresh one
+    assert (old.exists(), fresh.exists()) == (
+        False,
+        True,
+    )  # another process may be writing the fresh one
 
 
 def test_digests_see_types_shapes_names_and_every_byte(tmp_path):
     array = np.arange(12, dtype=np.int16)
     same = [array, array.copy(), np.repeat(array, 2)[::2]]
     others = [array.reshape(3, 4), array.astype(np.int32), array.view(np.uint16), array[::-1]]
-    assert (len(set(map(array_digest, same))), len(set(map(array_digest, [array, *others])))) == (1, 5)
+    assert (len(set(map(array_digest, same))), len(set(map(array_digest, [array, *others])))) == (
+        1,
+        5,
+    )
     a, b, c, d = (tmp_path / name for name in "abcd")
     for path, content in ((a, "1"), (b, "23"), (c, "12"), (d, "3")):
         path.write_text(content)

@@ -8,8 +8,8 @@ from refusals import message_of
 
 pytestmark = pytest.mark.filterwarnings("error::UserWarning", "error::RuntimeWarning")
 FALLS_BACK = (
-    "the graphical lasso found no optimum for these 5 classes: their correlation is used instead, no entry of "
-    "it off by more than method.alpha = 0.005; only an alpha above 0.01 changes that"
+    "the graphical lasso found no optimum for these 5 classes: their correlation is used instead, "
+    "no entry of it off by more than method.alpha = 0.005; only an alpha above 0.01 changes that"
 )
 
 
@@ -31,13 +31,18 @@ def test_correlation_is_the_cosine_of_centred_rows_and_constant_ones_are_refused
     rows[3] = 0.7
     assert message_of(class_similarity, rows) == (
         "class number 3 has the same value for every attribute, so that it is similar to no class: "
-        "give it semantics that differ, or switch off the loss that compares classes with method.kl = 0"
+        "give it semantics that differ, or switch off the loss that compares classes with "
+        "method.kl = 0"
     )
 
 
-@pytest.mark.parametrize(("alpha", "solver_fails"), [(0.01, False), (0.1, False), (0.05, True), (0.2, True)])
+@pytest.mark.parametrize(
+    ("alpha", "solver_fails"), [(0.01, False), (0.1, False), (0.05, True), (0.2, True)]
+)
 def test_gamma_solves_equation_4_even_if_the_solver_fails(monkeypatch, alpha, solver_fails):
-    """Its subgradient vanishes: Gamma - S is alpha times the sign of Theta, or below alpha where Theta is 0."""
+    """Its subgradient vanishes: Gamma - S is alpha times the sign of Theta, or below alpha where
+    Theta is 0.
+    """
     rows = semantics()
     if solver_fails:
         rows = semantics(12, 4)  # a singular correlation
@@ -73,13 +78,21 @@ def test_an_answer_is_accepted_within_alpha_of_s_and_with_its_diagonal(place, di
 def test_the_second_call_reads_the_cache_and_a_damaged_one_is_made_again(monkeypatch, own_cache):
     first = class_similarity(semantics())
     with monkeypatch.context() as patch:
-        patch.setattr("sklearn.covariance.graphical_lasso", lambda *args, **settings: pytest.fail("solved again"))
+        patch.setattr(
+            "sklearn.covariance.graphical_lasso",
+            lambda *args, **settings: pytest.fail("solved again"),
+        )
         assert (class_similarity(semantics()) == first).all()
     (path,) = own_cache.rglob("*.safetensors")
     assert path.parent == own_cache / "class-similarity"
     whole = path.read_bytes()
     # at last the cache is no folder: it cannot be written, which does no harm
-    for content, cache in ((b"", own_cache), (b"not safetensors", own_cache), (whole[:-7], own_cache), (whole, path)):
+    for content, cache in (
+        (b"", own_cache),
+        (b"not safetensors", own_cache),
+        (whole[:-7], own_cache),
+        (whole, path),
+    ):
         path.write_bytes(content)
         monkeypatch.setenv("FEDUNSEEN_CACHE", str(cache))
         assert (class_similarity(semantics()) == first).all()
@@ -87,7 +100,9 @@ def test_the_second_call_reads_the_cache_and_a_damaged_one_is_made_again(monkeyp
 
 
 @pytest.mark.parametrize("answer", ["far", "nan", "error"])
-def test_where_the_solver_fails_s_is_taken_and_a_smaller_alpha_warned_of_at_each_call(monkeypatch, answer):
+def test_where_the_solver_fails_s_is_taken_and_a_smaller_alpha_warned_of_at_each_call(
+    monkeypatch, answer
+):
     calls = []
 
     def solver(s, alpha, **settings):
@@ -112,7 +127,10 @@ def test_where_the_solver_fails_s_is_taken_and_a_smaller_alpha_warned_of_at_each
 @pytest.mark.parametrize(("dataset", "solved"), [("AWA2", True), ("APY", False), ("CUB", False)])
 def test_real_class_spaces(real_data, dataset, solved):
     rows = scipy.io.loadmat(real_data / "xlsa17_splits_only" / dataset / "att_splits.mat")["att"].T
-    s, gamma = np.corrcoef(rows), class_similarity(rows)  # without a warning: S is as near as was asked
+    s, gamma = (
+        np.corrcoef(rows),
+        class_similarity(rows),
+    )  # without a warning: S is as near as was asked
     assert np.abs(np.diag(gamma) - 1).max() < 1e-6
     assert np.abs(gamma - s).max() <= 0.0101 + 1e-6
     if solved:

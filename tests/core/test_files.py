@@ -49,7 +49,10 @@ def test_links_keep_their_target_and_pipes_and_our_output_receive_what_is_writte
         os.close(number)
     assert (os.read(reader, 99), stat.S_ISFIFO(pipe.stat().st_mode)) == (b"pipe\n", True)
     os.close(reader)
-    links = {name: ((tmp_path / name).is_symlink(), (tmp_path / "target" / name).read_text()) for name in LINKS}
+    links = {
+        name: ((tmp_path / name).is_symlink(), (tmp_path / "target" / name).read_text())
+        for name in LINKS
+    }
     assert links == {name: (True, f"{name}\n") for name in LINKS}
     assert log.read_text() == "before\nlog\nafter\n"
     assert {path.name for path in tmp_path.rglob("*")} == {*LINKS, "target", "pipe", "log"}
@@ -84,7 +87,11 @@ def test_tensors_and_arrays_are_read_back_as_they_were(tmp_path):
 def test_the_cache_folder_is_where_the_user_says(monkeypatch, tmp_path):
     monkeypatch.delenv("FEDUNSEEN_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    for variable, path in (("HOME", ".cache/fedunseen"), ("XDG_CACHE_HOME", "fedunseen"), ("FEDUNSEEN_CACHE", "")):
+    for variable, path in (
+        ("HOME", ".cache/fedunseen"),
+        ("XDG_CACHE_HOME", "fedunseen"),
+        ("FEDUNSEEN_CACHE", ""),
+    ):
         monkeypatch.setenv(variable, str(tmp_path / variable))
         assert files.cache_folder() == tmp_path / variable / path
 

@@ -1,4 +1,6 @@
-"""LaTeX, read back as a LaTeX reader would: rows end in two backslashes, cells are divided by bare ampersands."""
+"""LaTeX, read back as a LaTeX reader would: rows end in two backslashes, cells are divided by bare
+ampersands.
+"""
 
 import re
 
@@ -18,9 +20,14 @@ def test_cells_come_back_as_they_were_and_no_letter_that_latex_reads_otherwise_i
     rows = [["a & b", "50 %"], ["x_1", "$3"], ["{curly}", "#2"]]
     assert read_back(tabular(["one", "two"], rows, [False, True])) == rows
     text = escaped("\\ ~ ^ < > ± \N{EN DASH} a")
-    assert text == r"\textbackslash{} \textasciitilde{} \textasciicircum{} \textless{} \textgreater{} $\pm$ -- a"
+    assert (
+        text == r"\textbackslash{} \textasciitilde{} \textasciicircum{} \textless{} \textgreater{} "
+        r"$\pm$ -- a"
+    )
 
 
 @pytest.mark.parametrize("cell", ["[1, 2]", "[x"])
 def test_a_bracket_is_no_argument_of_the_line_above(cell):
-    assert tabular(["head", ""], [["a", ""], [cell, ""]], [False, False]).count(f"\n{{}}{cell} &") == 1
+    assert (
+        tabular(["head", ""], [["a", ""], [cell, ""]], [False, False]).count(f"\n{{}}{cell} &") == 1
+    )

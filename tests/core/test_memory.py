@@ -1,5 +1,4 @@
 import gc
-import platform
 import weakref
 from pathlib import Path
 
@@ -8,29 +7,12 @@ import pytest
 import torch
 
 from fedunseen.core.errors import FedUnseenError
-from fedunseen.core.memory import enough_memory, free_pages, keep_pages, libraries_set_aside
+from fedunseen.core.memory import enough_memory, free_pages, libraries_set_aside
 
 
 def in_memory(kind):
     """Return how many bytes of this process are in memory, of a kind that Linux counts."""
     return int(Path("/proc/self/status").read_text().split(f"{kind}:")[1].split()[0]) * 1024
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only the GNU C library can keep pages")
-def test_pages_are_kept_and_given_back():
-    size = 256 * 2**20
-    before = in_memory("VmRSS")
-    with keep_pages() as kept:
-        assert kept
-        torch.ones(size // 4)
-        assert in_memory("VmRSS") - before > size // 2  # freed, yet still with the process
-    assert in_memory("VmRSS") - before < size // 2
-
-
-def test_another_c_library_is_left_alone(monkeypatch):
-    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
-    with keep_pages() as kept:
-        assert kept is False
 
 
 def test_garbage_of_the_block_is_found_and_what_was_there_before_is_set_aside_and_comes_back():
@@ -54,7 +36,9 @@ def test_garbage_of_the_block_is_found_and_what_was_there_before_is_set_aside_an
     assert any(one is Node for one in gc.get_objects())
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says how much memory is a file's")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="only Linux says how much memory is a file's"
+)
 def test_pages_of_a_view_of_a_file_are_given_back(tmp_path):
     np.save(tmp_path / "rows.npy", np.ones((2**15, 256), dtype=np.float32))  # 32 MiB
     rows = np.asarray(np.load(tmp_path / "rows.npy", mmap_mode="r"))[1:].T
@@ -77,7 +61,11 @@ def test_what_was_written_to_a_memory_map_stays(tmp_path, mode):
 
 @pytest.mark.parametrize(
     "error",
-    [MemoryError("no room"), torch.OutOfMemoryError("no room"), RuntimeError("you tried to allocate memory: no room")],
+    [
+        MemoryError("no room"),
+        torch.OutOfMemoryError("no room"),
+        RuntimeError("you tried to allocate memory: no room"),
+    ],
 )
 def test_too_little_memory_is_one_sentence(error):
     with (

@@ -1,4 +1,6 @@
-"""Classes of one's own without a package: registered in Python, or in a file that --plugin names."""
+"""Classes of one's own without a package: registered in Python, or in a file that --plugin
+names.
+"""
 
 import json
 import pickle
@@ -27,8 +29,18 @@ class Small(FedZSL):
         small = params["g.weight"].square().mean()
         return loss + 1000 * small, {**terms, "loss": loss + 1000 * small, "small": small}
 """
-QUICK = {"strategy.rounds": 2, "data.train_per_class": 4, "data.test_per_class": 2, "evaluation.selection": "last"}
-QUICK |= {"evaluation.theory": False, "evaluation.embedding": False, "method.kl": 0, "partition.clients": 2}
+QUICK = {
+    "strategy.rounds": 2,
+    "data.train_per_class": 4,
+    "data.test_per_class": 2,
+    "evaluation.selection": "last",
+}
+QUICK |= {
+    "evaluation.theory": False,
+    "evaluation.embedding": False,
+    "method.kl": 0,
+    "partition.clients": 2,
+}
 
 
 def test_a_registered_class_is_found_with_settings_of_its_own_name():
@@ -36,7 +48,9 @@ def test_a_registered_class_is_found_with_settings_of_its_own_name():
         own = register("method", "mine")(type(name, (FedZSL,), {}))
         assert find("method", "mine") is own
     assert "mine" in names("method")
-    assert Experiment.load("digit-pairs", {"method.name": "mine", "method.kl": 0.5}).method.kl == 0.5
+    assert (
+        Experiment.load("digit-pairs", {"method.name": "mine", "method.kl": 0.5}).method.kl == 0.5
+    )
     assert FedZSL.Settings.model_fields["name"].default == "fedzsl"
 
 
@@ -52,16 +66,30 @@ def test_a_term_of_one_s_own_is_trained_on(tmp_path):
     (tmp_path / "mine.py").write_text(FILE)
     registry.announce([tmp_path / "mine.py"])
     plain = run(Experiment.load("digit-pairs", QUICK), tmp_path / "plain")
-    small = run(Experiment.load("digit-pairs", {**QUICK, "method.name": "small-fedzsl"}), tmp_path / "small")
+    small = run(
+        Experiment.load("digit-pairs", {**QUICK, "method.name": "small-fedzsl"}), tmp_path / "small"
+    )
     assert small.metrics[0]["losses"]["small"] > 0
-    assert torch.linalg.norm(small.params["g.weight"]) < 0.8 * torch.linalg.norm(plain.params["g.weight"])
+    assert torch.linalg.norm(small.params["g.weight"]) < 0.8 * torch.linalg.norm(
+        plain.params["g.weight"]
+    )
 
 
 @pytest.mark.slow
 def test_the_command_reads_a_plugin(tmp_path):
     (tmp_path / "mine.py").write_text(FILE)
-    settings = [part for key, value in QUICK.items() for part in ("--set", f"{key}={json.dumps(value)}")]
-    words = ["run", "digit-pairs", "--plugin", "mine.py", "--set", "method.name=small-fedzsl", *settings]
+    settings = [
+        part for key, value in QUICK.items() for part in ("--set", f"{key}={json.dumps(value)}")
+    ]
+    words = [
+        "run",
+        "digit-pairs",
+        "--plugin",
+        "mine.py",
+        "--set",
+        "method.name=small-fedzsl",
+        *settings,
+    ]
     call = [sys.executable, "-m", "fedunseen", *words, "--out", "run", "--json"]
     done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -71,19 +99,35 @@ def test_the_command_reads_a_plugin(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x = 1\n1 / 0", "--plugin {}, line 2 cannot be loaded (ZeroDivisionError: division by zero): fix that file"),
-        ("def f(:", "--plugin {} cannot be loaded (SyntaxError: invalid syntax (mine.py, line 1)): fix that file"),
-        ("raise SystemExit(3)", "--plugin {}, line 1 cannot be loaded (SystemExit: 3): fix that file"),
+        (
+            "x = 1\n1 / 0",
+            "--plugin {}, line 2 cannot be loaded (ZeroDivisionError: division by zero): fix that "
+            "file",
+        ),
+        (
+            "def f(:",
+            "--plugin {} cannot be loaded (SyntaxError: invalid syntax (mine.py, line 1)): fix "
+            "that file",
+        ),
+        (
+            "raise SystemExit(3)",
+            "--plugin {}, line 1 cannot be loaded (SystemExit: 3): fix that file",
+        ),
         (
             FILE.replace("small-fedzsl", "fedzsl"),
-            "--plugin {}, line 6: method 'fedzsl' comes with fedunseen: register Small under another name",
+            "--plugin {}, line 6: method 'fedzsl' comes with fedunseen: register Small under "
+            "another name",
         ),
         (
             FILE.replace("Small(FedZSL)", "Small"),
             "--plugin {}, line 6: method 'small-fedzsl': Small is not a Method: "
             "derive it from fedunseen.methods.base.Method",
         ),
-        ("x = 1", '--plugin {} registers nothing: write @fedunseen.register("method", "NAME") above a class'),
+        (
+            "x = 1",
+            '--plugin {} registers nothing: write @fedunseen.register("method", "NAME") above a '
+            "class",
+        ),
         (None, "--plugin {}: there is no such file"),
     ],
 )
@@ -111,8 +155,12 @@ def test_a_name_of_another_file_or_package_is_taken(tmp_path, monkeypatch):
         f"method 'twice' comes with {files[0]}: register Small under another name"
     )
     (tmp_path / "p-1.dist-info").mkdir()
-    (tmp_path / "p-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: p\nVersion: 1\n")
-    (tmp_path / "p-1.dist-info" / "entry_points.txt").write_text("[fedunseen.methods]\ntheirs = p:X\n")
+    (tmp_path / "p-1.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: p\nVersion: 1\n"
+    )
+    (tmp_path / "p-1.dist-info" / "entry_points.txt").write_text(
+        "[fedunseen.methods]\ntheirs = p:X\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     said = message_of(register("method", "theirs"), FedZSL, error=ArgumentError)
     assert said == "method 'theirs' comes with p: register FedZSL under another name"

@@ -9,10 +9,10 @@ import torch
 from fedunseen import Experiment
 from fedunseen.core.samples import Samples, ScaledSamples
 from fedunseen.data import Quantization, Scaler
-from fedunseen.engines.local.in_process import InProcess
-from fedunseen.engines.local.worker import Execution, Worker
 from fedunseen.experiment.assemble import _inputs, assemble, load_data, partition_of
 from fedunseen.federation.federation import Federation, Parts
+from fedunseen.federation.in_process import InProcess
+from fedunseen.federation.worker import Execution, Worker
 from same import same
 
 META, CPU = torch.device("meta"), torch.device("cpu")
@@ -32,11 +32,18 @@ class Counted(Samples):
 @pytest.fixture(scope="module")
 def images():
     """An experiment on images, its benchmark and its partition."""
-    settings = {"encoder.name": "conv", "method.batch_size": 8, "evaluation.selection": "last", "run.device": "cpu"}
+    settings = {
+        "encoder.name": "conv",
+        "method.batch_size": 8,
+        "evaluation.selection": "last",
+        "run.device": "cpu",
+    }
     settings |= {"data.train_per_class": 10, "data.test_per_class": 4}
     experiment = Experiment.load("digit-pairs", settings)
     benchmark = load_data(experiment, 0)  # its images are flat
-    benchmark = replace(benchmark, features=np.ascontiguousarray(benchmark.images()), image_shape=(1, 8, 16))
+    benchmark = replace(
+        benchmark, features=np.ascontiguousarray(benchmark.images()), image_shape=(1, 8, 16)
+    )
     return experiment, benchmark, partition_of(experiment, benchmark, 0)
 
 
@@ -56,7 +63,9 @@ def test_images_stay_where_they_are_and_vectors_go_to_the_device(images):
     for given in (benchmark, benchmark.for_selection(0)):
         _, inputs = _inputs(experiment, given, None, META)
         assert (type(inputs), inputs.device) == (Samples, META)
-        assert np.shares_memory(inputs.host.numpy(), benchmark.features)  # not copied: a memory map stays on disk
+        assert np.shares_memory(
+            inputs.host.numpy(), benchmark.features
+        )  # not copied: a memory map stays on disk
     vectors = Experiment.load("digit-pairs")
     _, inputs = _inputs(vectors, load_data(vectors, 0), None, META)
     assert (type(inputs), inputs.device) == (torch.Tensor, META)
@@ -69,15 +78,21 @@ def test_a_federation_sends_batches_and_ends_with_the_same_bits(images, mode):
     made = assemble(experiment.with_overrides({"engine.mode": mode}), benchmark, partition)
     samples = Counted(torch.from_numpy(benchmark.features), CPU)
     labels = torch.from_numpy(benchmark.labels)
-    worker = Worker(made.method, made.strategy, samples, labels, partition.clients, 0, Execution(mode))
+    worker = Worker(
+        made.method, made.strategy, samples, labels, partition.clients, 0, Execution(mode)
+    )
     parts = Parts(InProcess(made.strategy, worker), made.first, made.sizes)
-    other = Federation(benchmark, partition, made.method, made.strategy, inputs=samples, parts=parts)
+    other = Federation(
+        benchmark, partition, made.method, made.strategy, inputs=samples, parts=parts
+    )
     (expected, _), (found, _) = (one.round(one.start()) for one in (made, other))
     assert same(found.params, expected.params)
     sample = benchmark.features[0].size
     at_once = 8 * sample * (len(partition.clients) if mode == "batched" else 1)
     assert max(samples.sent) <= at_once < samples.host.numel()
-    assert sum(samples.sent) == experiment.strategy.local_epochs * sample * sum(map(len, partition.clients))
+    assert sum(samples.sent) == experiment.strategy.local_epochs * sample * sum(
+        map(len, partition.clients)
+    )
     assert made.answers(expected.params).zsl.tolist() == other.answers(expected.params).zsl.tolist()
 
 
@@ -86,11 +101,19 @@ def test_whole_numbers_of_rows_in_any_order_are_those_of_single_rows(tmp_path, s
     rows = np.random.default_rng(0).standard_normal((700, 5)).astype(np.float32)
     rows[600] = 100  # is clipped
     np.save(tmp_path / "rows.npy", rows)
-    scaler = Scaler.fit(rows, steps).quantized(Quantization.of_rows(8, 3.0, rows[:600], Scaler(steps, {})))
-    on_disk = np.asarray(np.load(tmp_path / "rows.npy", mmap_mode="r"))  # a view, as scikit-learn makes it
-    samples = ScaledSamples(on_disk, CPU, scaler, scaler.codes)
+    scaler = Scaler.fit(rows, steps).quantized(
+        Quantization.of_rows(8, 3.0, rows[:600], Scaler(steps, {}))
+    )
+    on_disk = np.asarray(
+        np.load(tmp_path / "rows.npy", mmap_mode="r")
+    )  # a view, as scikit-learn makes it
+    samples = ScaledSamples(on_disk, CPU, scaler, scaler.codes, scaler.clipped, scaler.stages)
     single = [scaler.codes(row[None]) for row in rows]
-    for places in (torch.arange(700), torch.randperm(700, generator=torch.Generator().manual_seed(0)), torch.arange(0)):
+    for places in (
+        torch.arange(700),
+        torch.randperm(700, generator=torch.Generator().manual_seed(0)),
+        torch.arange(0),
+    ):
         codes, clipped = samples.codes(places)
         assert codes.dtype == torch.int8
         assert np.array_equal(codes, [single[i][0][0] for i in places] or np.empty((0, 5)))

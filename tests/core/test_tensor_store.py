@@ -24,11 +24,15 @@ MORE = {**PARAMS, "bias": torch.tensor([9.0, -1.0]), "number": torch.tensor(0.25
 
 
 def same(found, expected):
-    torch.testing.assert_close(dict(found), expected, rtol=0, atol=0)  # names, types, shapes and values
+    torch.testing.assert_close(
+        dict(found), expected, rtol=0, atol=0
+    )  # names, types, shapes and values
 
 
 @pytest.mark.parametrize("types", [["w", "bias", "number"], ["half"], ["none"], list(PARAMS)])
-def test_tensors_come_back_one_by_one_or_at_once_and_a_change_of_what_was_read_changes_nothing(types):
+def test_tensors_come_back_one_by_one_or_at_once_and_a_change_of_what_was_read_changes_nothing(
+    types,
+):
     store, put = TensorStore(), {name: MORE[name] + 1 for name in types}
     first, kept = store.put(PARAMS), store.put(put)
     first["w"].zero_()
@@ -59,7 +63,10 @@ def test_models_of_clients_are_written_one_at_a_time_as_safetensors_would(tmp_pa
     first = {name: MORE[name] for name in names}
     second = {name: MORE[name] * 3 for name in reversed(names)}
     write_models(tmp_path / "m.safetensors", [4, 11], [first, second])
-    same(load_file(tmp_path / "m.safetensors"), under("client/4/", first) | under("client/11/", second))
+    same(
+        load_file(tmp_path / "m.safetensors"),
+        under("client/4/", first) | under("client/11/", second),
+    )
 
 
 def test_records_go_to_a_file_and_back(tmp_path):
@@ -69,13 +76,19 @@ def test_records_go_to_a_file_and_back(tmp_path):
     assert list(found) == [9, 2]
     same(found[9], PARAMS)
     same(found[2], twice)
-    assert load_file(tmp_path / "clients")["clients"].tolist() == [9, 2]  # any reader of safetensors reads it
+    assert load_file(tmp_path / "clients")["clients"].tolist() == [
+        9,
+        2,
+    ]  # any reader of safetensors reads it
 
 
 @pytest.mark.parametrize(
     ("layout", "why"),
     [
-        *((layout, ".") for layout in (None, "null", "[]", '[["w", "save", [1]]]', '[["w"]]', "[1]", "no json")),
+        *(
+            (layout, ".")
+            for layout in (None, "null", "[]", '[["w", "save", [1]]]', '[["w"]]', "[1]", "no json")
+        ),
         ('[["w", "float32", [2]]]', "not as long as it says"),
     ],
 )
@@ -87,6 +100,10 @@ def test_a_file_that_is_none_of_ours_is_refused(tmp_path, layout, why):
 
 
 def test_a_full_disk_is_one_sentence(monkeypatch):
-    monkeypatch.setattr(os, "pwrite", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
-    with pytest.raises(FedUnseenError, match=r"No space left on device\): set the environment variable TMPDIR"):
+    monkeypatch.setattr(
+        os, "pwrite", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    )
+    with pytest.raises(
+        FedUnseenError, match=r"No space left on device\): set the environment variable TMPDIR"
+    ):
         TensorStore().put(PARAMS)

@@ -1,6 +1,7 @@
-"""The trainer against loops written by hand, on toy methods that use all that a schedule of phases can do."""
+"""The trainer against loops written by hand, on toy methods that use all that a schedule of phases
+can do.
+"""
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedunseen.core import trainer
 from fedunseen.core.phases import SGD, Adam, Phase, Plan, epochs_plan, weighted_mean
 from fedunseen.core.trainer import Task, Trainer, batching_pays, chunk_size
 
@@ -21,7 +21,9 @@ def data():
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(sum(SIZES), WIDTH, generator=generator)
     labels = torch.randint(CLASSES, (sum(SIZES),), generator=generator)
-    order = np.random.default_rng(0).permutation(sum(SIZES))  # a client's samples do not lie together
+    order = np.random.default_rng(0).permutation(
+        sum(SIZES)
+    )  # a client's samples do not lie together
     return inputs, labels, np.split(order, np.cumsum(SIZES)[:-1])
 
 
@@ -36,7 +38,9 @@ def linear_params(seed=0):
 
 def cross_entropy(params, batch, context):
     logits = F.linear(batch["inputs"], params["weight"], params["bias"]) * context["scale"]
-    loss = weighted_mean(F.cross_entropy(logits, batch["labels"], reduction="none"), batch["weights"])
+    loss = weighted_mean(
+        F.cross_entropy(logits, batch["labels"], reduction="none"), batch["weights"]
+    )
     return loss, {"loss": loss, "twice": 2 * loss}
 
 
@@ -45,7 +49,13 @@ def one_phase(optimiser, correct=lambda gradient: gradient):
     phase = Phase("local", cross_entropy, optimiser)
     trainer = Trainer((phase,), inputs, labels, {"scale": torch.tensor(2.0)}, correct)
     tasks = [
-        Task(linear_params(k), own, {"": epochs_plan(len(own), 8, 2, np.random.default_rng(k))}, {}, {})
+        Task(
+            linear_params(k),
+            own,
+            {"": epochs_plan(len(own), 8, 2, np.random.default_rng(k))},
+            {},
+            {},
+        )
         for k, own in enumerate(samples)
     ]
     return trainer, tasks
@@ -64,7 +74,9 @@ def by_hand(task, inputs, labels, optimiser, **options):
         loss.backward()
         torchs.step()
         losses.append(loss.item())
-    return {name: value.detach() for name, value in layer.named_parameters()}, float(np.mean(losses))
+    return {name: value.detach() for name, value in layer.named_parameters()}, float(
+        np.mean(losses)
+    )
 
 
 def assert_alike(results, others):
@@ -93,7 +105,9 @@ def test_a_local_update_is_that_of_a_loop_written_by_hand(way, plan, optimiser, 
     trainer, tasks = one_phase(optimiser)
     if plan is not None:
         tasks = [replace(task, plans={"": plan}) for task in tasks[1:3]]
-    results = trainer.together(tasks) if way == "together" else [trainer.one(task) for task in tasks]
+    results = (
+        trainer.together(tasks) if way == "together" else [trainer.one(task) for task in tasks]
+    )
     assert [result.steps for result in results] == ([2, 6, 10, 2, 2] if plan is None else [2, 2])
     for task, result in zip(tasks, results, strict=True):
         params, loss = by_hand(task, trainer.inputs, trainer.labels, kind, **options)
@@ -114,14 +128,20 @@ def test_a_correction_sees_parameters_and_extras_in_both_ways():
     def pulled(gradient):
         def corrected(params, step):
             grads, terms = gradient(params, step)
-            grads = {n: g + step.extras["mu"] * (params[n] - step.extras[f"to/{n}"]) for n, g in grads.items()}
+            grads = {
+                n: g + step.extras["mu"] * (params[n] - step.extras[f"to/{n}"])
+                for n, g in grads.items()
+            }
             return grads, {**terms, "pull": step.extras["mu"]}
 
         return corrected
 
     trainer, tasks = one_phase(SGD(0.1, 0.9), pulled)
     common = linear_params(9)  # the same tensors for all: not copied
-    extras = [{"mu": torch.tensor(0.1 * k), "to/weight": common["weight"], "to/bias": common["bias"]} for k in range(5)]
+    extras = [
+        {"mu": torch.tensor(0.1 * k), "to/weight": common["weight"], "to/bias": common["bias"]}
+        for k in range(5)
+    ]
     tasks = [replace(task, extras=own) for task, own in zip(tasks, extras, strict=True)]
     results = trainer.together(tasks)
     assert_alike(results, [trainer.one(task) for task in tasks])
@@ -135,13 +155,17 @@ def test_a_clients_own_context_goes_before_the_common_one():
     own = [replace(task, context={"scale": torch.tensor(float(k))}) for k, task in enumerate(tasks)]
     results = trainer.together(own)
     assert_alike(results, [trainer.one(task) for task in own])
-    assert torch.equal(results[0].params["weight"], tasks[0].params["weight"])  # scale 0: no gradient
+    assert torch.equal(
+        results[0].params["weight"], tasks[0].params["weight"]
+    )  # scale 0: no gradient
     assert_alike([results[2]], trainer.together(tasks)[2:3])  # scale 2 is the common one
 
 
 def test_a_batch_of_which_nothing_is_left_still_moves_by_its_momentum():
     trainer, tasks = one_phase(SGD(0.1, 0.9))
-    plan = Plan(np.zeros((2, 3), dtype=np.int64), np.array([[1, 0, 0], [0, 0, 0]], dtype=np.float32))
+    plan = Plan(
+        np.zeros((2, 3), dtype=np.int64), np.array([[1, 0, 0], [0, 0, 0]], dtype=np.float32)
+    )
     both = [replace(tasks[0], plans={"": p}) for p in (plan, Plan(plan.index[:1], plan.weight[:1]))]
     results = [trainer.one(task) for task in both]
     assert_alike(trainer.together(both), results)
@@ -156,7 +180,9 @@ def test_clients_must_be_ranked_alike_by_all_plans():
     long, short = (epochs_plan(8, 8, epochs, np.random.default_rng(0)) for epochs in (3, 1))
     plans = [{"before": short, "": long}, {"before": long, "": short}]
     tasks = [replace(task, plans=own) for task, own in zip(tasks[1:3], plans, strict=True)]
-    with pytest.raises(ValueError, match=r"^the plans of a round's phases must rank its clients alike$"):
+    with pytest.raises(
+        ValueError, match=r"^the plans of a round's phases must rank its clients alike$"
+    ):
         trainer.together(tasks)
 
 
@@ -164,20 +190,26 @@ def test_clients_must_be_ranked_alike_by_all_plans():
 
 
 def start_loss(params, batch, context):
-    loss = weighted_mean((batch["inputs"] @ params["start.w"] - batch["labels"]).square(), batch["weights"])
+    loss = weighted_mean(
+        (batch["inputs"] @ params["start.w"] - batch["labels"]).square(), batch["weights"]
+    )
     return loss, {"start": loss}
 
 
 def critic_loss(params, batch, context):
     made = torch.tanh(batch["noise"] @ params["generator.w"])
-    gap = (made - batch["inputs"]) @ params["critic.w"] + params["critic.b"] - params["start.w"].sum()
+    gap = (
+        (made - batch["inputs"]) @ params["critic.w"] + params["critic.b"] - params["start.w"].sum()
+    )
     loss = weighted_mean(gap + 0.5 * gap.square(), batch["weights"])
     return loss, {"critic": loss}
 
 
 def generator_loss(params, batch, context):
     made = torch.tanh(batch["noise"] @ params["generator.w"])
-    loss = weighted_mean(-(made @ params["critic.w"]) + (made - params["fixed"]).square().sum(-1), batch["weights"])
+    loss = weighted_mean(
+        -(made @ params["critic.w"]) + (made - params["fixed"]).square().sum(-1), batch["weights"]
+    )
     return loss, {"generator": loss, "loss": loss}
 
 
@@ -187,7 +219,13 @@ PHASES = (
     Phase("generator", generator_loss, SGD(0.05, 0.9, 0.1), ("generator.*",)),
 )
 NOISE = 3
-SHAPES = {"start.w": (WIDTH,), "critic.w": (WIDTH,), "critic.b": (), "generator.w": (NOISE, WIDTH), "fixed": (1,)}
+SHAPES = {
+    "start.w": (WIDTH,),
+    "critic.w": (WIDTH,),
+    "critic.b": (),
+    "generator.w": (NOISE, WIDTH),
+    "fixed": (1,),
+}
 
 
 def adversarial_by_hand(task, inputs, labels):
@@ -210,16 +248,24 @@ def adversarial_by_hand(task, inputs, labels):
         rows = task.samples[index[weight > 0]]
         step("start", (inputs[rows] @ p["start.w"] - labels[rows]).square().mean())
     plan = task.plans[""]
-    for i, (index, weight, noise) in enumerate(zip(plan.index, plan.weight, plan.extras["noise"], strict=True)):
+    for i, (index, weight, noise) in enumerate(
+        zip(plan.index, plan.weight, plan.extras["noise"], strict=True)
+    ):
         rows, z = task.samples[index[weight > 0]], torch.from_numpy(noise[weight > 0])
         made = torch.tanh(z @ p["generator.w"])
         gap = (made - inputs[rows]) @ p["critic.w"] + p["critic.b"] - p["start.w"].sum()
         step("critic", (gap + gap.square() / 2).mean())
         if i % 3 == 2:  # the end of a turn
             made = torch.tanh(z @ p["generator.w"])
-            step("generator", -(made @ p["critic.w"]).mean() + (made - p["fixed"]).square().sum(1).mean())
+            step(
+                "generator",
+                -(made @ p["critic.w"]).mean() + (made - p["fixed"]).square().sum(1).mean(),
+            )
     terms = {name: float(np.mean(values)) for name, values in logged.items()}
-    return {name: value.detach() for name, value in p.items()}, {**terms, "loss": terms["generator"]}
+    return {name: value.detach() for name, value in p.items()}, {
+        **terms,
+        "loss": terms["generator"],
+    }
 
 
 @pytest.mark.parametrize("way", ["one", "together"])
@@ -230,9 +276,14 @@ def test_phases_take_turns_each_with_its_own_parameters_and_optimiser(way):
         rng = np.random.default_rng(k)
         turns = epochs_plan(len(own), 8, 3, rng)  # whole turns of three batches
         noise = rng.normal(size=(turns.steps, 8, NOISE)).astype(np.float32)
-        plans = {"start": epochs_plan(len(own), 5, 1, rng), "": replace(turns, extras={"noise": noise})}
+        plans = {
+            "start": epochs_plan(len(own), 5, 1, rng),
+            "": replace(turns, extras={"noise": noise}),
+        }
         tasks.append(Task(drawn(SHAPES, k), own, plans, {}, {}))
-    results = trainer.together(tasks) if way == "together" else [trainer.one(task) for task in tasks]
+    results = (
+        trainer.together(tasks) if way == "together" else [trainer.one(task) for task in tasks]
+    )
     for task, result in zip(tasks, results, strict=True):
         params, terms = adversarial_by_hand(task, inputs, labels)
         torch.testing.assert_close(result.params, params, rtol=1e-4, atol=1e-5)
@@ -248,27 +299,24 @@ def test_batching_pays_where_many_small_steps_are_taken():
 
 
 def test_chunk_size_counts_parameters_features_and_scores():
-    task = Task(linear_params(), np.arange(10), {"": epochs_plan(10, 8, 1, np.random.default_rng(0))}, {}, {})
+    task = Task(
+        linear_params(),
+        np.arange(10),
+        {"": epochs_plan(10, 8, 1, np.random.default_rng(0))},
+        {},
+        {},
+    )
     parameters, features, scores = 4 * (WIDTH * CLASSES + CLASSES), 4 * 8 * WIDTH, 4 * 8 * 1000
     context = {"mask": torch.ones(1000, dtype=torch.bool), "scale": torch.tensor(1.0)}
     client = 8 * parameters + 8 * features + 32 * scores
-    assert [chunk_size(task, context, memory) for memory in (3 * client, 3 * client - 1, 1)] == [3, 2, 1]
-    assert chunk_size(replace(task, params={"w": torch.tensor(1.0)}), {}, 5 * (8 * 4 + 4 * 8 * (8 + 32))) == 5
-
-
-def test_gradients_of_clients_do_without_pytorch_s_compiler(monkeypatch):
-    """Loading it takes as long as loading PyTorch; the gradients are those of the closed form."""
-    trainer._spare_the_compiler()
-    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
-    monkeypatch.setitem(vars(torch), "_dynamo", None)  # whoever asks for it fails
-
-    def cube(params):
-        return (params["a"] ** 3).sum()
-
-    params = {"a": torch.arange(6.0).reshape(3, 2), "unused": torch.ones(3, 4)}
-    result = torch.func.vmap(torch.func.grad(cube))(params)
-    assert torch.equal(result["a"], 3 * params["a"] ** 2)
-    assert torch.equal(result["unused"], torch.zeros(3, 4))
-    twice = torch.func.grad(lambda a: torch.func.grad(cube)({"a": a})["a"].sum())(params["a"])
-    assert torch.equal(twice, 6 * params["a"])
-    assert torch.equal(torch.func.grad(lambda a: torch.ones(()))(torch.ones(2)), torch.zeros(2))
+    assert [chunk_size(task, context, memory) for memory in (3 * client, 3 * client - 1, 1)] == [
+        3,
+        2,
+        1,
+    ]
+    assert (
+        chunk_size(
+            replace(task, params={"w": torch.tensor(1.0)}), {}, 5 * (8 * 4 + 4 * 8 * (8 + 32))
+        )
+        == 5
+    )

@@ -9,12 +9,16 @@ def roles(space):
 
 
 def per_class(benchmark):
-    """Return the samples of each class for training, for tests of seen classes and for tests of unseen ones."""
+    """Return the samples of each class for training, for tests of seen classes and for tests of
+    unseen ones.
+    """
     return [np.bincount(benchmark.labels[ids]).tolist() for ids in splits(benchmark)]
 
 
 def splits(benchmark):
-    """Return the ids of the samples for training, for tests of seen classes and for tests of unseen ones."""
+    """Return the ids of the samples for training, for tests of seen classes and for tests of unseen
+    ones.
+    """
     return benchmark.train.tolist(), benchmark.test_seen.tolist(), benchmark.test_unseen.tolist()
 
 

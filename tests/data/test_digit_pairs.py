@@ -14,7 +14,9 @@ def benchmark():
 
 def test_every_half_is_a_real_digit_of_its_class_and_none_serves_training_and_tests(benchmark):
     digits = load_digits()
-    sources = {image.tobytes(): i for i, image in enumerate((digits.images / 16).astype(np.float32))}
+    sources = {
+        image.tobytes(): i for i, image in enumerate((digits.images / 16).astype(np.float32))
+    }
     assert len(sources) == len(digits.images)
     used = {}
     for split, ids in zip(("train", "test", "test"), splits(benchmark), strict=True):
@@ -28,11 +30,16 @@ def test_every_half_is_a_real_digit_of_its_class_and_none_serves_training_and_te
     assert len(used["test"]) > 500
 
 
-def test_is_the_same_for_every_seed_and_on_every_machine_and_more_images_begin_with_the_same_ones(benchmark):
+def test_is_the_same_for_every_seed_and_on_every_machine_and_more_images_begin_with_the_same_ones(
+    benchmark,
+):
     assert DigitPairs.load(DigitPairs.Settings(), seed=7).fingerprint() == benchmark.fingerprint()
     # a change here changes every figure that was ever published with this benchmark
     assert (benchmark.fingerprint()[:16], benchmark.image_shape) == ("a075cc239f75b4a1", (8, 16))
-    assert benchmark.space.attribute_groups == {"left": tuple(range(10)), "right": tuple(range(10, 20))}
+    assert benchmark.space.attribute_groups == {
+        "left": tuple(range(10)),
+        "right": tuple(range(10, 20)),
+    }
     more = DigitPairs.load(DigitPairs.Settings(train_per_class=70, test_per_class=1), seed=0)
     of = {b: b.features[b.train[b.labels[b.train] == 42]] for b in (benchmark, more)}
     assert (len(of[more]), len(more.test_unseen)) == (70, 20)

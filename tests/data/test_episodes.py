@@ -22,11 +22,17 @@ def test_an_episode_has_different_classes_of_enough_samples_and_different_sample
     assert (LABELS[episodes.index] == episodes.classes[:, :, None]).all()
     assert {len(set(classes)) for classes in episodes.classes.tolist()} == {3}
     assert {len(set(samples)) for samples in episodes.index.reshape(-1, 5).tolist()} == {5}
-    assert set(episodes.classes.ravel().tolist()) == {2, 5, 9}  # class 7 has four samples, five are needed
+    assert set(episodes.classes.ravel().tolist()) == {
+        2,
+        5,
+        9,
+    }  # class 7 has four samples, five are needed
 
 
 def test_answers_are_dealt_anew_in_each_episode():
-    """Each class is each answer as often as chance has it: 200 of 600 episodes of 3 classes, give or take 5 sigma."""
+    """Each class is each answer as often as chance has it: 200 of 600 episodes of 3 classes, give
+    or take 5 sigma.
+    """
     counts = (drawn(600).classes[:, :, None] == (2, 5, 9)).sum(0)  # of each answer and class
     assert (np.abs(counts - 200) < 5 * (600 * (1 / 3) * (2 / 3)) ** 0.5).all()
 
@@ -48,9 +54,12 @@ def test_turned_images_are_classes_of_their_own():
 @pytest.mark.parametrize(
     ("size", "message"),
     [
-        (Size(4, 2, 3), "4-way episodes need 4 classes with at least 5 samples each (2 shots and 3 queries), but of 4"),
-        (Size(3, 2, 20), "3-way episodes need 3 classes with at least 22 samples each (2 shots and 20 queries), but"),
-        (Size(5, 2, 20, rotations=True), "5-way episodes need 2 classes, four turns of each, with at"),
+        (Size(4, 2, 3), "4-way episodes need 4 classes with at least 5 samples each (2 shots and 3 "
+                        "queries), but of 4"),
+        (Size(3, 2, 20), "3-way episodes need 3 classes with at least 22 samples each (2 shots and "
+                         "20 queries), but"),
+        (Size(5, 2, 20, rotations=True), "5-way episodes need 2 classes, four turns of each, with "
+                                         "at"),
     ],
 )  # fmt: skip
 def test_too_few_classes_are_refused(size, message):
@@ -62,5 +71,8 @@ def test_too_few_classes_are_refused(size, message):
 def test_validation_classes_are_nobodys(make_benchmark):
     full = make_benchmark(per_class=3)  # class 3 is for validation
     held = for_episodes(full)
-    assert (per_class(held), roles(held.space)) == ([[3] * 3, [3] * 3, [0] * 4 + [3] * 2], ([0, 1, 2], [], [4, 5]))
+    assert (per_class(held), roles(held.space)) == (
+        [[3] * 3, [3] * 3, [0] * 4 + [3] * 2],
+        ([0, 1, 2], [], [4, 5]),
+    )
     assert full.labels[validation_samples(full)].tolist() == [3] * 3

@@ -22,28 +22,47 @@ def protocol(picture, size, resize):
     return np.asarray(picture.crop((left, top, left + size, top + size))).transpose(2, 0, 1)
 
 
-@pytest.mark.parametrize("shape", [(300, 200), (200, 300), (64, 64), (17, 230), (500, 499), (40, 31)])
+@pytest.mark.parametrize(
+    "shape", [(300, 200), (200, 300), (64, 64), (17, 230), (500, 499), (40, 31)]
+)
 @pytest.mark.parametrize(("size", "resize"), [(56, 64), (32, 32), (41, 63)])
 def test_the_protocol_is_the_usual_one(shape, size, resize):
-    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (*shape[::-1], 3), dtype=np.uint8))
+    picture = Image.fromarray(
+        np.random.default_rng(0).integers(0, 256, (*shape[::-1], 3), dtype=np.uint8)
+    )
     ours, theirs = square(picture, size, resize), protocol(picture, size, resize)
     assert (ours.shape, ours.dtype) == ((3, size, size), np.uint8)
-    assert np.abs(ours.astype(int) - theirs).max() <= 1  # one gray level: rounding of the crop's place
+    assert (
+        np.abs(ours.astype(int) - theirs).max() <= 1
+    )  # one gray level: rounding of the crop's place
 
 
 def test_a_long_strip_is_not_blown_up_and_a_box_is_the_part_that_counts():
-    strip = Image.new("RGB", (1, 200_000), "red")  # resized whole, it would have 256 x 51,200,000 pixels
+    strip = Image.new(
+        "RGB", (1, 200_000), "red"
+    )  # resized whole, it would have 256 x 51,200,000 pixels
     assert (square(strip, 224, 256)[0] == 255).all()
     picture = Image.new("RGB", (30, 20), "black")
     picture.paste("red", (10, 5, 20, 15))
     assert (square(picture, 8, 8, (10, 5, 20, 15))[0] == 255).all()
-    beyond = square(picture, 8, 8, (-5, 5, 20, 15))  # cut off at the edge: 20 x 10, of which the middle counts
+    beyond = square(
+        picture, 8, 8, (-5, 5, 20, 15)
+    )  # cut off at the edge: 20 x 10, of which the middle counts
     assert beyond[0, 4].tolist() == square(picture.crop((0, 5, 20, 15)), 8, 8)[0, 4].tolist()
     said = message_of(square, picture, 8, 8, (40, 0, 50, 5), error=ValueError)
     assert said == "the box (40, 0, 50, 5) lies outside of the image"
 
 
-UNDO = (None, "FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_90", "TRANSVERSE", "ROTATE_270")
+UNDO = (
+    None,
+    "FLIP_LEFT_RIGHT",
+    "ROTATE_180",
+    "FLIP_TOP_BOTTOM",
+    "TRANSPOSE",
+    "ROTATE_90",
+    "TRANSVERSE",
+    "ROTATE_270",
+)
 
 
 @pytest.mark.parametrize(("turn", "undo"), list(enumerate(UNDO, 1)))
@@ -52,7 +71,9 @@ def test_the_orientation_of_the_camera_is_respected(tmp_path, turn, undo):
     upright.paste("red", (0, 0, 20, 20))  # top left
     exif = Image.Exif()
     exif[0x0112] = turn
-    (upright if undo is None else upright.transpose(Image.Transpose[undo])).save(tmp_path / "turned.png", exif=exif)
+    (upright if undo is None else upright.transpose(Image.Transpose[undo])).save(
+        tmp_path / "turned.png", exif=exif
+    )
     red = read_image(tmp_path / "turned.png", 8, 8)[0, 0]
     assert (red[:3, :3] == 255).all()
     assert not red[5:].any()
@@ -73,12 +94,19 @@ def test_every_mode_becomes_rgb_transparent_parts_white_and_only_the_first_frame
     assert (read(Image.new("LA", (16, 16), (50, 0))) == 255).all()
     assert (read(Image.new("1", (16, 16), 1)) == 255).all()
     assert (read(Image.fromarray(np.full((16, 16), 32768, dtype=np.uint16))) == 128).all()
-    assert np.abs(read(Image.new("CMYK", (16, 16), (0, 255, 255, 0)), "jpg")[:, 4, 4] - [255, 0, 0]).max() <= 4
+    assert (
+        np.abs(
+            read(Image.new("CMYK", (16, 16), (0, 255, 255, 0)), "jpg")[:, 4, 4] - [255, 0, 0]
+        ).max()
+        <= 4
+    )
     red, blue = (Image.new("RGB", (16, 16), color) for color in ("red", "blue"))
     assert read(red, "gif", save_all=True, append_images=[blue])[:, 0, 0].tolist() == [255, 0, 0]
     floats = Image.fromarray(np.array([[0.0, 0.5], [1.0, 0.25]], dtype=np.float32))
     assert np.asarray(to_rgb(floats))[..., 0].tolist() == [[0, 128], [255, 64]]
-    assert "not finite" in message_of(to_rgb, Image.fromarray(np.array([[np.nan]], dtype=np.float32)), error=ValueError)
+    assert "not finite" in message_of(
+        to_rgb, Image.fromarray(np.array([[np.nan]], dtype=np.float32)), error=ValueError
+    )
 
 
 @pytest.fixture
@@ -101,7 +129,9 @@ def test_pictures_are_decoded_once(folder, own_cache, monkeypatch):
     assert isinstance(again[0], np.memmap)
     again[0][0] = 7  # a scratch pad of this process
     np.testing.assert_equal(decode(folder, FILES, 8, 9), expected)
-    assert sum(path.stat().st_size for path in own_cache.rglob("*.npy")) == decoded_bytes(10, 8) + 128
+    assert (
+        sum(path.stat().st_size for path in own_cache.rglob("*.npy")) == decoded_bytes(10, 8) + 128
+    )
 
 
 def test_what_changes_the_pixels_changes_the_file(folder, own_cache):
@@ -130,7 +160,9 @@ def test_unreadable_pictures_are_named_and_counted(folder, monkeypatch):
     said = message_of(decode, folder, FILES, 8, 9)
     assert said.startswith(f"{folder / FILES[2]} is not a readable image (3 of 10 are not): fix or")
     for i in (2, 5):
-        assert "is not a readable image: give another file" in message_of(read_image, folder / FILES[i], 8, 9)
+        assert "is not a readable image: give another file" in message_of(
+            read_image, folder / FILES[i], 8, 9
+        )
     right = read_image(folder / FILES[3], 8, 9)
     monkeypatch.setattr(Image, "open", lambda *_: pytest.fail("decoded again"))
     images, unreadable = decode(folder, FILES, 8, 9, skip=True)
@@ -141,7 +173,9 @@ def test_unreadable_pictures_are_named_and_counted(folder, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore")
 def test_whatever_is_broken_in_a_picture_it_is_unreadable_at_most(tmp_path):
-    """Bits turned and ends cut off: Pillow answers with many kinds of exceptions, and none of them may get through."""
+    """Bits turned and ends cut off: Pillow answers with many kinds of exceptions, and none of them
+    may get through.
+    """
     random = np.random.default_rng(0)
     picture = Image.fromarray(random.integers(0, 256, (20, 30, 3), dtype=np.uint8))
     outcomes = set()
@@ -158,14 +192,18 @@ def test_whatever_is_broken_in_a_picture_it_is_unreadable_at_most(tmp_path):
                 outcomes.add(read_image(tmp_path / "broken", 8, 9).shape)
             except DataError as error:
                 outcomes.add(str(error))
-    outcomes.discard(f"{tmp_path / 'broken'} has too many pixels to be read: make it smaller")  # a broken header
+    outcomes.discard(
+        f"{tmp_path / 'broken'} has too many pixels to be read: make it smaller"
+    )  # a broken header
     unreadable = f"{tmp_path / 'broken'} is not a readable image: give another file, or save it as PNG or JPEG"
     assert outcomes == {(1, 3, 8, 8), unreadable}
 
 
 def test_a_decompression_bomb_is_unreadable(folder, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-    assert "0.png is not a readable image (10 of 10 are not)" in message_of(decode, folder, FILES, 8, 9)
+    assert "0.png is not a readable image (10 of 10 are not)" in message_of(
+        decode, folder, FILES, 8, 9
+    )
     said = message_of(read_image, folder / FILES[0], 8, 9)
     assert said == f"{folder / FILES[0]} has too many pixels to be read: make it smaller"
 
@@ -179,7 +217,9 @@ def test_an_interrupt_leaves_nothing_half_decoded(folder, own_cache, monkeypatch
     right, _ = decode(folder, FILES, 8, 9)
     shutil.rmtree(own_cache)
     with monkeypatch.context() as patch:
-        patch.setattr("fedunseen.data.io.images.BLOCK", 4)  # the first block is written, the second is stopped
+        patch.setattr(
+            "fedunseen.data.io.images.BLOCK", 4
+        )  # the first block is written, the second is stopped
         patch.setattr("fedunseen.data.io.images.open_image", stop)
         message_of(decode, folder, FILES, 8, 9, error=KeyboardInterrupt)
     assert [path for path in own_cache.rglob("*") if path.is_file()] == []
@@ -191,8 +231,13 @@ def test_a_missing_picture_is_never_left_out(folder):
         (folder / FILES[i]).unlink()
     for skip in (False, True):
         said = message_of(decode, folder, FILES, 8, 9, skip=skip)
-        assert said.startswith(f"{folder / FILES[1]} is missing (2 of 10 images are): unpack the images")
-    assert message_of(read_image, folder / FILES[1], 8, 9) == f"{folder / FILES[1]} is missing: correct its name"
+        assert said.startswith(
+            f"{folder / FILES[1]} is missing (2 of 10 images are): unpack the images"
+        )
+    assert (
+        message_of(read_image, folder / FILES[1], 8, 9)
+        == f"{folder / FILES[1]} is missing: correct its name"
+    )
 
 
 def test_a_damaged_cache_is_made_anew(folder, own_cache):
@@ -213,7 +258,14 @@ def test_a_damaged_cache_is_made_anew(folder, own_cache):
 
 def test_every_file_of_a_class_counts(tmp_path):
     counted = ["a.JPEG", "b.jpg", "deep/er/c.png", "odd.xyz"]
-    for name in ("only/.hidden/y.jpg", *counted[::-1], "Thumbs.db", ".hidden.jpg", ".cache/x.jpg", "desktop.ini"):
+    for name in (
+        "only/.hidden/y.jpg",
+        *counted[::-1],
+        "Thumbs.db",
+        ".hidden.jpg",
+        ".cache/x.jpg",
+        "desktop.ini",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     assert list_images(tmp_path) == counted

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from sklearn.preprocessing import MinMaxScaler, StandardScaler, normalize
 
-from fedunseen.data import Scaler, fit_semantics, scaling
+from fedunseen.data import Quantization, Scaler, fit_semantics, scaling
 from refusals import message_of
 
 REFERENCES = {
@@ -14,8 +14,12 @@ REFERENCES = {
 }
 
 
-@pytest.mark.parametrize("steps", [*((step,) for step in REFERENCES), ("l2", "centre", "l2"), ("centre", "l2", "x10")])
-@pytest.mark.parametrize("block", [scaling.BLOCK, 6 * 16])  # one block, and several with an uneven end
+@pytest.mark.parametrize(
+    "steps", [*((step,) for step in REFERENCES), ("l2", "centre", "l2"), ("centre", "l2", "x10")]
+)
+@pytest.mark.parametrize(
+    "block", [scaling.BLOCK, 6 * 16]
+)  # one block, and several with an uneven end
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.uint8, np.int16, ">f4"])
 def test_agrees_with_scikit_learn_fitted_on_the_training_rows(dtype, steps, block, monkeypatch):
     rows = np.random.default_rng(0).uniform(1, 200, (70, 6)).astype(dtype)
@@ -48,7 +52,23 @@ def test_zeros_stay_under_l2_large_rows_do_not_overflow_and_the_source_is_left_a
 
 
 def test_semantics_that_scaling_erases_are_refused(make_space):
-    space = make_space(3, unseen=(2,), validation=(), attributes=2, semantics=np.array([[1, 2], [3, 4], [2, 3.0]]))
+    space = make_space(
+        3, unseen=(2,), validation=(), attributes=2, semantics=np.array([[1, 2], [3, 4], [2, 3.0]])
+    )
     said = message_of(fit_semantics, space, ("centre", "l2"))
     reason = "leave the class 'class 2' only zeros as attributes: choose others in data.semantics"
     assert said == f"the scalings centre, l2 {reason}"
+
+
+@pytest.mark.parametrize(
+    "steps", [(), ("centre", "l2"), ("standard",), ("min-max", "x10"), ("l2",)]
+)
+def test_the_mean_of_scaled_parts_is_what_their_mean_is_scaled_to(steps):
+    rng = np.random.default_rng(0)
+    maps = rng.normal(size=(6, 4, 2, 5)).astype(np.float32)
+    rows = maps.mean((2, 3))
+    scaler = Scaler.fit(rows, steps)
+    scaler = scaler.quantized(Quantization.of_rows(8, 5.0, rows, scaler))
+    parts = scaler.of_parts(rows, maps.reshape(6, 4, -1).transpose(0, 2, 1))
+    assert parts.shape == (6, 10, 4)
+    np.testing.assert_allclose(parts.mean(1), scaler.unrounded(rows), rtol=0, atol=1e-5)

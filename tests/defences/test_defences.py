@@ -9,9 +9,9 @@ import torch
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import length
 from fedunseen.core.registry import find
-from fedunseen.defences import DEFENCES
-from fedunseen.defences.base import Robust, add_noise
-from fedunseen.defences.rules import krum_scores, scalar_products, squared_distances
+from fedunseen.safety.defences import DEFENCES
+from fedunseen.safety.defences.base import Robust, add_noise
+from fedunseen.safety.defences.rules import krum_scores, scalar_products, squared_distances
 from fedunseen.strategies import FedAvg, Pipeline, Reply
 from same import same
 
@@ -30,17 +30,29 @@ def robust(name, strategy=None, **settings):
 
 def params(seed=0):
     random = np.random.default_rng(seed)
-    return {name: torch.tensor(random.normal(size=shape), dtype=torch.float32) for name, shape in SHAPES.items()}
+    return {
+        name: torch.tensor(random.normal(size=shape), dtype=torch.float32)
+        for name, shape in SHAPES.items()
+    }
 
 
 def replies(count, seed=1, **odd):
-    """Give replies of clients that want nearly the same; ``odd`` ones (c3=...) get their update times a factor."""
+    """Give replies of clients that want nearly the same; ``odd`` ones (c3=...) get their update
+    times a factor.
+    """
     common, random = params(seed), np.random.default_rng(seed)
     result = []
     for k in range(count):
-        noise = {name: torch.tensor(0.5 * random.normal(size=shape)).float() for name, shape in SHAPES.items()}
-        update = {name: odd.get(f"c{k}", 1.0) * (value + noise[name]) for name, value in common.items()}
-        result.append(Reply(k, update, classes=k + 1, samples=10, step_lengths=dict.fromkeys(SHAPES, 1.0 + k)))
+        noise = {
+            name: torch.tensor(0.5 * random.normal(size=shape)).float()
+            for name, shape in SHAPES.items()
+        }
+        update = {
+            name: odd.get(f"c{k}", 1.0) * (value + noise[name]) for name, value in common.items()
+        }
+        result.append(
+            Reply(k, update, classes=k + 1, samples=10, step_lengths=dict.fromkeys(SHAPES, 1.0 + k))
+        )
     return result
 
 
@@ -67,7 +79,9 @@ def merged(name, many, **settings):
 
 def weighted(many, factors=None):
     factors = factors or [1.0] * len(many)
-    weights = np.array([reply.classes * bool(f) for reply, f in zip(many, factors, strict=True)], dtype=float)
+    weights = np.array(
+        [reply.classes * bool(f) for reply, f in zip(many, factors, strict=True)], dtype=float
+    )
     return (weights / weights.sum() * np.array(factors)) @ matrix(many)
 
 
@@ -75,7 +89,9 @@ def close(one, other):
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("strategy", ["fedavg", "fedavg-decay", "fedprox", "fednova", "scaffold", "moon", "fedgloss"])
+@pytest.mark.parametrize(
+    "strategy", ["fedavg", "fedavg-decay", "fedprox", "fednova", "scaffold", "moon", "fedgloss"]
+)
 @pytest.mark.parametrize(("name", "settings"), [
     ("none", {}), ("norm-clip", {"bound": 1e9}), ("clip-noise", {"bound": 1e9, "deviation": 0}),
     ("multi-krum", {"malicious": 0}),
@@ -87,7 +103,10 @@ def test_a_rule_that_leaves_everything_is_the_strategy_bit_for_bit(strategy, nam
     pipeline = robust(name, inner, **settings)
     state, after = pipeline.merge(pipeline.init(params(), 9), params(), many, 2)
     assert same(after, plain)
-    assert same({n.removeprefix("strategy/"): v for n, v in state.items() if n.startswith("strategy/")}, plain_state)
+    assert same(
+        {n.removeprefix("strategy/"): v for n, v in state.items() if n.startswith("strategy/")},
+        plain_state,
+    )
     assert pipeline.notes(state)["defence"]["kept"] == [1.0] * 7
 
 
@@ -110,7 +129,9 @@ def test_noise_is_that_of_the_round_and_of_the_setting():
     item, again, other = (strategy.merge({}, params(), many, round)[1] for round in (0, 0, 1))
     assert same(item, again)
     assert not torch.equal(item["a.weight"], other["a.weight"])
-    noisy = add_noise({"w": torch.zeros(20000), "bn.running_var": torch.ones(3)}, 0.5, np.random.default_rng(0))
+    noisy = add_noise(
+        {"w": torch.zeros(20000), "bn.running_var": torch.ones(3)}, 0.5, np.random.default_rng(0)
+    )
     assert float(noisy["w"].std()) == pytest.approx(0.5, rel=0.03)
     assert torch.equal(noisy["bn.running_var"], torch.ones(3))  # a variance may not turn negative
 
@@ -121,7 +142,9 @@ def test_noise_is_that_of_the_round_and_of_the_setting():
     ("trimmed-mean", {"malicious": 2}, replies(7, c1=-50.0, c4=1e6), lambda x: np.sort(x, axis=0)[2:5].mean(0)),
     ("trimmed-mean", {"malicious": 0}, replies(7), lambda x: x.mean(0)),
 ])  # fmt: skip
-def test_every_coordinate_is_its_median_or_its_mean_without_the_ends(name, settings, many, reference):
+def test_every_coordinate_is_its_median_or_its_mean_without_the_ends(
+    name, settings, many, reference
+):
     change, notes = merged(name, many, **settings)
     close(change, reference(matrix(many)))
     assert "weights" not in notes
@@ -131,7 +154,7 @@ def test_coordinates_are_taken_in_blocks(monkeypatch):
     many = replies(6)
     for name, size in (("median", "_SORTED"), ("krum", "_MULTIPLIED")):
         whole, notes = merged(name, many)
-        monkeypatch.setattr(f"fedunseen.defences.rules.{size}", 13)
+        monkeypatch.setattr(f"fedunseen.safety.defences.rules.{size}", 13)
         change, again = merged(name, many)
         close(change, whole)
         assert again.get("judged") == pytest.approx(notes.get("judged"))
@@ -141,7 +164,10 @@ def test_steps_go_backwards_where_too_few_signs_agree():
     many = replies(6, c0=-3.0)
     mean, agree = weighted(many), np.abs(np.sign(matrix(many)).sum(0))
     for threshold in (1, 4, 6):
-        close(merged("robust-learning-rate", many, threshold=threshold)[0], np.where(agree >= threshold, mean, -mean))
+        close(
+            merged("robust-learning-rate", many, threshold=threshold)[0],
+            np.where(agree >= threshold, mean, -mean),
+        )
 
 
 def krum_by_definition(x, left, f):
@@ -159,7 +185,9 @@ def test_krum_by_definition(count, f):
     change, notes = merged("krum", many, malicious=f)
     close(change, x[best])
     assert notes["judged"] == pytest.approx(scores, rel=1e-5)
-    assert notes["dropped"] == {str(i): "it is too far from the others" for i in range(count) if i != best}
+    assert notes["dropped"] == {
+        str(i): "it is too far from the others" for i in range(count) if i != best
+    }
     assert notes["weights"] == [float(i == best) for i in range(count)]
     for kept, settings in ((ranked[: count - f], {}), (ranked[:2], {"merged": 2})):
         expected = weighted(many, [i in kept for i in range(count)])
@@ -189,7 +217,10 @@ def test_flame_leaves_out_another_direction_clips_and_adds_noise():
     common, random = params(5), np.random.default_rng(0)
     many = []
     for k in range(7):
-        update = {n: 3 * v + torch.tensor(random.normal(scale=0.3, size=v.shape)).float() for n, v in common.items()}
+        update = {
+            n: 3 * v + torch.tensor(random.normal(scale=0.3, size=v.shape)).float()
+            for n, v in common.items()
+        }
         many.append(Reply(k, update if k != 2 else {n: -8 * v for n, v in common.items()}, 1, 1))
     start = {n: torch.zeros_like(v) for n, v in common.items()}
     _, after, notes = round_of(robust("flame", noise=0.0), many, start)
@@ -213,7 +244,11 @@ def test_what_is_not_finite_or_enormous_does_no_harm(name, bad):
     if name != "none" or not np.isfinite(bad):
         assert np.isfinite(change).all()
     if not np.isfinite(bad):
-        assert (notes["dropped"]["4"], notes["norms"][4], notes["kept"][4]) == ("it is not finite", None, 0.0)
+        assert (notes["dropped"]["4"], notes["norms"][4], notes["kept"][4]) == (
+            "it is not finite",
+            None,
+            0.0,
+        )
         assert notes.get("weights", [0.0] * 5)[4] in (0.0, None)
         close(change, merged(name, many[:4] + many[5:])[0])
 
@@ -222,22 +257,31 @@ def test_as_many_malicious_clients_are_tolerated_as_those_left_allow():
     many = replies(9, c3=np.inf)
     others = many[:3] + many[4:]
     for f, left in ((1, 1), (2, 2), (3, 2)):  # 2 f + 3 of eight
-        judged, alone = (merged("krum", r, malicious=m)[1]["judged"] for r, m in ((many, f), (others, left)))
+        judged, alone = (
+            merged("krum", r, malicious=m)[1]["judged"] for r, m in ((many, f), (others, left))
+        )
         assert judged[4:] == alone[3:]
     assert rule("krum", malicious=3).among(2) is None
 
 
 def test_running_statistics_are_never_turned_round():
     start = {"w": torch.zeros(2), "bn.running_var": torch.ones(2)}
-    updates = {"w": [[1.0, 1.0], [1.0, 1.0], [-1.0, -1.0]], "bn.running_var": [[4.0, 4.0], [4.0, -4.0], [-2.0, 0.0]]}
-    many = [Reply(k, {name: torch.tensor(rows[k]) for name, rows in updates.items()}, 1, 1) for k in range(3)]
+    updates = {
+        "w": [[1.0, 1.0], [1.0, 1.0], [-1.0, -1.0]],
+        "bn.running_var": [[4.0, 4.0], [4.0, -4.0], [-2.0, 0.0]],
+    }
+    many = [
+        Reply(k, {name: torch.tensor(rows[k]) for name, rows in updates.items()}, 1, 1)
+        for k in range(3)
+    ]
     _, after, _ = round_of(robust("robust-learning-rate", threshold=3), many, start)
     assert after["w"].tolist() == pytest.approx([-1 / 3, -1 / 3])
     assert after["bn.running_var"].tolist() == pytest.approx([3.0, 1.0])  # the plain mean
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "bad"), [("krum", {"malicious": 1}, 3), ("robust-learning-rate", {"threshold": 4}, 2)]
+    ("name", "settings", "bad"),
+    [("krum", {"malicious": 1}, 3), ("robust-learning-rate", {"threshold": 4}, 2)],
 )
 def test_where_too_few_are_left_the_old_model_stays_and_the_round_says_so(name, settings, bad):
     many = replies(5, **{f"c{k}": np.nan for k in range(bad)})
@@ -247,7 +291,10 @@ def test_where_too_few_are_left_the_old_model_stays_and_the_round_says_so(name, 
     assert state["strategy/x"].tolist() == [1.0]
     reasons = ["it is not finite"] * bad + ["too few replies are left for the rule"] * (5 - bad)
     notes = strategy.notes(state)["defence"]
-    assert (notes["merged"], notes["dropped"]) == (False, {str(k): reason for k, reason in enumerate(reasons)})
+    assert (notes["merged"], notes["dropped"]) == (
+        False,
+        {str(k): reason for k, reason in enumerate(reasons)},
+    )
     state, after = strategy.merge(state, params(), [], 1)  # all replies lost on the way
     assert strategy.notes(state)["defence"]["clients"] == []
     assert same(after, params())
@@ -260,25 +307,77 @@ def test_control_variates_see_what_is_merged_not_what_came():
     state, after, _ = round_of(robust("median", kind(kind.Settings(weights="uniform"))), many)
     middle = np.median(matrix(many), axis=0)
     close(flat(after) - flat(params()), middle)
-    c = flat({n.removeprefix("strategy/c/"): v for n, v in state.items() if n.startswith("strategy/c/")})
+    c = flat(
+        {n.removeprefix("strategy/c/"): v for n, v in state.items() if n.startswith("strategy/c/")}
+    )
     close(c, -middle * np.mean([1 / (1.0 + k) for k in range(9)]))
 
 
 @pytest.mark.parametrize(
     ("name", "settings", "clients", "why", "remedy"),
     [
-        ("krum", {"malicious": 4}, 10, "malicious = 4 needs 2 * 4 + 3 = 11", "set defence.malicious to 3 at most"),
-        ("bulyan", {"malicious": 2}, 10, "malicious = 2 needs 4 * 2 + 3 = 11", "set defence.malicious to 1 at most"),
-        ("trimmed-mean", {"malicious": 5}, 10, "5 needs 2 * 5 + 1 = 11", "set defence.malicious to 4 at most"),
-        ("multi-krum", {"malicious": 1}, 3, "1 needs 2 * 1 + 3 = 5 clients", "choose another defence, or let more"),
-        ("multi-krum", {"malicious": 1, "merged": 8}, 7, "merged = 8 is more than the 7 clients", "lower it to 6 or"),
-        ("multi-krum", {"malicious": 2, "merged": 6}, 7, "the defence.malicious = 2 that are", "lower it to 5 or less"),
+        (
+            "krum",
+            {"malicious": 4},
+            10,
+            "malicious = 4 needs 2 * 4 + 3 = 11",
+            "set defence.malicious to 3 at most",
+        ),
+        (
+            "bulyan",
+            {"malicious": 2},
+            10,
+            "malicious = 2 needs 4 * 2 + 3 = 11",
+            "set defence.malicious to 1 at most",
+        ),
+        (
+            "trimmed-mean",
+            {"malicious": 5},
+            10,
+            "5 needs 2 * 5 + 1 = 11",
+            "set defence.malicious to 4 at most",
+        ),
+        (
+            "multi-krum",
+            {"malicious": 1},
+            3,
+            "1 needs 2 * 1 + 3 = 5 clients",
+            "choose another defence, or let more",
+        ),
+        (
+            "multi-krum",
+            {"malicious": 1, "merged": 8},
+            7,
+            "merged = 8 is more than the 7 clients",
+            "lower it to 6 or",
+        ),
+        (
+            "multi-krum",
+            {"malicious": 2, "merged": 6},
+            7,
+            "the defence.malicious = 2 that are",
+            "lower it to 5 or less",
+        ),
         ("krum", {"malicious": 0}, 2, "'krum' needs 3 clients a round", "choose another defence"),
-        ("flame", {}, 1, "'flame' needs 2 clients a round, but round 6 has 1", "choose another defence"),
-        ("robust-learning-rate", {"threshold": 8}, 5, "threshold = 8 can never be reached by the 5", "set it to 5"),
+        (
+            "flame",
+            {},
+            1,
+            "'flame' needs 2 clients a round, but round 6 has 1",
+            "choose another defence",
+        ),
+        (
+            "robust-learning-rate",
+            {"threshold": 8},
+            5,
+            "threshold = 8 can never be reached by the 5",
+            "set it to 5",
+        ),
     ],
 )
-def test_more_malicious_clients_than_a_rule_tolerates_are_refused(name, settings, clients, why, remedy):
+def test_more_malicious_clients_than_a_rule_tolerates_are_refused(
+    name, settings, clients, why, remedy
+):
     with pytest.raises(ExperimentError, match=f"{re.escape(why)}.*: {re.escape(remedy)}"):
         rule(name, **settings).check(clients, 5)
 

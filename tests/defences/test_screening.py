@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedunseen.attacks.base import POISONED
-from fedunseen.core.phases import weighted_mean
-from fedunseen.defences.screening import COUNTS, THRESHOLD, Magnitude
+from fedunseen.core.phases import POISONED, weighted_mean
+from fedunseen.safety.defences.screening import COUNTS, THRESHOLD, Magnitude
 
 
 def features(params, inputs):
@@ -15,7 +14,9 @@ def features(params, inputs):
 
 def loss(params, batch, context):
     """Give a loss that depends on features and on which samples are there."""
-    value = weighted_mean((features(params, batch["inputs"]).sum(-1) - batch["labels"]).square(), batch["weights"])
+    value = weighted_mean(
+        (features(params, batch["inputs"]).sum(-1) - batch["labels"]).square(), batch["weights"]
+    )
     return value, {"loss": value}
 
 
@@ -33,7 +34,9 @@ def test_samples_of_weak_features_are_dropped_by_definition_and_poisoned_ones_ar
     value, terms = fmd.screened(loss)(PARAMS, BATCH, fmd.context(1.0, PARAMS))
     kept = [b for b in range(4) if features(PARAMS, BATCH["inputs"])[b].sum() >= 1.0]
     assert kept == [0, 2]
-    torch.testing.assert_close(value, loss(PARAMS, {name: tensor[kept] for name, tensor in BATCH.items()}, {})[0])
+    torch.testing.assert_close(
+        value, loss(PARAMS, {name: tensor[kept] for name, tensor in BATCH.items()}, {})[0]
+    )
     assert [float(terms[f"screening/{name}"]) for name in COUNTS] == [4, 2, 0, 0]
     seen = BATCH | {POISONED: torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0])}
     _, terms = fmd.screened(loss)(PARAMS, seen, fmd.context(1.0, PARAMS))
@@ -51,7 +54,9 @@ def test_judging_is_not_differentiated():
     params = {"w": torch.tensor([1.0, 1.0], requires_grad=True)}
     value, _ = fmd.screened(loss)(params, BATCH, fmd.context(-1.0, PARAMS))
     plain, _ = loss(params, BATCH, {})
-    torch.testing.assert_close(torch.autograd.grad(value, params["w"]), torch.autograd.grad(plain, params["w"]))
+    torch.testing.assert_close(
+        torch.autograd.grad(value, params["w"]), torch.autograd.grad(plain, params["w"])
+    )
 
 
 def test_batched_clients_are_screened_as_each_alone():
@@ -71,7 +76,9 @@ def test_batched_clients_are_screened_as_each_alone():
         own = {name: value[k] for name, value in batches.items()}
         item, result = of(params, own, {THRESHOLD: context[THRESHOLD][k]})
         torch.testing.assert_close(values[k], item)
-        assert all(float(terms[name][k]) == float(result[name]) for name in result if name != "loss")
+        assert all(
+            float(terms[name][k]) == float(result[name]) for name in result if name != "loss"
+        )
 
 
 @pytest.mark.parametrize("percentile", [0, 5, 50])
@@ -79,4 +86,9 @@ def test_m_is_a_percentile_or_what_is_given(percentile):
     gamma = np.random.default_rng(0).normal(size=200)
     m = Magnitude(Magnitude.Settings(percentile=percentile), features).threshold(gamma)
     assert (gamma < m).mean() == pytest.approx(percentile / 100, abs=0.006)
-    assert Magnitude(Magnitude.Settings(threshold=0.7, percentile=percentile), features).threshold(gamma) == 0.7
+    assert (
+        Magnitude(Magnitude.Settings(threshold=0.7, percentile=percentile), features).threshold(
+            gamma
+        )
+        == 0.7
+    )

@@ -19,11 +19,16 @@ def resnet_folder(tmp_path_factory):
     torch.manual_seed(0)
     sizes = {"embedding_size": 8, "hidden_sizes": [8, 12, 16], "depths": [1, 2, 1]}
     model = ResNetForImageClassification(ResNetConfig(**sizes, layer_type="basic", num_labels=5))
-    for name, buffer in model.named_buffers():  # statistics as training leaves them, not zeros and ones
+    for (
+        name,
+        buffer,
+    ) in model.named_buffers():  # statistics as training leaves them, not zeros and ones
         if name.endswith(("running_mean", "running_var")):
             buffer.copy_(torch.rand(buffer.shape) + 0.5)
     for name, parameter in model.named_parameters():
-        if name.endswith("normalization.bias"):  # otherwise its features are all zero, and tests compare nothing
+        if name.endswith(
+            "normalization.bias"
+        ):  # otherwise its features are all zero, and tests compare nothing
             torch.nn.init.uniform_(parameter, 0.5, 1.0)
     folder = tmp_path_factory.mktemp("resnet")
     model.save_pretrained(folder)
@@ -32,11 +37,18 @@ def resnet_folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def vit_folder(tmp_path_factory):
-    """Save a small vision transformer of three layers, two heads and 4 x 4 patches, with a classifier."""
+    """Save a small vision transformer of three layers, two heads and 4 x 4 patches, with a
+    classifier.
+    """
     from transformers import ViTConfig, ViTForImageClassification
 
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 24}
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+        "intermediate_size": 24,
+    }
     config = ViTConfig(**sizes, image_size=32, patch_size=8, initializer_range=0.3)
     folder = tmp_path_factory.mktemp("vit")
     ViTForImageClassification(config).save_pretrained(folder)

@@ -20,7 +20,9 @@ def slowly(image, draws, steps):
         out = out[..., ::-1]
     if "shift" in steps:
         _, height, width = out.shape
-        up, left = (n // 8 - int(d * (2 * (n // 8) + 1)) for d, n in ((draws[1], height), (draws[2], width)))
+        up, left = (
+            n // 8 - int(d * (2 * (n // 8) + 1)) for d, n in ((draws[1], height), (draws[2], width))
+        )
         framed = np.pad(out, ((0, 0), (height, height), (width, width)))
         out = framed[:, height + up : 2 * height + up, width + left : 2 * width + left]
     return out
@@ -34,7 +36,9 @@ def test_every_image_is_changed_by_its_own_draws(steps, dtype):
     draws = torch.rand(40, DRAWS, generator=generator)
     changed = augment(images, draws, steps)
     assert changed.dtype == dtype
-    expected = np.stack([slowly(i.numpy(), d.tolist(), steps) for i, d in zip(images, draws, strict=True)])
+    expected = np.stack(
+        [slowly(i.numpy(), d.tolist(), steps) for i, d in zip(images, draws, strict=True)]
+    )
     assert (changed.numpy() == expected).all()
     assert not torch.equal(changed, images)
 
@@ -58,7 +62,10 @@ def test_clients_batched_and_one_at_a_time_see_the_same_changes():
         return type(made)(made.index, made.weight, {AUGMENT: draws})
 
     phases = (Phase("local", loss, SGD(0.1)),)
-    start, given = linear_layer("w", 192, 5, rng), (phases, images, torch.zeros(30, dtype=torch.int64), {}, lambda g: g)
+    start, given = (
+        linear_layer("w", 192, 5, rng),
+        (phases, images, torch.zeros(30, dtype=torch.int64), {}, lambda g: g),
+    )
     held = np.split(np.arange(30), [7, 18])
     tasks = [Task(start, own, {"": plan(k, len(own))}, {}, {}) for k, own in enumerate(held)]
     plain, trainer = Trainer(*given), Trainer(*given, augment=change)
@@ -80,8 +87,12 @@ def test_portions_have_threads_of_their_own_and_come_back_in_order(two_threads, 
         return part * 2
 
     for count in (12, 2):  # a few are shared out, too
-        np.testing.assert_array_equal(in_portions(images[:count], 3, encode, apart=True), images[:count] * 2)
+        np.testing.assert_array_equal(
+            in_portions(images[:count], 3, encode, apart=True), images[:count] * 2
+        )
     assert torch.get_num_threads() == 2
     who = set()
-    in_portions(images, 3, lambda part: who.add(threading.current_thread()) or part)  # may not be shared: one thread
+    in_portions(
+        images, 3, lambda part: who.add(threading.current_thread()) or part
+    )  # may not be shared: one thread
     assert who == {threading.main_thread()}

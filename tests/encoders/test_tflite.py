@@ -52,12 +52,18 @@ def test_features_are_those_that_others_computed(real_data, mobilenet, apples):
     """Those of the benchmark CIFAR100_MBV2, made elsewhere with a bicubic resize, in bytes."""
     import scipy.io
 
-    published = scipy.io.loadmat(real_data / "xlsa17" / "CIFAR100_MBV2" / "res101.mat")["features"].T[:20]
+    published = scipy.io.loadmat(real_data / "xlsa17" / "CIFAR100_MBV2" / "res101.mat")[
+        "features"
+    ].T[:20]
     published = published.astype(np.float32) * 0.01908
 
     def cosines(resize):
         own = encoder(mobilenet, apples, resize=resize).encode(apples[:20])
-        return (own * published).sum(1) / np.linalg.norm(own, axis=1) / np.linalg.norm(published, axis=1)
+        return (
+            (own * published).sum(1)
+            / np.linalg.norm(own, axis=1)
+            / np.linalg.norm(published, axis=1)
+        )
 
     bicubic = cosines("bicubic")
     assert bicubic.mean() > 0.98
@@ -65,7 +71,9 @@ def test_features_are_those_that_others_computed(real_data, mobilenet, apples):
 
 
 @pytest.mark.slow
-def test_threads_and_the_cache_change_nothing(mobilenet, apples, own_cache, two_threads, monkeypatch):
+def test_threads_and_the_cache_change_nothing(
+    mobilenet, apples, own_cache, two_threads, monkeypatch
+):
     monkeypatch.setattr(cache, "CHUNK", 8)
     alone = np.concatenate([encoder(mobilenet, apples).encode(apples[i : i + 1]) for i in range(4)])
     torch.set_num_threads(3)  # the fixture sets it back
@@ -90,14 +98,21 @@ def test_bad_models_are_named(tmp_path, monkeypatch):
     path.write_bytes(b"no model")
     assert message(path) == f"{path} is not a TFLite model, or a damaged one"
     monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
-    assert message(path, MissingDependencyError).startswith("the encoder 'tflite' needs ai-edge-litert: pip install")
+    assert message(path, MissingDependencyError).startswith(
+        "the encoder 'tflite' needs ai-edge-litert: pip install"
+    )
 
 
 def interpreter(shapes, operations, kind=np.uint8):
     """A model's graph as the library describes it."""
-    details = [{"index": i, "shape": np.array(shape), "dtype": np.int8} for i, shape in enumerate(shapes)]
+    details = [
+        {"index": i, "shape": np.array(shape), "dtype": np.int8} for i, shape in enumerate(shapes)
+    ]
     details[0]["dtype"] = kind
-    graph = [dict(zip(("op_name", "inputs", "outputs"), operation, strict=True)) for operation in operations]
+    graph = [
+        dict(zip(("op_name", "inputs", "outputs"), operation, strict=True))
+        for operation in operations
+    ]
     return SimpleNamespace(
         get_input_details=lambda: details[:1], get_tensor_details=lambda: details, _get_ops_details=lambda: graph,
     )  # fmt: skip
@@ -110,7 +125,12 @@ def test_the_last_pooling_is_found_by_the_graph(tmp_path):
         ("MUL", [1, 2], [3]), ("MEAN", [3], [4]), ("FULLY_CONNECTED", [4], [5]), ("DELEGATE", [0], [5]),
     ]  # fmt: skip
     assert _find_tensors(interpreter(shapes, operations), tmp_path) == (0, 3, 4)
-    with pytest.raises(DataError, match=r"pools no map to a vector: its features cannot be separated from the rest$"):
+    with pytest.raises(
+        DataError,
+        match=r"pools no map to a vector: its features cannot be separated from the rest$",
+    ):
         _find_tensors(interpreter(shapes, operations[:1] + operations[4:]), tmp_path)
-    with pytest.raises(DataError, match=r"takes float32 \(1, 8, 8, 3\), not the bytes of one image"):
+    with pytest.raises(
+        DataError, match=r"takes float32 \(1, 8, 8, 3\), not the bytes of one image"
+    ):
         _find_tensors(interpreter(shapes, operations, np.float32), tmp_path)

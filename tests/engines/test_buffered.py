@@ -1,4 +1,6 @@
-"""Buffered merging: against a slow simulation, in the limit that is a synchronous round, and after a kill."""
+"""Buffered merging: against a slow simulation, in the limit that is a synchronous round, and after
+a kill.
+"""
 
 import heapq
 
@@ -6,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-import links
+import small_runs
 from fedunseen import run
-from fedunseen.engines.local.buffered import Buffered, BufferedSettings, durations
+from fedunseen.federation.buffered import Buffered, BufferedSettings, durations
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.strategies import FedAvg, Reply
 from same import same
+from small_runs import KilledError, kill
 
 
 class Pulling:
@@ -30,7 +33,9 @@ class Pulling:
 
 def slowly(takes, buffer, staleness, merges):
     """Return the model and the time after each merge: a queue of events, and floats."""
-    queue = [(takes[k], k, 0, 0.0) for k in range(len(takes))]  # done at, who, began at merge, began with
+    queue = [
+        (takes[k], k, 0, 0.0) for k in range(len(takes))
+    ]  # done at, who, began at merge, began with
     heapq.heapify(queue)
     model, time, result = 0.0, 0.0, []
     for merge in range(merges):
@@ -70,21 +75,28 @@ def test_it_is_the_slow_simulation(buffer, staleness):
 
 def test_durations_are_of_the_seed_and_have_mean_one():
     counts = [1] * 40_000
-    for speeds in ("log-normal", "exponential"):
-        settings = BufferedSettings(speeds=speeds, spread=0.5)
-        one = durations(settings, counts, 0)
-        assert np.array_equal(one, durations(settings, counts, 0))
-        assert not np.array_equal(one, durations(settings, counts, 1))
-        assert one.mean() == pytest.approx(1, abs=0.03)
+    settings = BufferedSettings(spread=0.5)
+    one = durations(settings, counts, 0)
+    assert np.array_equal(one, durations(settings, counts, 0))
+    assert not np.array_equal(one, durations(settings, counts, 1))
+    assert one.mean() == pytest.approx(1, abs=0.03)
 
 
 def experiment(**more):
-    few = {"partition__clients": 4, "strategy__rounds": 6, "method__kl": 0.0, "evaluation__clients": False}
-    return links.experiment(**few, **more)
+    few = {
+        "partition__clients": 4,
+        "strategy__rounds": 6,
+        "method__kl": 0.0,
+        "evaluation__clients": False,
+    }
+    return small_runs.experiment(**few, **more)
 
 
 def test_with_equal_clients_and_a_buffer_for_all_it_is_a_synchronous_round(tmp_path):
-    late = run(experiment(engine__name="buffered", engine__buffer=4, engine__speeds="equal"), tmp_path / "late")
+    late = run(
+        experiment(engine__name="buffered", engine__buffer=4, engine__spread=0),
+        tmp_path / "late",
+    )
     here = run(experiment(engine__mode="one-at-a-time"), tmp_path / "here")
     assert same(late, here)
     clocks = [line["clock"] for line in late.metrics]
@@ -103,10 +115,10 @@ def test_a_kill_shows_nothing(strategy, tmp_path, monkeypatch):
     def save(self, checkpoint):
         saved(self, checkpoint)
         if checkpoint.round == 3:
-            links.kill()
+            kill()
 
     monkeypatch.setattr(RunDirectory, "save_checkpoint", save)
-    with pytest.raises(links.KilledError):
+    with pytest.raises(KilledError):
         run(variant, tmp_path / "killed")
     monkeypatch.setattr(RunDirectory, "save_checkpoint", saved)
     resumed = run(variant, tmp_path / "killed", resume=True)

@@ -1,4 +1,6 @@
-"""The distributed engine over a link in this process: equal to the in-process engine, and unmoved by what arrives."""
+"""The distributed engine over a link in this process: equal to the in-process engine, and unmoved
+by what arrives.
+"""
 
 import logging
 import threading
@@ -8,13 +10,14 @@ import pytest
 import torch
 
 from fedunseen.core.errors import FedUnseenError, QuorumError
-from fedunseen.engines.remote import coordinator
-from fedunseen.engines.remote.coordinator import needed
-from fedunseen.engines.remote.link import complete
-from fedunseen.engines.remote.wire import failure, pack, unpack
+from fedunseen.deploy.remote import coordinator
+from fedunseen.deploy.remote.link import complete
+from fedunseen.deploy.remote.wire import failure, pack, unpack
 from fedunseen.experiment.running import run
-from links import Inline, KilledError, disturbed, elsewhere, experiment, kill
+from fedunseen.federation.engine import needed
+from links import Inline, disturbed, elsewhere
 from same import same, tensors
+from small_runs import KilledError, experiment, kill
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_coordinator")]
 
@@ -38,7 +41,9 @@ class Reversed(Inline):
 
 def apart(out, link=None, resume=False, **settings):
     """Run an experiment over a link."""
-    return elsewhere(experiment(engine__name="flower", engine__mode="simulation", **settings), out, link, resume)
+    return elsewhere(
+        experiment(engine__name="flower", engine__mode="simulation", **settings), out, link, resume
+    )
 
 
 def here(folder, **settings):
@@ -86,9 +91,13 @@ LOW_RANK = {
 def test_the_same_bits_as_in_process(settings, tmp_path):
     one, other = apart(tmp_path / "apart", **settings), here(tmp_path, **settings)
     assert same(one, other)
-    own = {"seconds", "client_seconds"} | ({"dropped", "bytes_up"} if "attack__name" in settings else set())
+    own = {"seconds", "client_seconds"} | (
+        {"dropped", "bytes_up"} if "attack__name" in settings else set()
+    )
     for line, twin in zip(one.metrics, other.metrics, strict=True):
-        assert {key: line[key] for key in line.keys() - own} == {key: twin[key] for key in twin.keys() - own}
+        assert {key: line[key] for key in line.keys() - own} == {
+            key: twin[key] for key in twin.keys() - own
+        }
 
 
 def test_replies_merge_in_client_order_whoever_answers_first(tmp_path):
@@ -109,7 +118,9 @@ def cut(content, tensors):
 
 def test_a_refused_reply_is_left_out_and_named(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "fedunseen.federation"):
-        done = apart(tmp_path / "run", Inline(3, lying(cut)))  # all are asked for, and all have answered
+        done = apart(
+            tmp_path / "run", Inline(3, lying(cut))
+        )  # all are asked for, and all have answered
     assert [line["participants"] for line in done.metrics] == [[0, 1, 2], [0, 2]]
     why = "'g.weight' of its update has the shape (20, 15), not (20, 16)"
     assert done.metrics[1]["dropped"] == {"1": why}
@@ -126,13 +137,17 @@ def test_a_short_form_that_stands_for_no_update_is_refused_and_named(tmp_path, c
         sizes.append(len(answer))
         return lying(negate)(name, header, answer)
 
-    done = apart(tmp_path / "run", Inline(3, measure), compression__name="8-bit", method__hidden=[200])
+    done = apart(
+        tmp_path / "run", Inline(3, measure), compression__name="8-bit", method__hidden=[200]
+    )
     why = "'g.weight' of its update cannot be read: its scale is below zero"
     assert done.metrics[1]["dropped"] == {"1": why}
     sent = done.metrics[0]["bytes_up"] / 3
     plain = sum(value.numel() * 4 for value in tensors(tmp_path / "run").values())
     assert sent < 0.26 * plain  # the update
-    state = plain + 3000  # a worker process sends the state along: what is left, one number for each of the update's
+    state = (
+        plain + 3000
+    )  # a worker process sends the state along: what is left, one number for each of the update's
     assert max(sizes) < sent + state
 
 
@@ -147,13 +162,14 @@ def test_divergence_ends_a_simulation_as_it_does_in_process(tmp_path):
 
 
 def test_who_could_not_answer_is_asked_again_and_the_patience_may_change(tmp_path):
-    full = failure("OSError: No space left on device")
+    full = failure("refused-storage", "OSError: No space left on device")
     link = Inline(3, lambda name, header, answer: full if name == "0" else answer)
     with pytest.raises(QuorumError) as stopped:
         apart(tmp_path / "run", link, engine__patience=0.1)
     assert str(stopped.value) == (
-        "round 1 has 2 of the 3 replies that it needs: 0 could not take part (OSError: No space left on device): fix "
-        "that, or change engine.quorum, engine.timeout or engine.patience, and continue with --resume"
+        "round 1 has 2 of the 3 replies that it needs: 0 could not take part (OSError: No space "
+        "left on device): fix that, or change engine.quorum, engine.timeout or engine.patience, "
+        "and continue with --resume"
     )
     assert len(link.asked) == 3 + coordinator._ATTEMPTS - 1
     done = apart(tmp_path / "run", link, resume=True, engine__quorum=2)
@@ -200,7 +216,9 @@ def test_patience_comes_to_an_end(tmp_path):
 
 
 class Slow(Inline):
-    """Client 2 answers its first question when the third merge asks others, where client 1 is never done."""
+    """Client 2 answers its first question when the third merge asks others, where client 1 is never
+    done.
+    """
 
     def __init__(self):
         super().__init__(3)
@@ -208,7 +226,9 @@ class Slow(Inline):
 
     def ask(self, name, message):
         future = Future()
-        threading.Thread(target=lambda: complete(future, self.work(name, message)), daemon=True).start()
+        threading.Thread(
+            target=lambda: complete(future, self.work(name, message)), daemon=True
+        ).start()
         return future
 
     def work(self, name, message):
@@ -228,7 +248,12 @@ class Slow(Inline):
 
 def test_late_replies_count_by_their_age(tmp_path):
     link = Slow()
-    buffered = {"engine__buffer": 2, "engine__staleness": 1.0, "strategy__rounds": 3, "strategy__weights": "uniform"}
+    buffered = {
+        "engine__buffer": 2,
+        "engine__staleness": 1.0,
+        "strategy__rounds": 3,
+        "strategy__weights": "uniform",
+    }
     done = apart(tmp_path / "run", link, **buffered)
     link.over.set()
     assert [line["participants"] for line in done.metrics] == [[0, 1], [0, 1], [0, 2]]
@@ -253,7 +278,9 @@ def test_a_buffer_for_all_is_a_synchronous_round(strategy, tmp_path):
 
 def test_a_buffer_that_nobody_fills_pauses_the_run(tmp_path):
     link = Inline(3, lambda name, header, answer: None if name == "0" else answer)
-    with pytest.raises(QuorumError, match="round 1 has 2 of the 3 replies that it needs: 0 did not answer"):
+    with pytest.raises(
+        QuorumError, match="round 1 has 2 of the 3 replies that it needs: 0 did not answer"
+    ):
         apart(tmp_path / "run", link, engine__buffer=3, engine__patience=2.0)
     assert len(link.asked) == 2 + coordinator._ATTEMPTS
     done = apart(tmp_path / "run", Inline(3, lying(cut)), resume=True, engine__buffer=3)
@@ -261,6 +288,8 @@ def test_a_buffer_that_nobody_fills_pauses_the_run(tmp_path):
     assert "'g.weight' of its update has the shape" in done.metrics[1]["dropped"]["1"]
 
 
-@pytest.mark.parametrize(("quorum", "clients", "need"), [(1, 3, 1), (5, 3, 3), (0.34, 3, 2), (1.0, 7, 7), (0.1, 10, 1)])
+@pytest.mark.parametrize(
+    ("quorum", "clients", "need"), [(1, 3, 1), (5, 3, 3), (0.34, 3, 2), (1.0, 7, 7), (0.1, 10, 1)]
+)
 def test_quorum(quorum, clients, need):
     assert needed(quorum, clients) == need

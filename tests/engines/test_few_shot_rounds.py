@@ -1,4 +1,6 @@
-"""Whole rounds of few-shot methods: batched against one at a time, the peer model against its definition."""
+"""Whole rounds of few-shot methods: batched against one at a time, the peer model against its
+definition.
+"""
 
 import numpy as np
 import pytest
@@ -9,8 +11,8 @@ from fedunseen.core.registry import find
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.encoders.conv import Conv4Settings, ConvBackbone
-from fedunseen.engines.local.in_process import InProcess
-from fedunseen.engines.local.worker import Execution, Work, Worker
+from fedunseen.federation.in_process import InProcess
+from fedunseen.federation.worker import Execution, Work, Worker
 from fedunseen.methods import METHODS
 from fedunseen.strategies import Pipeline
 from fedunseen.strategies.peers import Peers
@@ -19,26 +21,45 @@ from same import same
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 WIDTH = 6
 CLASSES = [(0, 1, 2), (1, 2), (0, 3, 4, 5)]  # who holds which
-EPISODE = {"ways": 2, "shots": 1, "queries": 3, "tasks": 2, "episodes": 4, "hidden": (5,), "lr": 0.01}
+EPISODE = {
+    "ways": 2,
+    "shots": 1,
+    "queries": 3,
+    "tasks": 2,
+    "episodes": 4,
+    "hidden": (5,),
+    "lr": 0.01,
+}
 
 
-def engine(method="maml", settings=None, strategy="fedavg", options=None, mode="one-at-a-time", norm=None):
+def engine(
+    method="maml", settings=None, strategy="fedavg", options=None, mode="one-at-a-time", norm=None
+):
     """Return an engine of three clients, and the first parameters, in double precision."""
     rng = np.random.default_rng(2)
     kind, plan = find("method", method), find("strategy", strategy)
     space = ClassSpace(tuple("abcdefg"), np.zeros((7, 0)), (), range(6), [], [6])
     backbone = Backbone((WIDTH,))
     if norm or method == "maml-mi-adv":  # the only one that has nothing to do on frozen features
-        backbone = ConvBackbone(Conv4Settings(widths=(8,), norm=norm or "group"), (1, 2, 3), "vectors")
-    made = kind(kind.Settings(**(EPISODE | (settings or {}))), space, torch.zeros(7, 0), backbone)
+        backbone = ConvBackbone(
+            Conv4Settings(widths=(8,), norm=norm or "group"), (1, 2, 3), "vectors"
+        )
+    given = EPISODE | (settings or {})
+    batch_tasks = given.pop("batch_tasks", "auto")
+    made = kind(kind.Settings(**given), space, torch.zeros(7, 0), backbone)
+    made.batch_tasks = batch_tasks
     labels = np.array([c for held in CLASSES for c in held for _ in range(5)])
-    inputs = torch.from_numpy(rng.normal(size=(7, WIDTH))[labels] + 0.5 * rng.normal(size=(len(labels), WIDTH)))
+    inputs = torch.from_numpy(
+        rng.normal(size=(7, WIDTH))[labels] + 0.5 * rng.normal(size=(len(labels), WIDTH))
+    )
     chosen = plan(plan.Settings(**({"weights": "uniform", "local_epochs": 1} | (options or {}))))
     if made.compares:
         chosen = Pipeline(chosen, [Peers(made.settings.exclusive, made.settings.mi_from)])
     samples = np.split(np.arange(len(labels)), 5 * np.cumsum([len(held) for held in CLASSES])[:-1])
     worker = Worker(made, chosen, inputs, torch.from_numpy(labels), samples, 3, Execution(mode))
-    return InProcess(chosen, worker), {n: v.double() for n, v in made.init(np.random.default_rng(7)).items()}
+    return InProcess(chosen, worker), {
+        n: v.double() for n, v in made.init(np.random.default_rng(7)).items()
+    }
 
 
 def instruction_for(made, state, params, own, round):
@@ -68,10 +89,13 @@ VARIANTS = [  # settings that between them use all that our few-shot methods hav
     ("maml-mi", {"inner_steps": 2}),
     ("maml-mi", {"exclusive": True, "batch_tasks": "loop", "mi_from": 2}),
     ("maml-mi-adv", {"inner_steps": 2}),
-    ("maml-mi-adv", {"mi_in_stages": False, "adapt": "head"}),
+    ("maml-mi-adv", {"adapt": "head"}),
     ("protonet", {}),
 ]
-OTHERS = sorted({name for name in METHODS if find("method", name).task == "few-shot"} - {name for name, _ in VARIANTS})
+OTHERS = sorted(
+    {name for name in METHODS if find("method", name).task == "few-shot"}
+    - {name for name, _ in VARIANTS}
+)
 
 
 @pytest.mark.parametrize(("method", "settings"), [*VARIANTS, *((name, {}) for name in OTHERS)])
@@ -80,7 +104,10 @@ def test_batched_clients_train_as_they_do_one_at_a_time(method, settings, strate
     _, alone, _, results = rounds(*engine(method, settings, strategy))
     _, batched, _, others = rounds(*engine(method, settings, strategy, mode="batched"))
     torch.testing.assert_close(batched, alone, rtol=1e-7, atol=1e-9)
-    terms, twins = ([[set(reply.terms) for reply in one.replies] for one in several] for several in (results, others))
+    terms, twins = (
+        [[set(reply.terms) for reply in one.replies] for one in several]
+        for several in (results, others)
+    )
     assert terms == twins
 
 
@@ -97,7 +124,9 @@ def test_the_second_classifier_never_leaves_its_client_nor_outlives_a_round(mode
     made, first = engine("maml-mi-adv", mode=mode)
     _, params, states, results = rounds(made, first)
     assert params.keys() == first.keys()
-    assert all(reply.update.keys() == first.keys() for result in results for reply in result.replies)
+    assert all(
+        reply.update.keys() == first.keys() for result in results for reply in result.replies
+    )
     assert not any("second" in name for state in states.values() for name in state)
 
 
@@ -110,7 +139,9 @@ def test_the_second_classifier_is_drawn_anew_by_every_client_in_every_round_and_
     for name in (name for name in begun[0].params if name.startswith("second.")):
         assert len({tuple(task.params[name].flatten().tolist()) for task in begun}) == 6
     plans = begun[0].plans
-    assert np.array_equal(plans["stage-1"].index, plans[""].index)  # Algorithm 2 draws one batch of episodes
+    assert np.array_equal(
+        plans["stage-1"].index, plans[""].index
+    )  # Algorithm 2 draws one batch of episodes
 
 
 @pytest.mark.parametrize("mode", ["one-at-a-time", "batched"])
@@ -127,13 +158,18 @@ def test_before_its_first_round_mutual_information_has_no_part(exclusive, mode):
     naive = plain.round(2, plain.strategy.init(first, 3), params, {}, (0, 1, 2))
     torch.testing.assert_close(third.params, other.params, rtol=1e-9, atol=1e-12)
     assert any((third.params[name] - naive.params[name]).abs().max() > 1e-6 for name in expected)
-    lines = [{name: float(value) for name, value in r.replies[0].terms.items()} for r in (*results, third)]
+    lines = [
+        {name: float(value) for name, value in r.replies[0].terms.items()}
+        for r in (*results, third)
+    ]
     share = 0.2 * lines[2]["mi"] / sum(line["loss"] for line in lines)
     assert late.worker.method.share(lines) == pytest.approx(100 * share)
 
 
 def test_naive_weights_without_pulls_are_maml():
-    """gamma = eta = lambda = 0 and one classifier: what is left of each method is the one before it."""
+    """gamma = eta = lambda = 0 and one classifier: what is left of each method is the one before
+    it.
+    """
     expected, found = (rounds(*engine(*given))[1] for given in (["maml"], ["maml-mi", {"mi": 0.0}]))
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
@@ -167,7 +203,12 @@ def test_a_client_that_had_no_share_in_the_model_or_is_alone_compares_itself_wit
 
 
 def test_the_exclusive_peer_costs_two_numbers_a_client():
-    without, costs = (rounds(*engine("maml-mi", {"exclusive": exclusive}), 2)[3] for exclusive in (False, True))
+    without, costs = (
+        rounds(*engine("maml-mi", {"exclusive": exclusive}), 2)[3] for exclusive in (False, True)
+    )
     # before round 0 the weight is a float32, after a merge a float64; the round is a float32
-    assert [b.bytes_down - a.bytes_down for a, b in zip(without, costs, strict=True)] == [3 * (4 + 4), 3 * (4 + 8)]
+    assert [b.bytes_down - a.bytes_down for a, b in zip(without, costs, strict=True)] == [
+        3 * (4 + 4),
+        3 * (4 + 8),
+    ]
     assert [a.bytes_up for a in without] == [b.bytes_up for b in costs]

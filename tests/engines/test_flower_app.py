@@ -1,4 +1,6 @@
-"""The Flower app in a federation of Flower's own processes: TLS, authenticated nodes, signed apps, a simulation."""
+"""The Flower app in a federation of Flower's own processes: TLS, authenticated nodes, signed apps,
+a simulation.
+"""
 
 import base64
 import contextlib
@@ -17,12 +19,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from fedunseen.engines.remote.link import PartyGone
+from fedunseen.deploy.remote.link import PartyGone
+from fedunseen.experiment.deal import deal
 from fedunseen.experiment.running import run
-from fedunseen.tools.deal import deal
-from links import CLOSED, experiment
 from processes import Machine, command, descendants, environment, free_port, until
 from same import same
+from small_runs import CLOSED, experiment
 
 pytest.importorskip("flwr", reason="pip install 'fedunseen[flower]'")
 
@@ -30,7 +32,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flwr.app import ConfigRecord, RecordDict
 
-from fedunseen.engines.carriers.flower import app as module
+from fedunseen.deploy.flower import app as module
 
 pytestmark = [
     pytest.mark.slow,
@@ -38,7 +40,11 @@ pytestmark = [
 ]
 APP = Path(__file__).parents[2] / "deploy" / "flower"
 NAMES = ("north", "south", "west")
-WORDS = " ".join(f"{key}={str(value).lower()}" for key, value in CLOSED.items() if not key.startswith("partition"))
+WORDS = " ".join(
+    f"{key}={str(value).lower()}"
+    for key, value in CLOSED.items()
+    if not key.startswith("partition")
+)
 
 
 class Federation(Machine):
@@ -56,7 +62,11 @@ class Federation(Machine):
     def start(self, log, *line):
         with open(self.folder / f"{log}.log", "ab") as out:
             process = subprocess.Popen(
-                [str(word) for word in line], cwd=self.folder, env=self.environment, stdout=out, stderr=out
+                [str(word) for word in line],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=out,
+                stderr=out,
             )
         self.running.append(process)
         self.named[log] = process
@@ -78,19 +88,46 @@ class Federation(Machine):
 
     def connection(self, *lines):
         text = "\n".join(["[superlink]", 'default = "here"', "[superlink.here]", *lines])
-        (self.folder / "flwr" / "config.toml").write_text(f'{text}\naddress = "127.0.0.1:{self.port}"\n')
+        (self.folder / "flwr" / "config.toml").write_text(
+            f'{text}\naddress = "127.0.0.1:{self.port}"\n'
+        )
 
     def superlink(self, *more):
-        place = ("--host", "127.0.0.1", "--port", self.port, "--disable-runtime-dependency-installation")
+        place = (
+            "--host",
+            "127.0.0.1",
+            "--port",
+            self.port,
+            "--disable-runtime-dependency-installation",
+        )
         self.start("superlink", "flower-superlink", *place, *more)
-        self.until(lambda: "startup complete" in self.said("superlink.log"), self.named["superlink"])
+        self.until(
+            lambda: "startup complete" in self.said("superlink.log"), self.named["superlink"]
+        )
 
     def node(self, name, *more, **config):
-        settings = {"name": name, "data": f"data/{name}", "state": f"state-{name}", "out": f"model-{name}"}
+        settings = {
+            "name": name,
+            "data": f"data/{name}",
+            "state": f"state-{name}",
+            "out": f"model-{name}",
+        }
         settings |= {"credentials": f"kits/{name}", **config}
         text = " ".join(f'{key}="{value}"' for key, value in settings.items())
-        keys = ("--root-certificates", f"kits/{name}/ca.crt", "--auth-supernode-private-key", f"kits/{name}/node.key")
-        place = ("--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1", "--port", free_port())
+        keys = (
+            "--root-certificates",
+            f"kits/{name}/ca.crt",
+            "--auth-supernode-private-key",
+            f"kits/{name}/node.key",
+        )
+        place = (
+            "--superlink",
+            f"127.0.0.1:{self.port}",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            free_port(),
+        )
         self.start(name, "flower-supernode", *place, *keys, "--node-config", text, *more)
 
     def run(self, out, preset="digit-pairs-gaussian", settings="", app=APP):
@@ -103,7 +140,9 @@ class Federation(Machine):
         """Wait for the end of a run, and return its result."""
         self.ended(self.named[f"run-{out}"], self.named["superlink"])
         path = self.folder / out / "result.json"
-        assert path.exists(), "\n".join(map(self.said, (f"run-{out}.log", *(f"{name}.log" for name in NAMES))))
+        assert path.exists(), "\n".join(
+            map(self.said, (f"run-{out}.log", *(f"{name}.log" for name in NAMES)))
+        )
         return json.loads(path.read_bytes())
 
     def participants(self, out):
@@ -123,7 +162,10 @@ class Hub(http.server.BaseHTTPRequestHandler):
     app, signatures = b"", ()
 
     def do_POST(self):
-        body = {"fab_url": f"http://{self.headers['host']}/fab", "verifications": list(self.signatures)}
+        body = {
+            "fab_url": f"http://{self.headers['host']}/fab",
+            "verifications": list(self.signatures),
+        }
         self.reply(json.dumps(body).encode())
 
     def do_GET(self):
@@ -141,7 +183,9 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory):
-    """Three hospitals: data, credentials, experiments, and Flower's processes with TLS and authentication."""
+    """Three hospitals: data, credentials, experiments, and Flower's processes with TLS and
+    authentication.
+    """
     hub = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=hub.serve_forever, daemon=True).start()
     folder = tmp_path_factory.mktemp("flower")
@@ -164,7 +208,9 @@ def nodes(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory):
-    return run(experiment("digit-pairs-gaussian"), tmp_path_factory.mktemp("here") / "run").result["sums_sha256"]
+    return run(experiment("digit-pairs-gaussian"), tmp_path_factory.mktemp("here") / "run").result[
+        "sums_sha256"
+    ]
 
 
 @pytest.mark.parametrize("settings", ["", "privacy.aggregation=masked"], ids=["plain", "masked"])
@@ -178,7 +224,10 @@ def test_a_closed_form_ends_with_the_sums_of_one_process(settings, nodes, closed
 
 def test_a_new_job_continues_where_the_last_was_killed(nodes, tmp_path):
     settings = "strategy.rounds=4 strategy.name=scaffold method.hidden=[16]"
-    first, metrics = nodes.run("killed", "digit-pairs", settings), nodes.folder / "killed" / "metrics.jsonl"
+    first, metrics = (
+        nodes.run("killed", "digit-pairs", settings),
+        nodes.folder / "killed" / "metrics.jsonl",
+    )
     nodes.until(lambda: metrics.exists() and metrics.read_text(), first)
     for pid in descendants(nodes.named["superlink"].pid):
         if "flwr-serverapp" in Path(f"/proc/{pid}/cmdline").read_text():
@@ -202,7 +251,9 @@ def test_a_party_with_bad_data_is_left_to_the_quorum(nodes):
 
 
 def test_a_node_runs_an_app_only_if_someone_it_trusts_has_signed_it(nodes, tmp_path):
-    """As `flwr app publish` and `flwr app review` leave it at the hub; south takes part without asking."""
+    """As `flwr app publish` and `flwr app review` leave it at the hub; south takes part without
+    asking.
+    """
     key, moment = Ed25519PrivateKey.generate(), int(time.time())
     nodes.call("flwr", "build", "--app", APP)
     (bundle,) = nodes.folder.glob("*.fab")
@@ -217,7 +268,9 @@ def test_a_node_runs_an_app_only_if_someone_it_trusts_has_signed_it(nodes, tmp_p
     nodes.node("north", "--trusted-entities", trusted)
     for app, participants in ((APP, [1]), ("@fedunseen/fedunseen-flower==1.0.0", [0, 1])):
         quorum = len(participants)
-        nodes.run(f"signed-{quorum}", app=app, settings=f"engine.quorum={quorum} engine.patience=30")
+        nodes.run(
+            f"signed-{quorum}", app=app, settings=f"engine.quorum={quorum} engine.patience=30"
+        )
         assert nodes.participants(f"signed-{quorum}") == participants
     assert "could not be verified" in nodes.said("north.log")
 
@@ -238,8 +291,11 @@ class Grid:
     """Nodes that a test describes; answers come when the test says so."""
 
     def __init__(self, **nodes):
-        self.sent, self.replies = {}, []
-        self.nodes = {k: SimpleNamespace(node_id=k, name=name, last_activated_at="1") for name, k in nodes.items()}
+        self.sent, self.replies, self.lock = {}, [], threading.Lock()
+        self.nodes = {
+            k: SimpleNamespace(node_id=k, name=name, last_activated_at="1")
+            for name, k in nodes.items()
+        }
 
     def get_nodes(self):
         return list(self.nodes.values())
@@ -250,13 +306,19 @@ class Grid:
         return numbers
 
     def pull_messages(self, numbers):
-        replies = [reply for reply in self.replies if reply.metadata.reply_to_message_id in numbers]
-        self.replies = [reply for reply in self.replies if reply not in replies]
-        return replies
+        with self.lock:  # the test adds replies while the link's thread takes them
+            wanted = [m for m in self.replies if m.metadata.reply_to_message_id in numbers]
+            self.replies = [m for m in self.replies if m not in wanted]
+        return wanted
 
     def reply(self, number, content=None, error=None):
-        about = {"metadata.reply_to_message_id": number, "error.reason": error, "has_error.return_value": bool(error)}
-        self.replies.append(Mock(content=content, **about))
+        about = {
+            "metadata.reply_to_message_id": number,
+            "error.reason": error,
+            "has_error.return_value": bool(error),
+        }
+        with self.lock:
+            self.replies.append(Mock(content=content, **about))
 
 
 @pytest.fixture
@@ -277,6 +339,22 @@ def test_a_node_is_the_party_as_which_it_was_registered_or_says_that_it_is(app):
             grid.reply(number, RecordDict({"who": ConfigRecord({"name": name})}))
         until(lambda: set(link.present()) == {"north", "south"} and link.names[3] == "")
         assert len(grid.sent) == 2  # a node that took another's name is asked no more
+
+
+def test_a_registered_node_takes_the_place_of_one_that_only_says_its_name(app):
+    grid = Grid(unknown=1, other=2)
+    claims = RecordDict({"who": ConfigRecord({"name": "north"})})
+    with app.GridLink(grid, NAMES).carried() as link:
+        link.present()
+        grid.reply("message 0", claims)
+        until(lambda: set(link.present()) == {"north"})
+        grid.reply("message 1", claims)  # a second node that claims it
+        until(lambda: link.names[2] == "")
+        assert link.nodes["north"][0] == 1
+        grid.nodes[3] = SimpleNamespace(node_id=3, name="north", last_activated_at="1")
+        assert set(link.present()) == {"north"}
+        assert link.nodes["north"][0] == 3
+        assert link.names[1] == ""
 
 
 def test_an_answer_completes_its_message_and_an_error_or_a_new_process_ends_it(app):

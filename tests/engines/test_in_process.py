@@ -15,9 +15,9 @@ from fedunseen.core.registry import find
 from fedunseen.core.tensor_store import StoredTensors
 from fedunseen.core.trainer import LocalResult, Task
 from fedunseen.encoders.backbone import Backbone
-from fedunseen.engines.local import in_process
-from fedunseen.engines.local.in_process import InProcess
-from fedunseen.engines.local.worker import Execution, Worker
+from fedunseen.federation import in_process
+from fedunseen.federation.in_process import InProcess
+from fedunseen.federation.worker import Execution, Worker
 from fedunseen.methods import METHODS
 from fedunseen.strategies import STRATEGIES, Pipeline
 from fedunseen.strategies.selective import Selective, travelling
@@ -28,22 +28,44 @@ from same import same
 pytestmark = pytest.mark.usefixtures("one_thread")
 WIDTH, ATTRIBUTES = 12, 30
 MAP = (2, 2, 3)  # the same twelve numbers as a map of two channels
-# Who holds which classes, and how many samples of each: batches of 8, from less than one to five an epoch.
+# Who holds which classes, and how many samples of each: batches of 8, from less than one to five an
+# epoch.
 COUNTS = [({0: 3}), ({1: 9, 2: 8}), ({3: 20, 4: 15, 5: 5}), ({6: 8}), ({7: 1, 8: 12})]
 UNSEEN = [9, 10]
 VARIANTS = [  # settings that between them use all that our methods have
     ("fedzsl", {}),
-    ("fedzsl", {"hidden": (7,), "kl": 2.0, "consistency": 0.5, "sce_classes": "local", "kl_classes": "all"}),
+    (
+        "fedzsl",
+        {
+            "hidden": (7,),
+            "kl": 2.0,
+            "consistency": 0.5,
+            "sce_classes": "local",
+            "kl_classes": "all",
+        },
+    ),
     ("fedzsl", {"sce": 0, "kl": 0}),  # g has no gradient at all
     ("fedzsl", {"hidden": (7, 5), "kl_classes": "local", "consistency": 0, "momentum": 0}),
     ("classifier", {"hidden": (7,)}),
     ("distzsl", {}),
     ("distzsl", {"hidden": (7,), "bilateral": 0, "sce_classes": "all"}),
-    ("clswgan", {"lr": 1e-3, "hidden": 9, "critic_steps": 3, "softmax_epochs": 2}),
-    ("clswgan", {"lr": 1e-3, "hidden": 9, "output": "linear", "beta": 0, "noise": 4, "betas": (0.9, 0.999)}),
+    ("clswgan", {"lr": 1e-3, "hidden": 9, "critic_steps": 3}),
+    (
+        "clswgan",
+        {"lr": 1e-3, "hidden": 9, "output": "linear", "beta": 0, "noise": 4},
+    ),
     ("vaegan", {"lr": 1e-3, "hidden": 9, "output": "linear", "critic_steps": 2, "noise": 3}),
     ("free", {"lr": 1e-3, "hidden": 9, "output": "linear"}),
-    ("free", {"lr": 1e-3, "hidden": 9, "output": "linear", "contrast": "random", "passes": 1, "critic_steps": 2}),
+    (
+        "free",
+        {
+            "lr": 1e-3,
+            "hidden": 9,
+            "output": "linear",
+            "contrast": "random",
+            "critic_steps": 2,
+        },
+    ),
     ("svip", {"lr": 0.002}),  # its default: with more, rounding errors grow until the two ways part
 ]
 KINDS = {name: find("method", name) for name in METHODS}
@@ -60,10 +82,14 @@ def space():
 
 
 def data():
-    """Give inputs, labels and who holds which samples; a class's samples lie around a point of its own."""
+    """Give inputs, labels and who holds which samples; a class's samples lie around a point of its
+    own.
+    """
     rng = np.random.default_rng(1)
     labels = np.array([c for held in COUNTS for c, count in held.items() for _ in range(count)])
-    owner = np.array([k for k, held in enumerate(COUNTS) for count in held.values() for _ in range(count)])
+    owner = np.array(
+        [k for k, held in enumerate(COUNTS) for count in held.values() for _ in range(count)]
+    )
     order = rng.permutation(len(labels))
     labels, owner = labels[order], owner[order]
     inputs = rng.normal(size=(11, WIDTH))[labels] + 0.5 * rng.normal(size=(len(labels), WIDTH))
@@ -74,10 +100,19 @@ def data():
 class Federation:
     """A federation of five clients, made by hand."""
 
-    def __init__(self, method="classifier", settings=None, strategy="fedavg", options=None, pooled=False, **worker):
+    def __init__(
+        self,
+        method="classifier",
+        settings=None,
+        strategy="fedavg",
+        options=None,
+        pooled=False,
+        **worker,
+    ):
         kind, plan = KINDS[method], find("strategy", strategy)
         own = {} if not kind.trained else {"lr": 0.05, "batch_size": 8}
-        # Adam makes whole steps of gradients that are rounding errors: its two ways only agree in double precision.
+        # Adam makes whole steps of gradients that are rounding errors: its two ways only agree in
+        # double precision.
         self.dtype = torch.float64 if kind.generates else torch.float32
         semantics = torch.from_numpy(space().semantics).to(self.dtype)
         backbone = Backbone((WIDTH,) if kind.takes == "vectors" else MAP)
@@ -98,7 +133,9 @@ class Federation:
         if pooled:
             samples = [np.arange(len(labels))]
         self.clients = range(len(samples))
-        self.worker = Worker(self.method, self.strategy, inputs, labels, samples, 3, Execution(**worker))
+        self.worker = Worker(
+            self.method, self.strategy, inputs, labels, samples, 3, Execution(**worker)
+        )
         self.engine = InProcess(self.strategy, self.worker)
 
     def run(self, rounds=2, clients=None):
@@ -136,27 +173,28 @@ def test_clients_batched_and_one_at_a_time_learn_the_same(method, settings, memo
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_every_strategy_gives_the_same_batched_and_one_at_a_time(strategy):
-    options = {"mu": 0.5} if strategy == "fedprox" else {"rho": 0.3} if strategy == "fedgloss" else {}
+    options = (
+        {"mu": 0.5} if strategy == "fedprox" else {"rho": 0.3} if strategy == "fedgloss" else {}
+    )
     modes = ("one-at-a-time", "batched")
     assert_alike(*(Federation("fedzsl", {}, strategy, options, mode=mode).run() for mode in modes))
-
-
-def test_bf16_learns_nearly_the_same():
-    exact, start = Federation("fedzsl").run()[0], Federation("fedzsl").first
-    for mode in ("one-at-a-time", "batched"):
-        rough = Federation("fedzsl", mode=mode, bf16=True).run()[0]
-        for name, value in rough.items():
-            assert value.dtype == torch.float32
-            error = (value - exact[name]).norm() / (exact[name] - start[name]).norm()
-            assert 0 < error < 0.02
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
 @pytest.mark.parametrize(
     ("strategy", "down", "up"),
-    [("fedavg", 1, 1), ("fedprox", 1, 1), ("local", 0, 0), ("scaffold", 2, 1), ("moon", 1, 1), ("fednova", 1, 1)],
+    [
+        ("fedavg", 1, 1),
+        ("fedprox", 1, 1),
+        ("local", 0, 0),
+        ("scaffold", 2, 1),
+        ("moon", 1, 1),
+        ("fednova", 1, 1),
+    ],
 )
-def test_what_is_sent_is_counted_once_and_what_a_client_keeps_not_at_all(strategy, down, up, rounds):
+def test_what_is_sent_is_counted_once_and_what_a_client_keeps_not_at_all(
+    strategy, down, up, rounds
+):
     result, size = Federation(strategy=strategy).run(rounds)[2], 5 * 4 * (WIDTH * 11 + 11)
     assert (result.bytes_down, result.bytes_up) == (size * down, size * up)
 
@@ -166,7 +204,9 @@ def test_fedgloss_takes_running_statistics_from_the_batch_itself_alone():
     made, seen = kind(kind.Settings(dual=False)), []
 
     def gradient(params, step):
-        step.fixed["bn.running_mean"] += params["w"].sum()  # as a backbone in training would, in place
+        step.fixed["bn.running_mean"] += params[
+            "w"
+        ].sum()  # as a backbone in training would, in place
         seen.append(params["w"].clone())
         return {"w": torch.ones(3)}, {}
 
@@ -188,14 +228,18 @@ WITHOUT = [("fedprox", {"mu": 0.0}, 0), ("moon", {"mu": 0.0}, 0), ("fedgloss", F
 def test_without_what_they_add_they_are_fedavg(strategy, options, tolerance, mode):
     other = Federation("fedzsl", strategy=strategy, options=options, mode=mode).run(3)[0]
     fedavg = Federation("fedzsl", mode=mode).run(3)[0]
-    torch.testing.assert_close(other, fedavg, rtol=tolerance, atol=tolerance)  # a weight near 0 is a sum of larger ones
+    torch.testing.assert_close(
+        other, fedavg, rtol=tolerance, atol=tolerance
+    )  # a weight near 0 is a sum of larger ones
 
 
 def test_eszsl_is_solved_by_each_client_or_on_all_data():
     inputs, labels, samples = data()
     federation = Federation("eszsl", strategy="centralised", pooled=True)
     torch.testing.assert_close(federation.run(1)[0], federation.method.statistics(inputs, labels))
-    alone = {k: federation.method.statistics(inputs[own], labels[own]) for k, own in enumerate(samples)}
+    alone = {
+        k: federation.method.statistics(inputs[own], labels[own]) for k, own in enumerate(samples)
+    }
     torch.testing.assert_close(Federation("eszsl", strategy="local").run(1)[1], alone)
 
 
@@ -211,7 +255,8 @@ def test_sums_of_five_clients_are_those_of_one_place_and_one_round_is_enough(met
 
 
 class ByHand:
-    """Federated training of torch's linear classifier, a vector; subclasses write out one paper's algorithm each.
+    """Federated training of torch's linear classifier, a vector; subclasses write out one paper's
+    algorithm each.
 
     ``settings``: what the paper's symbols are; they become attributes.
     """
@@ -238,7 +283,9 @@ class ByHand:
         return torch.func.grad(self.loss)(w, rows)
 
     def train(self, client, round, start, gradient):
-        """Take two epochs from ``start`` with ``gradient(w, rows)``; return the model and the number of its steps."""
+        """Take two epochs from ``start`` with ``gradient(w, rows)``; return the model and the
+        number of its steps.
+        """
         w = start.clone()
         optimiser = torch.optim.SGD([w], lr=0.05, momentum=self.momentum, weight_decay=1e-5)
         rng, steps = stream(3, "batches ", round, client), 0
@@ -251,7 +298,9 @@ class ByHand:
         return w, steps
 
     def mean(self, ends):
-        return sum(self.shares[k] * end for k, end in ends.items()) / sum(self.shares[k] for k in ends)
+        return sum(self.shares[k] * end for k, end in ends.items()) / sum(
+            self.shares[k] for k in ends
+        )
 
     def run(self, rounds, clients=range(5)):
         w = self.start
@@ -261,7 +310,9 @@ class ByHand:
 
 
 class FedAvgByHand(ByHand):
-    """McMahan et al. 2017, with weights by classes; FedProx (Li et al. 2020) pulls towards what was sent."""
+    """McMahan et al. 2017, with weights by classes; FedProx (Li et al. 2020) pulls towards what was
+    sent.
+    """
 
     def round(self, round, sent, clients):
         def step(w, rows):
@@ -295,7 +346,9 @@ class ScaffoldByHand(ByHand):
         for k in clients:
             own = self.kept.get(k, 0.0)
             correction = self.c - own
-            end, steps = self.train(k, round, w, lambda w, rows, c=correction: self.gradient(w, rows) + c)
+            end, steps = self.train(
+                k, round, w, lambda w, rows, c=correction: self.gradient(w, rows) + c
+            )
             self.kept[k] = (w - end) / (steps * 0.05) - correction
             change = change + self.kept[k] - own
             ends.append(end)
@@ -304,18 +357,25 @@ class ScaffoldByHand(ByHand):
 
 
 class MoonByHand(ByHand):
-    """Li et al. 2021, Algorithm 1: cosine similarities, cross-entropy against label 0; z are the class outputs."""
+    """Li et al. 2021, Algorithm 1: cosine similarities, cross-entropy against label 0; z are the
+    class outputs.
+    """
 
     def contrast(self, w, rows, sent, previous):
         z, frozen = self.outputs(w, rows), [self.outputs(model, rows) for model in (sent, previous)]
-        logits = torch.stack([torch.cosine_similarity(z, other) for other in frozen], 1) / self.temperature
+        logits = (
+            torch.stack([torch.cosine_similarity(z, other) for other in frozen], 1)
+            / self.temperature
+        )
         return F.cross_entropy(logits, torch.zeros(len(rows), dtype=torch.int64))
 
     def round(self, round, sent, clients):
         def step(w, rows):
             if k not in self.kept:
                 return self.gradient(w, rows)
-            return self.gradient(w, rows) + self.mu * torch.func.grad(self.contrast)(w, rows, sent, self.kept[k])
+            return self.gradient(w, rows) + self.mu * torch.func.grad(self.contrast)(
+                w, rows, sent, self.kept[k]
+            )
 
         ends = {}
         for k in clients:
@@ -325,7 +385,9 @@ class MoonByHand(ByHand):
 
 
 class FedGloSSByHand(ByHand):
-    """Caldarola et al. 2025: SAM at the server with the last pseudo-gradient, SAM at the clients, dual variables."""
+    """Caldarola et al. 2025: SAM at the server with the last pseudo-gradient, SAM at the clients,
+    dual variables.
+    """
 
     g, sigma = None, 0.0
 
@@ -362,13 +424,19 @@ PAPERS = [
 
 @pytest.mark.parametrize("mode", ["one-at-a-time", "batched"])
 @pytest.mark.parametrize("clients", [None, [0, 2, 3]])
-@pytest.mark.parametrize(("name", "reference", "options", "settings"), PAPERS, ids=[paper[0] for paper in PAPERS])
+@pytest.mark.parametrize(
+    ("name", "reference", "options", "settings"), PAPERS, ids=[paper[0] for paper in PAPERS]
+)
 def test_a_strategy_is_its_papers_algorithm(name, reference, options, settings, clients, mode):
     federation = Federation(settings=settings, strategy=name, options=options, mode=mode)
     expected = reference(federation.first, **options, **settings).run(4, clients or range(5))
     torch.testing.assert_close(federation.run(4, clients)[0], expected, rtol=2e-4, atol=2e-5)
-    plain = Federation(settings=settings, options={"weights": options.get("weights", "classes")}, mode=mode)
-    difference = max((value - expected[n]).abs().max() for n, value in plain.run(4, clients)[0].items())
+    plain = Federation(
+        settings=settings, options={"weights": options.get("weights", "classes")}, mode=mode
+    )
+    difference = max(
+        (value - expected[n]).abs().max() for n, value in plain.run(4, clients)[0].items()
+    )
     assert (difference > 1e-3) == (name != "fedavg")  # and not what FedAvg does
 
 
@@ -395,7 +463,10 @@ def test_moon_has_nothing_to_contrast_in_its_first_round():
     params, _, first = Federation("fedzsl", strategy="moon").run(1)
     torch.testing.assert_close(params, Federation("fedzsl").run(1)[0])
     assert all(reply.terms["contrast"] == 0 for reply in first.replies)
-    assert all(reply.terms["contrast"] > 0 for reply in Federation("fedzsl", strategy="moon").run(2)[2].replies)
+    assert all(
+        reply.terms["contrast"] > 0
+        for reply in Federation("fedzsl", strategy="moon").run(2)[2].replies
+    )
 
 
 def test_scaffold_estimates_mean_gradients_also_with_momentum():
@@ -407,7 +478,9 @@ def test_scaffold_estimates_mean_gradients_also_with_momentum():
     velocity = sgd.init({"w": w})
     for step in range(1, 8):
         sgd.update(end, [constant], velocity, step)
-    _, own = made.finish(instruction, LocalResult({"w": end[0]}, {}, 7, {"w": sgd.step_length(7)}), {})
+    _, own = made.finish(
+        instruction, LocalResult({"w": end[0]}, {}, 7, {"w": sgd.step_length(7)}), {}
+    )
     torch.testing.assert_close(own["w"], constant)
 
 
@@ -415,7 +488,9 @@ def test_scaffold_estimates_mean_gradients_also_with_momentum():
 def test_training_that_diverges_says_what_to_do(strategy):
     federation = Federation("fedzsl", {"lr": 1e30}, strategy)
     what = "training diverged: the update of client 0 in round 5 is not finite"
-    message = message_of(federation.engine.round, 4, {}, federation.first, {}, [0, 1], error=FedUnseenError)
+    message = message_of(
+        federation.engine.round, 4, {}, federation.first, {}, [0, 1], error=FedUnseenError
+    )
     assert message == f"{what}; lower method.lr or scale the features (data.features)"
 
 
@@ -424,18 +499,22 @@ def test_auto_takes_the_way_that_pays(monkeypatch):
     trainer = type(federation.worker.trainer)
     for way in ("one", "together"):
         real = getattr(trainer, way)
-        monkeypatch.setattr(trainer, way, lambda *a, way=way, real=real: taken.append(way) or real(*a))
+        monkeypatch.setattr(
+            trainer, way, lambda *a, way=way, real=real: taken.append(way) or real(*a)
+        )
     federation.run(1)
     federation.run(1, [2])
     assert taken == ["together", "one"]
 
 
 GENERATOR = {"shared": ("generator.*",)}
-SMALL = {"lr": 1e-3, "hidden": 9, "critic_steps": 2, "softmax_epochs": 2}
+SMALL = {"lr": 1e-3, "hidden": 9, "critic_steps": 2}
 
 
 def selective_by_hand(rounds):
-    """FZSL's Eqs. 4 and 5: average the generators alone; critics and softmaxes continue where they stopped."""
+    """FZSL's Eqs. 4 and 5: average the generators alone; critics and softmaxes continue where they
+    stopped.
+    """
     federation = Federation("clswgan", SMALL, mode="one-at-a-time")
     method, worker = federation.method, federation.worker
     whole = {n: v.double() for n, v in method.init(np.random.default_rng(7)).items()}
@@ -447,12 +526,21 @@ def selective_by_hand(rounds):
         for k in federation.clients:
             labels = worker.host_labels[worker.samples[k]]
             names = [""] if round else ["softmax", ""]  # once and for all
-            plans = {n: method.plan(n, labels, 2, stream(3, f"batches {n}", round, k)) for n in names}
-            plans.setdefault("softmax", replace(plans[""], index=plans[""].index[:0], weight=plans[""].weight[:0]))
+            plans = {
+                n: method.plan(n, labels, 2, stream(3, f"batches {n}", round, k)) for n in names
+            }
+            plans.setdefault(
+                "softmax",
+                replace(plans[""], index=plans[""].index[:0], weight=plans[""].weight[:0]),
+            )
             start, context = {**generator, **critics[k]}, method.client_context(worker.classes[k])
-            trained.append(worker.trainer.one(Task(start, worker.samples[k], plans, context, {})).params)
+            trained.append(
+                worker.trainer.one(Task(start, worker.samples[k], plans, context, {})).params
+            )
         critics = [{n: one[n] for n in critics[0]} for one in trained]
-        generator = {n: sum(w * one[n] for w, one in zip(shares, trained, strict=True)) for n in generator}
+        generator = {
+            n: sum(w * one[n] for w, one in zip(shares, trained, strict=True)) for n in generator
+        }
     return generator, critics
 
 
@@ -464,30 +552,47 @@ def test_selective_sharing_is_by_hand_what_the_paper_says(mode):
     torch.testing.assert_close(params, generator, rtol=1e-6, atol=1e-8)
     own = [{n.removeprefix("own/"): v for n, v in states[k].items()} for k in range(5)]
     torch.testing.assert_close(own, critics, rtol=1e-6, atol=1e-8)
-    assert result.bytes_up == result.bytes_down == 5 * 8 * sum(value.numel() for value in params.values())
+    assert (
+        result.bytes_up
+        == result.bytes_down
+        == 5 * 8 * sum(value.numel() for value in params.values())
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["fedavg", "fedavg-decay", "fedprox", "fednova", "moon", "fedgloss"])
+@pytest.mark.parametrize(
+    "strategy", ["fedavg", "fedavg-decay", "fedprox", "fednova", "moon", "fedgloss"]
+)
 def test_selective_sharing_combines_with_every_strategy(strategy):
     options = {"fedprox": {"mu": 0.5}, "fedgloss": {"rho": 0.3}}.get(strategy, {})
     one = Federation("clswgan", SMALL, strategy, options | GENERATOR, mode="one-at-a-time").run()
-    assert_alike(one, Federation("clswgan", SMALL, strategy, options | GENERATOR, mode="batched").run())
+    assert_alike(
+        one, Federation("clswgan", SMALL, strategy, options | GENERATOR, mode="batched").run()
+    )
     plain = Federation("clswgan", SMALL, strategy, options, mode="one-at-a-time").run()[0]
     sent, sent_plain = ({name.split(".")[0] for name in params} for params in (one[0], plain))
-    assert (sent, sent_plain) == ({"generator"}, {"generator", "critic"})  # the softmax never travels
+    assert (sent, sent_plain) == (
+        {"generator"},
+        {"generator", "critic"},
+    )  # the softmax never travels
     assert any(not torch.equal(plain[name], value) for name, value in one[0].items())
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedprox", "moon", "scaffold"])
 def test_alone_it_makes_no_difference_what_travels(strategy):
     """With one client, whose averages are itself, nothing depends on what is averaged."""
-    settings, method = ({"consistency": 0.5}, "fedzsl") if strategy == "scaffold" else (SMALL, "clswgan")
+    settings, method = (
+        ({"consistency": 0.5}, "fedzsl") if strategy == "scaffold" else (SMALL, "clswgan")
+    )
     shared = {"shared": ("g.*",)} if strategy == "scaffold" else GENERATOR
     options = {"fedprox": {"mu": 0.0}, "moon": {"mu": 0.0}}.get(strategy, {})
     some = Federation(method, settings, strategy, options | shared, pooled=True).run(3)
     every = Federation(method, settings, strategy, options, pooled=True).run(3)[0]
-    rest = {name.removeprefix("own/"): value for name, value in some[1][0].items() if name.startswith("own/")}
+    rest = {
+        name.removeprefix("own/"): value
+        for name, value in some[1][0].items()
+        if name.startswith("own/")
+    }
     for name, value in {**some[0], **rest}.items():
         if name in every:
             torch.testing.assert_close(value, every[name], rtol=1e-4, atol=1e-6)
@@ -514,17 +619,28 @@ def test_many_clients_have_the_bits_of_few(monkeypatch, method, strategy, option
     in_memory = Federation(method, None, strategy, options, mode="one-at-a-time").run(3)
     monkeypatch.setattr(in_process, "_MANY", 2)
     monkeypatch.setattr(in_process, "_PART", 2**60)  # a part of the clients is a single one
-    params, states, result = Federation(method, None, strategy, options, mode="one-at-a-time").run(3)
+    params, states, result = Federation(method, None, strategy, options, mode="one-at-a-time").run(
+        3
+    )
     assert not isinstance(result.replies[0].update, dict)
-    result = replace(result, replies=[replace(reply, update=dict(reply.update)) for reply in result.replies])
-    assert_alike(in_memory, (params, {k: dict(own) for k, own in states.items()}, result), rtol=0, atol=0)
+    result = replace(
+        result, replies=[replace(reply, update=dict(reply.update)) for reply in result.replies]
+    )
+    assert_alike(
+        in_memory, (params, {k: dict(own) for k, own in states.items()}, result), rtol=0, atol=0
+    )
 
 
-def test_of_many_clients_a_part_trains_at_once_and_few_in_a_round_keep_their_updates_in_memory(monkeypatch):
+def test_of_many_clients_a_part_trains_at_once_and_few_in_a_round_keep_their_updates_in_memory(
+    monkeypatch,
+):
     monkeypatch.setattr(in_process, "_MANY", 2)
     _, _, result = Federation("fedzsl", None, "scaffold").run(1, [1, 3])
     assert [type(reply.update) for reply in result.replies] == [dict, dict]
-    assert {client: type(own) for client, own in result.client_states.items()} == {1: StoredTensors, 3: StoredTensors}
+    assert {client: type(own) for client, own in result.client_states.items()} == {
+        1: StoredTensors,
+        3: StoredTensors,
+    }
     federation = Federation("classifier")
     model = sum(4 * value.numel() for value in federation.first.values())
     federation.worker.memory = in_process._PART * 2 * model  # room for two

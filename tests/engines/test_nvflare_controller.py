@@ -1,11 +1,13 @@
-"""The messages of NVFlare's job: what is given up, what a site's new process ends, lost and strange answers."""
+"""The messages of NVFlare's job: what is given up, what a site's new process ends, lost and strange
+answers.
+"""
 
 import contextlib
 import time
 
 import pytest
 
-from fedunseen.engines.remote.link import PartyGone, exchange
+from fedunseen.deploy.remote.link import PartyGone, exchange
 from processes import GUARD, until
 
 pytest.importorskip("nvflare", reason="needs the extra 'nvflare'")
@@ -13,7 +15,7 @@ pytest.importorskip("nvflare", reason="needs the extra 'nvflare'")
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import make_reply
 
-from fedunseen.engines.carriers.nvflare import job
+from fedunseen.deploy.nvflare import job
 
 
 def message(**content):
@@ -39,7 +41,9 @@ class Engine:
 def coordinator():
     """It has seen a site, which takes no question."""
     made = type("Silent", (job.Coordinator,), {"coordinate": None})()
-    made.engine = Engine(lambda sent: make_reply(ReturnCode.TIMEOUT) if "id" in sent else message(token="token"))
+    made.engine = Engine(
+        lambda sent: make_reply(ReturnCode.TIMEOUT) if "id" in sent else message(token="token")
+    )
     made._look({"a": 0.0})
     return made
 
@@ -65,12 +69,16 @@ def test_it_sends_a_question_once_and_has_the_answer_forgotten(coordinator):
     assert sent[0]["id"] == sent[1]["id"] == sent[2]["forget"]
 
 
-@pytest.mark.parametrize("code", [ReturnCode.OK, ReturnCode.COMMUNICATION_ERROR, ReturnCode.TIMEOUT])
+@pytest.mark.parametrize(
+    "code", [ReturnCode.OK, ReturnCode.COMMUNICATION_ERROR, ReturnCode.TIMEOUT]
+)
 def test_it_gives_up_what_a_process_was_asked_that_is_no_longer_there(coordinator, code):
     waiting = coordinator.ask("a", b"message")
     coordinator._look(seen := {"a": 0.0})
     assert not waiting.done()
-    coordinator.engine.reply = lambda sent: message(token="another") if code == ReturnCode.OK else make_reply(code)
+    coordinator.engine.reply = lambda sent: (
+        message(token="another") if code == ReturnCode.OK else make_reply(code)
+    )
     if code == ReturnCode.TIMEOUT:  # a large message may hold up a reply
         coordinator._look(seen)
         assert (coordinator.present(), waiting.done()) == ({"a": "token"}, False)
@@ -83,9 +91,11 @@ def test_it_gives_up_what_a_process_was_asked_that_is_no_longer_there(coordinato
 @pytest.mark.parametrize("body", ["text", 7, None, b"too large"])
 def test_it_takes_a_strange_or_too_large_answer_for_lost(coordinator, monkeypatch, body):
     for name, value in (("ALLOWED", 4), ("TIMES", 2)):
-        monkeypatch.setattr(f"fedunseen.engines.carriers.nvflare.job.{name}", value)
+        monkeypatch.setattr(f"fedunseen.deploy.nvflare.job.{name}", value)
     for content, expected in ((body, None), (b"12345678", b"12345678")):
-        coordinator.engine.reply = lambda sent, content=content: message(token="token", known=True, body=content)
+        coordinator.engine.reply = lambda sent, content=content: message(
+            token="token", known=True, body=content
+        )
         begun = time.monotonic()
         assert dict(exchange(coordinator, {"a": b"1234"}, GUARD)) == {"a": expected}
         assert time.monotonic() - begun < GUARD  # a lost answer is known to be lost

@@ -1,7 +1,9 @@
-"""A round on another device than the processor: no operation mixes devices, whatever the method and the strategy.
+"""A round on another device than the processor: no operation mixes devices, whatever the method and
+the strategy.
 
-The meta device stands for a GPU: its tensors have no numbers, and refuse operands in main memory. Replaced are what a
-run reads back (labels by the data's, numbers by 1, checks of numbers by nothing) and SGD's fused update, by plain sums.
+The meta device stands for a GPU: its tensors have no numbers, and refuse operands in main memory.
+Replaced are what a run reads back (labels by the data's, numbers by 1, checks of numbers by
+nothing) and SGD's fused update, by plain sums.
 """
 
 import pytest
@@ -9,9 +11,9 @@ import torch
 
 from fedunseen import Experiment
 from fedunseen.core import trainer
-from fedunseen.engines.local import in_process
 from fedunseen.experiment import assemble as assembling
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
+from fedunseen.federation import in_process
 from fedunseen.methods.free import FREE
 
 pytestmark = pytest.mark.slow
@@ -32,14 +34,24 @@ CASES = [
 
 @pytest.mark.parametrize("mode", ["one-at-a-time", "batched"])
 @pytest.mark.parametrize(
-    ("preset", "settings"), CASES, ids=["-".join([preset, *map(str, own.values())]) for preset, own in CASES]
+    ("preset", "settings"),
+    CASES,
+    ids=["-".join([preset, *map(str, own.values())]) for preset, own in CASES],
 )
 def test_a_round_stays_on_its_device(preset, settings, mode, monkeypatch):
     few = {"evaluation.selection": "last", "partition.clients": 2, "engine.mode": mode}
-    few |= {"data.train_per_class": 4, "data.test_per_class": 2} if preset == "digit-pairs" else {"method.episodes": 2}
+    few |= (
+        {"data.train_per_class": 4, "data.test_per_class": 2}
+        if preset == "digit-pairs"
+        else {"method.episodes": 2}
+    )
     experiment = Experiment.load(preset, {**settings, **few})
     benchmark = load_data(experiment, 0)
-    number, plain, labels = torch.Tensor.__float__, torch.Tensor.cpu, torch.from_numpy(benchmark.labels)
+    number, plain, labels = (
+        torch.Tensor.__float__,
+        torch.Tensor.cpu,
+        torch.from_numpy(benchmark.labels),
+    )
 
     def cpu(tensor):
         if tensor.device != META:
@@ -49,11 +61,15 @@ def test_a_round_stays_on_its_device(preset, settings, mode, monkeypatch):
 
     monkeypatch.setattr(torch.Tensor, "cpu", cpu)
     monkeypatch.setattr(assembling, "find_device", lambda choice: META)
-    monkeypatch.setattr(torch.Tensor, "__float__", lambda tensor: 1.0 if tensor.device == META else number(tensor))
+    monkeypatch.setattr(
+        torch.Tensor, "__float__", lambda tensor: 1.0 if tensor.device == META else number(tensor)
+    )
     monkeypatch.setattr(trainer._Log, "means", lambda self: [{} for _ in range(self.clients)])
     monkeypatch.setattr(in_process, "not_finite", lambda reply, own: "")
     monkeypatch.setattr(FREE, "check_inputs", lambda self, inputs: None)
-    monkeypatch.setattr(torch, "_fused_sgd_", lambda to, *more, **_: [torch._foreach_add_(to, v) for v in more if v])
+    monkeypatch.setattr(
+        torch, "_fused_sgd_", lambda to, *more, **_: [torch._foreach_add_(to, v) for v in more if v]
+    )
     federation = assemble(experiment, benchmark, partition_of(experiment, benchmark, 0))
     state, _ = federation.round(federation.start())
     state, _ = federation.round(state)

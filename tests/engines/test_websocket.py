@@ -1,4 +1,6 @@
-"""Connections of `host` and `join`: who is let in, what is lost on its way, what is too much, keys and their end."""
+"""Connections of `host` and `join`: who is let in, what is lost on its way, what is too much, keys
+and their end.
+"""
 
 import asyncio
 import contextlib
@@ -15,8 +17,8 @@ from types import SimpleNamespace
 import pytest
 
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, RefusedError
-from fedunseen.engines.carriers import websocket
-from fedunseen.engines.remote.link import Host, Join, PartyGone, exchange
+from fedunseen.deploy import websocket
+from fedunseen.deploy.remote.link import Host, Join, PartyGone, exchange
 from processes import GUARD, Forked, command, free_port, until
 
 pytest.importorskip("websockets", reason="pip install 'fedunseen[masked]'")
@@ -28,9 +30,9 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from fedunseen.engines.carriers.websocket import client, messages, server
-from fedunseen.engines.carriers.websocket import kit as kits
-from fedunseen.tools import certs
+from fedunseen.deploy import certs
+from fedunseen.deploy.websocket import client, messages, server
+from fedunseen.deploy.websocket import kit as kits
 
 pytestmark = pytest.mark.slow
 NAMES = ("north", "south", "west")
@@ -76,7 +78,9 @@ class Place:
 
     def host(self, folder="host", address="127.0.0.1", names=None):
         kit = self.kit and self.kit / "coordinator"
-        return websocket.host(Host(self.folder / folder, address, self.port, kit, names or self.names))
+        return websocket.host(
+            Host(self.folder / folder, address, self.port, kit, names or self.names)
+        )
 
     def at(self, name, kit="", folder="", address="127.0.0.1", patience=GUARD):
         if kit == "":
@@ -110,7 +114,9 @@ class Place:
 
 def days_ago(days):
     """Return what a carrier needs of ``datetime``, on a machine whose clock is behind."""
-    past = SimpleNamespace(now=lambda zone: datetime.datetime.now(zone) - datetime.timedelta(days=days))
+    past = SimpleNamespace(
+        now=lambda zone: datetime.datetime.now(zone) - datetime.timedelta(days=days)
+    )
     return SimpleNamespace(**{**vars(datetime), "datetime": past})
 
 
@@ -126,13 +132,21 @@ plain = pytest.mark.parametrize("place", [False], indirect=True)
 
 @contextlib.asynccontextmanager
 async def dialled(place, name="north", key=None, sign=bytes, **how):
-    """Connect by hand, as a party or as someone else, who may sign something else than the challenge."""
-    context = ssl.create_default_context(cafile=place.kit / "north" / "ca.crt") if place.kit else None
+    """Connect by hand, as a party or as someone else, who may sign something else than the
+    challenge.
+    """
+    context = (
+        ssl.create_default_context(cafile=place.kit / "north" / "ca.crt") if place.kit else None
+    )
     scheme = "wss" if place.kit else "ws"
-    async with connect(f"{scheme}://127.0.0.1:{place.port}", ssl=context, ping_interval=None, **how) as connection:
+    async with connect(
+        f"{scheme}://127.0.0.1:{place.port}", ssl=context, ping_interval=None, **how
+    ) as connection:
         signed = messages.statement(sign(await connection.recv()), name, "token")
         signature = b"" if key is None else key.sign(signed, ec.ECDSA(SHA256()))
-        await connection.send(json.dumps({"name": name, "token": "token", "signature": signature.hex()}))
+        await connection.send(
+            json.dumps({"name": name, "token": "token", "signature": signature.hex()})
+        )
         yield connection
 
 
@@ -145,7 +159,9 @@ async def closed(connection):
 @plain
 def test_late_answers_are_thrown_away(place):
     over = threading.Event()
-    with place.hosting("north", lambda message: message if message == b"next" else over.wait() and b"late") as link:
+    with place.hosting(
+        "north", lambda message: message if message == b"next" else over.wait() and b"late"
+    ) as link:
         assert list(exchange(link, {"north": b"slowly"}, 0.5)) == [("north", None)]
         until(lambda: not link.open)
         over.set()
@@ -154,7 +170,9 @@ def test_late_answers_are_thrown_away(place):
 
 @pytest.mark.parametrize("where", ["message", "work", "answer"])
 def test_what_is_lost_with_its_connection_is_asked_again(place, monkeypatch, where):
-    """It breaks within a message, while a party works, and within an answer, and so does the connection after it."""
+    """It breaks within a message, while a party works, and within an answer, and so does the
+    connection after it.
+    """
     breaks, real, asked = [], messages.pieces, []
 
     def cut(here):
@@ -183,7 +201,9 @@ def test_what_is_lost_with_its_connection_is_asked_again(place, monkeypatch, whe
             breaks += [None] * times
             message = bytes(300_000 * times)
             # An hour: whoever waited for the time-out would not end before the test's own guard.
-            assert list(exchange(link, {"north": message}, 3600)) == [("north", b"north:" + message)]
+            assert list(exchange(link, {"north": message}, 3600)) == [
+                ("north", b"north:" + message)
+            ]
             assert not breaks
         assert len(set(asked)) == 2
 
@@ -241,8 +261,12 @@ def test_what_is_asked_when_the_coordinator_ends_has_an_answer(place):
 @plain
 def test_of_messages_that_wait_the_newest_is_answered(place, monkeypatch):
     first, answered, came, put = threading.Event(), [], [], client.Connection._put
-    monkeypatch.setattr(client.Connection, "_put", lambda self, message: (put(self, message), came.append(message)))
-    with place.hosting("north", lambda message: answered.append(message) or (first.wait() and message)) as link:
+    monkeypatch.setattr(
+        client.Connection, "_put", lambda self, message: (put(self, message), came.append(message))
+    )
+    with place.hosting(
+        "north", lambda message: answered.append(message) or (first.wait() and message)
+    ) as link:
         for message in (b"1", b"2", b"3"):
             last = link.ask("north", message)
             until(lambda: answered)
@@ -254,7 +278,9 @@ def test_of_messages_that_wait_the_newest_is_answered(place, monkeypatch):
 
 @plain
 def test_a_broken_answer_after_an_outage_is_tried_again(place, monkeypatch):
-    """As of a proxy whose coordinator has not started: something strange is judged by itself, not by the outage."""
+    """As of a proxy whose coordinator has not started: something strange is judged by itself, not
+    by the outage.
+    """
     monkeypatch.setattr(client, "STRANGE", 1.0)
     party = place.join("north")
     time.sleep(1.5)
@@ -291,8 +317,8 @@ def test_the_second_process_of_a_party_is_refused(place, monkeypatch):
     monkeypatch.setattr(client, "SILENCE", -2.0)
     with place.hosting("north") as link:
         assert place.refused("north", folder="second") == (
-            f"RefusedError: another process is connected to 127.0.0.1:{place.port} as party 'north': end it, or join "
-            "under another name and with its key"
+            f"RefusedError: another process is connected to 127.0.0.1:{place.port} as party "
+            "'north': end it, or join under another name and with its key"
         )
         assert dict(exchange(link, {"north": b"still"}, GUARD)) == {"north": b"north:still"}
 
@@ -304,11 +330,13 @@ def test_strangers_and_expired_certificates_are_refused(place, tmp_path):
     where = f"127.0.0.1:{place.port}"
     with place.host() as link:
         for name, kit, why in (
-            ("north", tmp_path / "other" / "north", f"RefusedError: the certificate of the coordinator at {where} is "
-             "not accepted: unable to get local issuer"),
-            ("south", keyless, f"RefusedError: the coordinator at {where} does not know this key of 'south': take"),
+            ("north", tmp_path / "other" / "north", "RefusedError: the certificate of the "
+             f"coordinator at {where} is not accepted: unable to get local issuer"),
+            ("south", keyless, f"RefusedError: the coordinator at {where} does not know this key "
+                               "of 'south': take"),
             ("west", None, f"ConnectionLost: no coordinator at {where}: "),
-            ("north", place.kit / "west", f"RefusedError: the coordinator at {where} does not know this key of"),
+            ("north", place.kit / "west", f"RefusedError: the coordinator at {where} does not know "
+                                          "this key of"),
         ):  # fmt: skip
             assert place.refused(name, kit=kit, patience=1).startswith(why)
         assert not link.present()
@@ -325,7 +353,12 @@ def test_only_a_key_and_the_coordinators_challenge_let_a_party_in(place):
     own, other = (kits.party_key(place.kit / name, name) for name in ("north", "south"))
 
     async def knock():
-        for wrong in ({"key": other}, {"key": None}, {"key": own, "sign": lambda drawn: bytes(32)}, {"name": "east"}):
+        for wrong in (
+            {"key": other},
+            {"key": None},
+            {"key": own, "sign": lambda drawn: bytes(32)},
+            {"name": "east"},
+        ):
             async with dialled(place, **wrong) as connection:
                 assert await closed(connection) == messages.REFUSED
         assert not link.seen
@@ -341,7 +374,11 @@ def test_nothing_else_is_served(place):
 
     async def knock():
         with pytest.raises(InvalidStatus, match="403"):  # a page of a browser
-            await connect(f"wss://127.0.0.1:{place.port}", ssl=context, origin=f"https://127.0.0.1:{place.port}")
+            await connect(
+                f"wss://127.0.0.1:{place.port}",
+                ssl=context,
+                origin=f"https://127.0.0.1:{place.port}",
+            )
         for said, code in (
             ("[]", 1000),
             ("no JSON", 1000),
@@ -400,7 +437,9 @@ def test_what_cannot_be_read_costs_a_party_its_answer_alone(place, monkeypatch, 
 
 
 def test_a_handshake_that_is_hung_up_is_tried_again(place, monkeypatch):
-    """As at a coordinator that is ending, or a proxy whose coordinator has not started; what speaks no TLS ends it."""
+    """As at a coordinator that is ending, or a proxy whose coordinator has not started; what speaks
+    no TLS ends it.
+    """
     came = []
 
     def listen():
@@ -414,7 +453,9 @@ def test_a_handshake_that_is_hung_up_is_tried_again(place, monkeypatch):
     monkeypatch.setattr(client, "STRANGE", 0.0)
     with socket.create_server(("127.0.0.1", place.port)) as listener:
         threading.Thread(target=listen, daemon=True).start()
-        where = Join(place.folder / "north", "127.0.0.1", place.port, place.kit / "north", "north", GUARD)
+        where = Join(
+            place.folder / "north", "127.0.0.1", place.port, place.kit / "north", "north", GUARD
+        )
         with pytest.raises(ConnectionLost, match="does not speak TLS"):
             websocket.join(where, bytes, threading.Event())
         assert len(came) == 3
@@ -422,7 +463,10 @@ def test_a_handshake_that_is_hung_up_is_tried_again(place, monkeypatch):
 
 def test_a_party_gets_a_new_key_and_another_is_shut_out(place, tmp_path):
     """No one else needs a new kit; the old keys, and whoever has them, stay outside."""
-    for how, name, out in (("--renew", "south", tmp_path / "new"), ("--revoke", "west", tmp_path / "gone")):
+    for how, name, out in (
+        ("--renew", "south", tmp_path / "new"),
+        ("--revoke", "west", tmp_path / "gone"),
+    ):
         command("certs", "--authority", tmp_path / "authority", how, name, "--out", out)
         for file in (out / "coordinator").iterdir():
             shutil.copy(file, place.kit / "coordinator")
@@ -441,11 +485,15 @@ def test_a_party_gets_a_new_key_and_another_is_shut_out(place, tmp_path):
 @plain
 def test_nobody_there(place):
     where, nowhere = f"127.0.0.1:{place.port}", "no-such-host.invalid"
-    assert place.refused("north") == f"ConnectionLost: no coordinator at {where}: Connection refused"
+    assert (
+        place.refused("north") == f"ConnectionLost: no coordinator at {where}: Connection refused"
+    )
     why = f"ConnectionLost: no coordinator at {nowhere}:{place.port}: "
     assert place.refused("north", address=nowhere).startswith(why)
     with place.host():
-        assert place.refused("east").startswith(f"RefusedError: the coordinator at {where} has no party 'east': take")
+        assert place.refused("east").startswith(
+            f"RefusedError: the coordinator at {where} has no party 'east': take"
+        )
 
 
 def test_damaged_kits(place):
@@ -468,7 +516,10 @@ def test_an_expired_certificate(place, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         patch.setattr(certs, "datetime", days_ago(9))
         certs.make(place.kit, "127.0.0.1", NAMES, days=2)
-    with pytest.raises(RefusedError, match=r"server.crt: valid from .* not today; make a new kit"), place.host():
+    with (
+        pytest.raises(RefusedError, match=r"server.crt: valid from .* not today; make a new kit"),
+        place.host(),
+    ):
         pass
     monkeypatch.setattr(kits, "server_files", lambda kit: (kit / "server.crt", kit / "server.key"))
     with place.host():

@@ -30,11 +30,17 @@ def test_a_tie_goes_to_the_lower_class_and_to_the_seen_one():
 
 def test_the_nearest_support_sample_answers():
     rng = np.random.default_rng(3)
-    tasks = Tasks(torch.from_numpy(rng.random((3, 8, 1, 2, 2))), torch.from_numpy(rng.random((3, 10, 1, 2, 2))))
+    tasks = Tasks(
+        torch.from_numpy(rng.random((3, 8, 1, 2, 2))),
+        torch.from_numpy(rng.random((3, 10, 1, 2, 2))),
+    )
     logits = nearest_support(4)(tasks)  # 4 ways, 2 shots
     for task in range(3):
         for query in range(10):
-            distances = [float(((tasks.queries[task, query] - tasks.support[task, s]) ** 2).sum()) for s in range(8)]
+            distances = [
+                float(((tasks.queries[task, query] - tasks.support[task, s]) ** 2).sum())
+                for s in range(8)
+            ]
             assert int(logits[task, query].argmax()) == int(np.argmin(distances)) // 2
 
 
@@ -49,7 +55,9 @@ def test_sequences_are_compared_by_the_mean_of_their_words():
 
 
 def test_episodes_are_answered_block_by_block_from_the_right_rows():
-    """A classifier that reads the answer off the sample itself is always right, whatever the blocks."""
+    """A classifier that reads the answer off the sample itself is always right, whatever the
+    blocks.
+    """
     labels = np.repeat([4, 6, 9], 7)
     rows = np.random.default_rng(0).permutation(40)[: len(labels)]
     inputs = torch.zeros(40, 1)

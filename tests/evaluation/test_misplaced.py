@@ -8,10 +8,15 @@ from fedunseen.evaluation.misplaced import misplaced
 
 
 def drawn(seed, moved, apart=1.1, classes=12, each=40, width=60):
-    """Return heavy-tailed samples about random means, as real ones are, and the ids of those moved from 1 to 0."""
+    """Return heavy-tailed samples about random means, as real ones are, and the ids of those moved
+    from 1 to 0.
+    """
     rng = np.random.default_rng(seed)
     labels = np.repeat(np.arange(classes), each)
-    features = rng.standard_t(5, size=(len(labels), width)) + apart * rng.normal(size=(classes, width))[labels]
+    features = (
+        rng.standard_t(5, size=(len(labels), width))
+        + apart * rng.normal(size=(classes, width))[labels]
+    )
     ids = rng.choice(np.flatnonzero(labels == 1), moved, replace=False)
     labels[ids] = 0
     return features, labels, set(ids.tolist())
@@ -41,8 +46,12 @@ def test_five_of_forty_are_found_and_clean_folders_are_not_doubted():
 
 def test_two_classes_that_nothing_tells_apart_are_not_doubted():
     features, labels, _ = drawn(0, 0)
-    features[labels == 1] = np.random.default_rng(1).permutation(features[labels == 0])  # of the same kind
-    assert not misplaced(features + 0.1 * np.random.default_rng(2).normal(size=features.shape), labels)
+    features[labels == 1] = np.random.default_rng(1).permutation(
+        features[labels == 0]
+    )  # of the same kind
+    assert not misplaced(
+        features + 0.1 * np.random.default_rng(2).normal(size=features.shape), labels
+    )
 
 
 def test_a_group_that_may_be_chance_is_not_doubted(monkeypatch):

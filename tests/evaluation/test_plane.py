@@ -21,13 +21,17 @@ def test_few_points_points_on_a_line_and_coincident_points_have_places(points, k
 
 def test_principal_components_are_those_of_scikit_learn():
     points = np.random.default_rng(0).standard_normal((50, 6)) * np.arange(1, 7)
-    np.testing.assert_allclose(np.abs(plane(points, "pca")), np.abs(PCA(2).fit_transform(points)), atol=1e-4)
+    np.testing.assert_allclose(
+        np.abs(plane(points, "pca")), np.abs(PCA(2).fit_transform(points)), atol=1e-4
+    )
 
 
 def test_t_sne_keeps_neighbors_of_the_same_class():
     labels = np.repeat([0, 1, 2], 10)
     random = np.random.default_rng(0)
-    places = plane(random.standard_normal((3, 12))[labels] * 20 + random.standard_normal((30, 12)), "tsne")
+    places = plane(
+        random.standard_normal((3, 12))[labels] * 20 + random.standard_normal((30, 12)), "tsne"
+    )
     distances = np.linalg.norm(places[:, None] - places, axis=-1) + np.diag(np.full(30, np.inf))
     assert (labels[distances.argmin(axis=1)] == labels).all()
 

@@ -34,23 +34,49 @@ def settings(encoder="bag"):
     return Folder.Settings.model_validate({"root": ".", "text_encoder": encoder})
 
 
-def test_names_are_described_by_the_encoder_and_the_sentence_of_the_run_without_their_article(space, monkeypatch):
+def test_names_are_described_by_the_encoder_and_the_sentence_of_the_run_without_their_article(
+    space, monkeypatch
+):
     heard = []
-    monkeypatch.setattr(class_descriptions, "describe", lambda names, *of: heard.extend(names) or bag(names, *of))
-    found = semantics_of_names(["A red fire truck", "The wolf", "an elephant", "anteater"], space, settings())
+    monkeypatch.setattr(
+        class_descriptions, "describe", lambda names, *of: heard.extend(names) or bag(names, *of)
+    )
+    found = semantics_of_names(
+        ["A red fire truck", "The wolf", "an elephant", "anteater"], space, settings()
+    )
     assert heard == ["bear", "red fire truck", "wolf", "elephant", "anteater"]
     assert {*np.concatenate(list(found.values()))} == {0.1, 1.1}
     places = {name: np.flatnonzero(row == 1.1).tolist() for name, row in found.items()}
-    assert places == {"A red fire truck": [3, 4], "The wolf": [1], "an elephant": [5], "anteater": []}
+    assert places == {
+        "A red fire truck": [3, 4],
+        "The wolf": [1],
+        "an elephant": [5],
+        "anteater": [],
+    }
 
 
 def test_what_cannot_be_described(space):
     attributes = ClassSpace(NAMES, np.eye(3) + 1, ("fur", "legs", "wheels"), [0, 1], [], [2])
     for names, of, encoder, start in (
-        (["elephant"], space, "shifted", "the text encoder 'shifted' is not the one that described this run's classes"),
+        (
+            ["elephant"],
+            space,
+            "shifted",
+            "the text encoder 'shifted' is not the one that described this run's classes",
+        ),
         (["?!"], space, "bag", "--class '?!' has no word in it: name the class"),
-        (["fire truck", "Fire_truck"], space, "bag", "the given classes 'fire truck' and 'Fire_truck' collide"),
-        (["elephant"], attributes, "bag", "this run's classes are described by attributes (fur, legs, wheels), which"),
+        (
+            ["fire truck", "Fire_truck"],
+            space,
+            "bag",
+            "the given classes 'fire truck' and 'Fire_truck' collide",
+        ),
+        (
+            ["elephant"],
+            attributes,
+            "bag",
+            "this run's classes are described by attributes (fur, legs, wheels), which",
+        ),
         (["elephant"], space, None, "this run's classes are described by attributes ("),
     ):
         with pytest.raises((DataError, ExperimentError), match=f"^{re.escape(start)}"):

@@ -16,7 +16,9 @@ from fedunseen.experiment.dataset_checks import foreign_names, remarks
 def test_a_copy_and_a_picture_saved_again_are_found_across_classes_alone(tmp_path):
     """Among smooth random pictures, as photos are."""
     rng = np.random.default_rng(0)
-    classes = {name: [tmp_path / name / f"{i}.png" for i in range(5)] for name in ("fox", "owl", "yak")}
+    classes = {
+        name: [tmp_path / name / f"{i}.png" for i in range(5)] for name in ("fox", "owl", "yak")
+    }
     for path in itertools.chain(*classes.values()):
         path.parent.mkdir(exist_ok=True)
         coarse = Image.fromarray(rng.integers(0, 256, (5, 5, 3), dtype=np.uint8))
@@ -28,7 +30,9 @@ def test_a_copy_and_a_picture_saved_again_are_found_across_classes_alone(tmp_pat
         picture.resize((120, 96)).save(again, quality=80)
     classes["owl"].append(copy)
     classes["yak"].append(again)
-    classes["yak"].append(shutil.copy(classes["yak"][0], again.with_name("copy.png")))  # within a class: no doubt
+    classes["yak"].append(
+        shutil.copy(classes["yak"][0], again.with_name("copy.png"))
+    )  # within a class: no doubt
     assert [tuple(one) for one in remarks(classes)] == [
         ("look at fox and owl", f"a picture lies in both: {classes['fox'][0]} and {copy}"),
         ("look at fox and yak", f"a picture lies in both: {classes['fox'][1]} and {again}"),
@@ -52,7 +56,9 @@ def test_pictures_of_one_colour_are_not_taken_for_the_same(tmp_path):
     ],
 )
 def test_names_that_may_be_one(names, odd):
-    assert [one.what for one in remarks({name: [] for name in names})] == [f"look at {a} and {b}" for a, b in odd]
+    assert [one.what for one in remarks({name: [] for name in names})] == [
+        f"look at {a} and {b}" for a, b in odd
+    ]
 
 
 def test_names_in_other_scripts():
@@ -61,7 +67,9 @@ def test_names_in_other_scripts():
 
 
 @pytest.mark.parametrize(("names", "said"), [(("lion", "赤い車"), 1), (("lion", "red car"), 0)])
-def test_a_run_warns_of_names_that_say_little_to_the_text_encoder(names, said, monkeypatch, recwarn):
+def test_a_run_warns_of_names_that_say_little_to_the_text_encoder(
+    names, said, monkeypatch, recwarn
+):
     space = SimpleNamespace(names=names, from_texts=True)
     loader = SimpleNamespace(load=lambda settings, seed: SimpleNamespace(space=space))
     monkeypatch.setattr(assemble, "find", lambda section, name: loader)
@@ -74,7 +82,9 @@ def test_a_run_warns_of_names_that_say_little_to_the_text_encoder(names, said, m
 
 @pytest.mark.slow
 def test_a_run_says_which_pictures_lie_in_a_wrong_folder(photos, tmp_path):
-    """Pictures through the frozen encoder, four blue ones among the grey: the run ends, and says it."""
+    """Pictures through the frozen encoder, four blue ones among the grey: the run ends, and says
+    it.
+    """
     shutil.copytree(photos, data := tmp_path / "data")
     files = [f"grey above/blue{i}.png" for i in range(4)]
     for i, file in enumerate(files):
@@ -88,9 +98,15 @@ def test_a_run_says_which_pictures_lie_in_a_wrong_folder(photos, tmp_path):
     }
     done = run(Experiment.from_dict(tree), tmp_path / "run")
     (group,) = done.result["misplaced"]
-    assert {**group, "files": sorted(group["files"])} == {"place": "grey above", "like": "blue above", "files": files}
+    assert {**group, "files": sorted(group["files"])} == {
+        "place": "grey above",
+        "like": "blue above",
+        "files": files,
+    }
     about = "4 pictures in the folder of 'grey above' look like 'blue above': grey above/blue"
-    assert sum(item["what"].startswith(about) for item in load_run(done.path).result["warnings"]) == 1
+    assert (
+        sum(item["what"].startswith(about) for item in load_run(done.path).result["warnings"]) == 1
+    )
     for i, file in enumerate(files):  # what the warning advises
         (data / file).rename(data / "blue above" / f"{i}.png")
     assert run(Experiment.from_dict(tree), tmp_path / "again").result.get("misplaced", []) == []

@@ -1,4 +1,6 @@
-"""The run directory: what it refuses, what it heals, and that a kill between any two writes changes nothing."""
+"""The run directory: what it refuses, what it heals, and that a kill between any two writes changes
+nothing.
+"""
 
 import itertools
 import os
@@ -18,13 +20,13 @@ from fedunseen.federation.federation import State
 from fedunseen.federation.run_directory import RunDirectory, load_params, parts_of
 from refusals import message_of
 from same import content
+from small_runs import LAST
 
 
 class Killed(BaseException):
     """What no code of the package catches."""
 
 
-LAST = {"evaluation.selection": "last"}
 ONE = {**LAST, "strategy.rounds": 1}
 refusal = partial(message_of, error=RunDirectoryError)
 
@@ -47,7 +49,9 @@ def heal(make, copy, finished):
 
 
 def kill_at(monkeypatch, moment):
-    """Raise Killed in the midst of the durable write of that number, counted from 1, and leave what is half-written."""
+    """Raise Killed in the midst of the durable write of that number, counted from 1, and leave what
+    is half-written.
+    """
     count, unlink = [0], Path.unlink
 
     def killed(write, leave=lambda *given: None):
@@ -102,7 +106,12 @@ def test_a_kill_within_any_write_changes_nothing(make, tmp_path, settings):
 def test_leftovers_of_a_kill_are_swept(make, tmp_path, cut_short):
     experiment, out = make({"strategy.rounds": 2}), tmp_path / "run"
     cut_short(experiment, out, after=1, stage="training")
-    names = [".model.safetensors.123.tmp", ".tmpAbC123", ".classes.csv.45.tmp", "checkpoints/.000001.safetensors.9.tmp"]
+    names = [
+        ".model.safetensors.123.tmp",
+        ".tmpAbC123",
+        ".classes.csv.45.tmp",
+        "checkpoints/.000001.safetensors.9.tmp",
+    ]
     for name in [*names, "checkpoints/.tmpzzzzzz"]:
         (out / name).write_bytes(b"half")
     run(experiment, out, resume=True)
@@ -111,17 +120,24 @@ def test_leftovers_of_a_kill_are_swept(make, tmp_path, cut_short):
 
 def test_without_resume_or_for_another_experiment_a_run_is_not_written_over(make, tree, finished):
     before = content(finished.path)
-    assert "already holds a run: add --resume to continue with it, or choose" in refusal(run, make(), finished.path)
+    assert "already holds a run: add --resume to continue with it, or choose" in refusal(
+        run, make(), finished.path
+    )
     sentence = refusal(run, make({"method.lr": 0.2, "run.seed": 3}), finished.path, resume=True)
     assert "holds a run of another experiment (method.lr was 0.05, is" in sentence
-    assert run(Experiment.from_dict({**tree, "name": "copy"}), finished.path, resume=True).result == finished.result
+    assert (
+        run(Experiment.from_dict({**tree, "name": "copy"}), finished.path, resume=True).result
+        == finished.result
+    )
     assert content(finished.path) == before
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_a_finished_run_is_given_back_at_once(seeds, ran, monkeypatch):
     done = ran({**ONE, "run.seeds": seeds})
-    monkeypatch.setattr("fedunseen.experiment.setup.assemble", None)  # which prepares training
+    monkeypatch.setattr(
+        "fedunseen.experiment.setup.build_federation", None
+    )  # which prepares training
     before = {file: file.stat().st_mtime_ns for file in done.path.rglob("*")}
     assert ran({**ONE, "run.seeds": seeds}, resume=True).result == done.result
     assert {file: file.stat().st_mtime_ns for file in done.path.rglob("*")} == before
@@ -131,7 +147,9 @@ def test_resume_refuses_other_data(ran, make_folder, tmp_path):
     settings = {**ONE, "data.root": str(make_folder(tmp_path / "data"))}
     ran(settings)
     make_folder(tmp_path / "data", lambda rows, arrays: np.add.at(arrays["features"], (3, 2), 1e-3))
-    assert ": the data have changed since this run was started: restore them," in refusal(ran, settings, resume=True)
+    assert ": the data have changed since this run was started: restore them," in refusal(
+        ran, settings, resume=True
+    )
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -163,12 +181,16 @@ def test_a_second_process_is_kept_out(ran):
             said.append(refusal(ran, settings, resume=True))
 
     done = ran(settings, progress=intrude)
-    assert said == [f"{done.path} is in use by another process: wait for it, or choose another --out"]
+    assert said == [
+        f"{done.path} is in use by another process: wait for it, or choose another --out"
+    ]
     with holding(done.path) as free:
         assert free
 
 
-def test_who_comes_second_to_an_empty_directory_does_not_write_over_the_first(ran, tmp_path, monkeypatch):
+def test_who_comes_second_to_an_empty_directory_does_not_write_over_the_first(
+    ran, tmp_path, monkeypatch
+):
     """Both have looked and found nothing; then the other one runs from start to end."""
     real = RunDirectory.locked
 
@@ -189,7 +211,9 @@ REMEDIES = {
 
 
 @pytest.mark.parametrize("name", REMEDIES)
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"{}", b"\0", b"\xe9", b'{"experiment": 3, "input_shape": [1]}'])
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"[]", b"{}", b"\0", b"\xe9", b'{"experiment": 3, "input_shape": [1]}']
+)
 def test_a_damaged_file_is_one_sentence(make, copy, name, text):
     (copy / name).write_bytes(text)
     sentences = refusal(load_run, copy), refusal(run, make(), copy, resume=True)
@@ -203,7 +227,9 @@ def damage(path, how):
         path.write_bytes(whole[: {"empty": 0, "half": len(whole) // 2, "cut short": -5}[how]])
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "scaling.safetensors", "evaluation.safetensors", "classes.csv"])
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "scaling.safetensors", "evaluation.safetensors", "classes.csv"]
+)
 @pytest.mark.parametrize("how", ["missing", "half", "empty"])
 def test_resume_makes_again_what_a_finished_run_has_lost(heal, copy, name, how):
     damage(copy / name, how)
@@ -262,7 +288,9 @@ def directory(tmp_path, monkeypatch):
 def test_checkpoints_come_back_with_every_state(directory, tmp_path):
     params, own = {"a/b": torch.arange(3.0)}, {"w": torch.ones(2)}
     for rounds in (999_998, 999_999, 1_000_000):  # more digits than the name has room for
-        directory.save_checkpoint(State(rounds, {"momentum/x": params["a/b"]}, params, {11: own, 2: {}}))
+        directory.save_checkpoint(
+            State(rounds, {"momentum/x": params["a/b"]}, params, {11: own, 2: {}})
+        )
     found = directory.newest_checkpoint(torch.device("cpu"))
     assert (found.round, found.clients[11]["w"].tolist()) == (1_000_000, [1, 1])
     assert found.params["a/b"].tolist() == found.server["momentum/x"].tolist() == [0, 1, 2]
@@ -277,22 +305,36 @@ def test_of_what_many_clients_remember_a_checkpoint_writes_what_has_changed(dire
             for k in (rounds % 10, (rounds + 5) % 10):  # two of ten take part
                 states[k] = store.put({"w": torch.full((3,), 100.0 * rounds + k)})
         expected = {k: own["w"].tolist() for k, own in states.items()} | {99: [5.0]}
-        directory.save_checkpoint(State(rounds, {}, {"a": torch.ones(1)}, states | {99: {"v": torch.tensor([5.0])}}))
+        directory.save_checkpoint(
+            State(rounds, {}, {"a": torch.ones(1)}, states | {99: {"v": torch.tensor([5.0])}})
+        )
         if rounds == 3:
             directory.keep_checkpoint(3)
             kept = expected
-        written.append(len(read_records(tmp_path / "checkpoints" / f"{rounds:06d}.clients", TensorStore())))
+        written.append(
+            len(read_records(tmp_path / "checkpoints" / f"{rounds:06d}.clients", TensorStore()))
+        )
         again = RunDirectory(tmp_path)
         found = again.newest_checkpoint(torch.device("cpu"))
-        assert {k: next(iter(one.values())).tolist() for k, one in found.clients.items()} == expected
+        assert {
+            k: next(iter(one.values())).tolist() for k, one in found.clients.items()
+        } == expected
         if rounds == 6:  # continue as a resume does: the first checkpoint after it is whole
             directory, states = again, {k: one for k, one in found.clients.items() if k != 99}
             store = TensorStore()
     assert written == [10, 2, 2, 2, 2, 10, 10, 2]
     parts = {path.name for path in (tmp_path / "checkpoints").glob("*.clients")}
-    assert parts == {"000001.clients", "000002.clients", "000003.clients", "000007.clients", "000008.clients"}
+    assert parts == {
+        "000001.clients",
+        "000002.clients",
+        "000003.clients",
+        "000007.clients",
+        "000008.clients",
+    }
     _, path = directory.kept_checkpoint(3)  # the state kept for good still has all its parts
-    found = [record for part in parts_of(path) for record in read_records(part, TensorStore()).items()]
+    found = [
+        record for part in parts_of(path) for record in read_records(part, TensorStore()).items()
+    ]
     del kept[99]
     assert {k: own["w"].tolist() for k, own in found} == kept
 
@@ -309,6 +351,10 @@ def test_a_lost_part_of_a_checkpoint_costs_a_round(directory, tmp_path):
 
 
 def test_nothing_is_ever_unpickled(finished, tmp_path):
-    assert not [file for file in finished.path.rglob("*") if file.suffix in (".pt", ".pth", ".pkl", ".pickle")]
+    assert not [
+        file
+        for file in finished.path.rglob("*")
+        if file.suffix in (".pt", ".pth", ".pkl", ".pickle")
+    ]
     torch.save({"a": torch.zeros(1)}, tmp_path / "model.safetensors")
     assert "cannot be read" in refusal(load_params, tmp_path / "model.safetensors")

@@ -1,4 +1,6 @@
-"""Clients that are forgotten, samples that are removed, and sums that add classes: as if from the start."""
+"""Clients that are forgotten, samples that are removed, and sums that add classes: as if from the
+start.
+"""
 
 import json
 from dataclasses import replace
@@ -20,8 +22,8 @@ from fedunseen.methods.closed_form.statistics import statistics, sums_sha256
 from processes import command
 from refusals import message_of
 from same import same
+from small_runs import LAST
 
-LAST = {"evaluation.selection": "last", "evaluation.embedding": False}
 LATE = {**LAST, "data.features": ["l2"], "partition.join": {"2": 2}}
 
 
@@ -31,8 +33,12 @@ def late(make, tmp_path_factory):
     return run(make({**LATE, "run.forgettable": True}), tmp_path_factory.mktemp("late") / "run")
 
 
-@pytest.mark.parametrize(("client", "again", "others"), [(2, 2, [[0, 1]] * 4), (0, 4, [[1], [1], [1, 2], [1, 2]])])
-def test_a_client_is_forgotten_from_the_round_on_in_which_it_came(client, again, others, late, ran, tmp_path):
+@pytest.mark.parametrize(
+    ("client", "again", "others"), [(2, 2, [[0, 1]] * 4), (0, 4, [[1], [1], [1, 2], [1, 2]])]
+)
+def test_a_client_is_forgotten_from_the_round_on_in_which_it_came(
+    client, again, others, late, ran, tmp_path
+):
     left = forget(late, str(client), tmp_path / "left")
     assert same(left, ran({**LATE, "partition.without": [client]}, "anew"))
     assert not same(left, late)
@@ -40,14 +46,18 @@ def test_a_client_is_forgotten_from_the_round_on_in_which_it_came(client, again,
     assert [line["participants"] for line in left.metrics] == others
     assert left.result["forgotten"] == [str(client)] == left.manifest["forgotten"]
     if client == 2:
-        assert left.metrics[0]["seconds"] == late.metrics[0]["seconds"]  # the first two rounds are those of the run
+        assert (
+            left.metrics[0]["seconds"] == late.metrics[0]["seconds"]
+        )  # the first two rounds are those of the run
     else:
         assert forget(left, "2", tmp_path / "less").result["forgotten"] == ["0", "2"]
 
 
 def test_states_are_kept_before_somebody_comes_and_only_if_asked_for(late, ran):
     plain = ran(LATE, "plain")
-    kept = [[path.name for path in (one.path / "checkpoints").glob("before-*")] for one in (late, plain)]
+    kept = [
+        [path.name for path in (one.path / "checkpoints").glob("before-*")] for one in (late, plain)
+    ]
     assert kept == [["before-000003.safetensors"], []]
     assert same(plain, late)
 
@@ -59,14 +69,25 @@ def test_what_cannot_be_forgotten_is_one_sentence(ran, make, tmp_path):
     sentence = message_of(forget, alone, "0", tmp_path / "left", error=ExperimentError)
     assert "under strategy.name = 'local' no party's updates are merged: run" in sentence
     manifest = json.loads((alone.path / "manifest.json").read_text())
-    manifest["experiment"] |= {"strategy": {"name": "fedavg"}, "engine": {"name": "flower", "mode": "deployment"}}
+    manifest["experiment"] |= {
+        "strategy": {"name": "fedavg"},
+        "engine": {"name": "flower", "mode": "deployment"},
+    }
     (alone.path / "manifest.json").write_text(json.dumps(manifest))
-    sentence = message_of(forget, load_run(alone.path), "0", tmp_path / "left", error=ExperimentError)
+    sentence = message_of(
+        forget, load_run(alone.path), "0", tmp_path / "left", error=ExperimentError
+    )
     assert "method.name = 'fedzsl' is trained, so that every party is in every" in sentence
     assert not (tmp_path / "left").exists()
 
 
-SUMS = {"data.train_per_class": 8, "data.test_per_class": 4, "partition.clients": 4, "method.shrinkage": 0.1, **LAST}
+SUMS = {
+    "data.train_per_class": 8,
+    "data.test_per_class": 4,
+    "partition.clients": 4,
+    "method.shrinkage": 0.1,
+    **LAST,
+}
 
 
 def gaussian(settings):
@@ -76,14 +97,20 @@ def gaussian(settings):
 OTHERS = ({"method.retention": "total"}, {"privacy.aggregation": "masked"})
 
 
-@pytest.mark.parametrize("options", [{}, *(pytest.param(other, marks=pytest.mark.slow) for other in OTHERS)])
+@pytest.mark.parametrize(
+    "options", [{}, *(pytest.param(other, marks=pytest.mark.slow) for other in OTHERS)]
+)
 def test_what_is_removed_from_integer_sums_was_never_there(options, tmp_path):
     done = run(gaussian({**SUMS, **options}), tmp_path / "run")
     never = run(gaussian({**SUMS, "partition.without": [1]}), tmp_path / "never")
     left = forget(done, "1", tmp_path / "left")
     assert left.result["sums_sha256"] == never.result["sums_sha256"] != done.result["sums_sha256"]
     assert same(left, never)
-    kept = [name for path in (done.path / "checkpoints").rglob("*.safetensors") for name in load_file(path)]
+    kept = [
+        name
+        for path in (done.path / "checkpoints").rglob("*.safetensors")
+        for name in load_file(path)
+    ]
     assert kept
     assert "method.retention" not in options or not any("client/" in name for name in kept)
     samples = list(range(0, 50, 2))
@@ -100,7 +127,9 @@ def test_what_is_removed_from_integer_sums_was_never_there(options, tmp_path):
         assert "never a part of" in message_of(forget, fewer, "2", tmp_path / "twice", again)
     sentence = message_of(forget, done, "2", tmp_path / "few", samples[:3], error=ExperimentError)
     assert "remove at least 20 at once" in sentence
-    assert forget(done, "2", tmp_path / "few", samples[:3], consent=True).result["forgotten"] == ["3 samples of 2"]
+    assert forget(done, "2", tmp_path / "few", samples[:3], consent=True).result["forgotten"] == [
+        "3 samples of 2"
+    ]
 
 
 def test_a_party_writes_what_is_to_be_removed(folder, make_folder, tmp_path):
@@ -108,14 +137,27 @@ def test_a_party_writes_what_is_to_be_removed(folder, make_folder, tmp_path):
         arrays.update({name: values[arrays["labels"] < 3] for name, values in arrays.items()})
 
     party = make_folder(tmp_path / "party", first_three_classes)
-    data = {"data.name": "folder", "data.root": str(folder), "method.shrinkage": 0.1, "partition.kind": "pccd"}
-    done = run(gaussian({**LAST, **data, "partition.clients": 4, "privacy.aggregation": "masked"}), tmp_path / "run")
+    data = {
+        "data.name": "folder",
+        "data.root": str(folder),
+        "method.shrinkage": 0.1,
+        "partition.kind": "pccd",
+    }
+    done = run(
+        gaussian({**LAST, **data, "partition.clients": 4, "privacy.aggregation": "masked"}),
+        tmp_path / "run",
+    )
     file = tmp_path / "removal.safetensors"
     assert write_removal(done, party, file, range(4, 26)) == 22
     left = forget(done, "1", tmp_path / "left", removal=file)
-    totals = [RunDirectory(one.path).newest_checkpoint(torch.device("cpu")).params["count"] for one in (done, left)]
+    totals = [
+        RunDirectory(one.path).newest_checkpoint(torch.device("cpu")).params["count"]
+        for one in (done, left)
+    ]
     assert (totals[0] - totals[1]).tolist() == [6, 10, 6] + [0] * 9
-    assert "is not a removal" in message_of(forget, done, "1", tmp_path / "no", removal=party / "classes.csv")
+    assert "is not a removal" in message_of(
+        forget, done, "1", tmp_path / "no", removal=party / "classes.csv"
+    )
 
 
 FEW = {"data.train_per_class": 10, "data.test_per_class": 8, "data.features": ["centre"], **LAST}
@@ -130,15 +172,24 @@ def done(tmp_path_factory):
 @pytest.fixture(scope="module")
 def party(done, tmp_path_factory):
     """Give a party's folder: samples of an unseen class of the run and of a new one; and these."""
-    whole, (old, other), new = load_data(done.experiment, 0), done.space.unseen[:2].tolist(), len(done.space.names)
+    whole, (old, other), new = (
+        load_data(done.experiment, 0),
+        done.space.unseen[:2].tolist(),
+        len(done.space.names),
+    )
     description = done.space.semantics[3] + done.space.semantics[97]
     rows = [whole.features[whole.labels == c] for c in (old, other)]
-    names, semantics = (*done.space.names, "okapi"), np.concatenate([done.space.semantics, description[None]])
+    names, semantics = (
+        (*done.space.names, "okapi"),
+        np.concatenate([done.space.semantics, description[None]]),
+    )
     seen, unseen = np.union1d(done.space.seen, [old, new]), np.setdiff1d(done.space.unseen, [old])
     space = replace(done.space, names=names, semantics=semantics, seen=seen, unseen=unseen)
     labels = np.repeat([old, new], [len(rows[0]), len(rows[1])])
     everyone, nobody = np.arange(len(labels)), np.zeros(0, dtype=np.int64)
-    benchmark = Benchmark("party", space, np.concatenate(rows), labels, everyone, nobody, nobody, part=True)
+    benchmark = Benchmark(
+        "party", space, np.concatenate(rows), labels, everyone, nobody, nobody, part=True
+    )
     folder = tmp_path_factory.mktemp("party")
     write_folder(folder, benchmark, everyone, "train")
     return folder, {done.space.names[old]: rows[0], "okapi": rows[1]}, {"okapi": description}
@@ -195,10 +246,19 @@ def sums(done, party, tmp_path):
         (lambda tensors, about: about.pop("classes"), DAMAGED),
         (lambda tensors, about: about.pop("made"), DAMAGED),
         (lambda tensors, about: about["classes"].update(names=["okapi", "okapi"]), DAMAGED),
-        (lambda tensors, about: about["classes"]["attributes"].reverse(), "the attributes are not those of this run"),
-        (put("semantics", 0, 7.0), "is described otherwise than in this run: give the party the run's classes.csv"),
+        (
+            lambda tensors, about: about["classes"]["attributes"].reverse(),
+            "the attributes are not those of this run",
+        ),
+        (
+            put("semantics", 0, 7.0),
+            "is described otherwise than in this run: give the party the run's classes.csv",
+        ),
         (put("semantics", 1, torch.nan), "the class 'okapi' has NaN or infinite attributes"),
-        ("spelling", "the sums are of 'okapi', and there is a class 'Okapi': let the party name it 'Okapi'"),
+        (
+            "spelling",
+            "the sums are of 'okapi', and there is a class 'Okapi': let the party name it 'Okapi'",
+        ),
         ("text", DAMAGED),
     ],
 )
@@ -218,7 +278,9 @@ def test_what_does_not_fit_is_one_sentence(done, party, sums, change, sentence):
 def test_a_trained_method_takes_no_sums(finished, party, tmp_path):
     for use, *more in ((write_class_sums, party[0], tmp_path / "x"), (read_class_sums, party[0])):
         sentence = message_of(use, finished, *more, error=ExperimentError)
-        assert sentence.startswith("method.name = 'fedzsl' cannot learn from sums once it is trained")
+        assert sentence.startswith(
+            "method.name = 'fedzsl' cannot learn from sums once it is trained"
+        )
 
 
 @pytest.mark.slow
@@ -233,11 +295,15 @@ def test_a_trained_method_takes_no_sums(finished, party, tmp_path):
 def test_sums_of_another_run_are_refused(done, sums, tmp_path, change, what):
     if change == "other classes":
         other = replace(done)
-        space = replace(done.space, seen=done.space.seen[1:], unseen=np.sort(np.append(done.space.unseen, 0)))
+        space = replace(
+            done.space, seen=done.space.seen[1:], unseen=np.sort(np.append(done.space.unseen, 0))
+        )
         other.__dict__.update(space=space, scaler=done.scaler)
     else:
         other = run(gaussian({**FEW, **change}), tmp_path / "run")
-    assert f"made with another run: it differs in {what}: " in message_of(read_class_sums, other, sums[0])
+    assert f"made with another run: it differs in {what}: " in message_of(
+        read_class_sums, other, sums[0]
+    )
 
 
 def test_sums_made_before_a_run_learnt_classes_still_fit(done, sums):
@@ -249,7 +315,9 @@ def test_the_files_of_two_parties_teach_what_one_of_both_would(done, party, sums
     _, samples, described = party
     (whole, tensors, about), halves = sums, [tmp_path / f"{name}.safetensors" for name in "ab"]
     for path, share in zip(halves, (0.25, 0.75), strict=True):
-        part = {name: value * (1 if name == "semantics" else share) for name, value in tensors.items()}
+        part = {
+            name: value * (1 if name == "semantics" else share) for name, value in tensors.items()
+        }
         save_file(part, path, about)
     command("learn", done.path, "--out", tmp_path / "new", "--sums", halves[0], "--sums", halves[1])
     learnt, wanted = load_run(tmp_path / "new"), done.learn(described, samples)

@@ -1,5 +1,8 @@
-"""A run's encoder: trained from pictures, or frozen with weights that are found; a trained run is one for another."""
+"""A run's encoder: trained from pictures, or frozen with weights that are found; a trained run is
+one for another.
+"""
 
+import json
 import re
 import shutil
 
@@ -14,8 +17,7 @@ from fedunseen.experiment import encoding
 from fedunseen.experiment.assemble import load_data
 from fedunseen.federation.run_directory import load_params
 from same import same
-
-LAST = {"evaluation.selection": "last", "evaluation.embedding": False}
+from small_runs import LAST
 
 
 def experiment(photos, **settings):
@@ -27,7 +29,9 @@ def experiment(photos, **settings):
         "method": {"name": "distzsl", "kl": 1.0, "decorrelation": 0.01, "batch_size": 8},
         "strategy": {"name": "fedavg", "rounds": 2},
     }
-    return Experiment.from_dict(base, LAST | {key.replace("__", "."): value for key, value in settings.items()})
+    return Experiment.from_dict(
+        base, LAST | {key.replace("__", "."): value for key, value in settings.items()}
+    )
 
 
 @pytest.mark.slow
@@ -56,28 +60,45 @@ def test_pictures_are_changed_in_training_only(photos, tmp_path):
 @pytest.mark.slow
 def test_running_statistics_are_the_mean_of_the_clients(photos, tmp_path):
     settings = {"encoder__norm": "batch", "strategy__weights": "uniform"}
-    two, one = (run(experiment(photos, **settings, strategy__rounds=n), tmp_path / str(n)).params for n in (2, 1))
-    alone = run(experiment(photos, **settings, strategy__name="local", strategy__rounds=1), tmp_path / "alone")
+    two, one = (
+        run(experiment(photos, **settings, strategy__rounds=n), tmp_path / str(n)).params
+        for n in (2, 1)
+    )
+    alone = run(
+        experiment(photos, **settings, strategy__name="local", strategy__rounds=1),
+        tmp_path / "alone",
+    )
     models = load_params(alone.path / "model.safetensors")
     statistics = [name for name in one if name.endswith(("running_mean", "running_var"))]
     assert len(statistics) == 4
     for name in statistics:  # a round of everyone alone, and its mean
-        torch.testing.assert_close(one[name], sum(models[f"client/{k}/{name}"] for k in range(3)) / 3)
+        torch.testing.assert_close(
+            one[name], sum(models[f"client/{k}/{name}"] for k in range(3)) / 3
+        )
         assert not torch.equal(one[name], two[name])
         assert (one[name] > 0).all() or name.endswith("running_mean")
 
 
 @pytest.fixture
 def weights(tmp_path):
-    tensors = torch.load(EfficientNetLite(EfficientNetLiteSettings(), (3, 8, 8), "vectors").path, weights_only=True)
+    tensors = torch.load(
+        EfficientNetLite(EfficientNetLiteSettings(), (3, 8, 8), "vectors").path, weights_only=True
+    )
     tensors["_bn1.weight"] = tensors["_bn1.weight"] * 1.1
     torch.save(tensors, tmp_path / "mine.pth")
     return tmp_path / "mine.pth"
 
 
 def frozen(photos, path, **encoder):
-    """Run with an encoder that is not trained, whose weights are one's own or those of the installation."""
-    small = {"data__size": 8, "data__resize": 8, "data__features": ["l2"], "encoder__name": "efficientnet-lite"}
+    """Run with an encoder that is not trained, whose weights are one's own or those of the
+    installation.
+    """
+    small = {
+        "data__size": 8,
+        "data__resize": 8,
+        "data__features": ["l2"],
+        "encoder__name": "efficientnet-lite",
+    }
     return run(experiment(photos, **small, method__lr=0.05, strategy__rounds=1, **encoder), path)
 
 
@@ -86,10 +107,15 @@ def ranking(path, photos, **places):
 
 
 @pytest.mark.slow
-def test_small_weights_travel_with_the_run_and_are_used_even_if_the_first_have_changed(photos, weights, tmp_path):
+def test_small_weights_travel_with_the_run_and_are_used_even_if_the_first_have_changed(
+    photos, weights, tmp_path
+):
     done = frozen(photos, tmp_path / "run", encoder__weights=str(weights))
     entry, expected = done.manifest["encoder"], ranking(done.path, photos)
-    assert (entry["setting"], entry["files"]) == ("encoder.weights", {"mine.pth": weights.stat().st_size})
+    assert (entry["setting"], entry["files"]) == (
+        "encoder.weights",
+        {"mine.pth": weights.stat().st_size},
+    )
     shutil.move(done.path, tmp_path / "elsewhere")
     for spoil in (lambda: weights.write_bytes(b"other"), weights.unlink):
         spoil()
@@ -97,8 +123,11 @@ def test_small_weights_travel_with_the_run_and_are_used_even_if_the_first_have_c
 
 
 @pytest.mark.slow
-def test_large_weights_are_found_where_they_were_used_or_asked_for(photos, weights, tmp_path):
-    path = frozen(photos, tmp_path / "run", encoder__weights=str(weights), encoder__carry=0).path
+def test_large_weights_are_found_where_they_were_used_or_asked_for(
+    photos, weights, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("fedunseen.experiment.encoding.CARRIED_MB", 0)
+    path = frozen(photos, tmp_path / "run", encoder__weights=str(weights)).path
     assert not (path / "encoder").exists()
     expected = ranking(path, photos)
     moved = shutil.copy(weights, tmp_path / "other name.pth")
@@ -117,7 +146,7 @@ def test_large_weights_are_found_where_they_were_used_or_asked_for(photos, weigh
 
 
 @pytest.mark.slow
-def test_what_every_installation_has_is_not_carried(photos, tmp_path):
+def test_weights_of_an_extra_are_not_carried(photos, tmp_path):
     done = frozen(photos, tmp_path / "run")
     assert not (done.path / "encoder").exists()
     assert len(ranking(done.path, photos)) == 8
@@ -130,7 +159,9 @@ def words(tmp_path):
     """Word vectors of one's own: the text encoder."""
     known = ["a", "photo", "of", "fire", "truck", "zèbre", "cat", "two", "words", *"defghijkl"]
     rows = np.random.default_rng(0).normal(size=(len(known), 6)).round(3).astype(str)
-    (tmp_path / "glove.txt").write_text("".join(f"{a} {' '.join(b)}\n" for a, b in zip(known, rows, strict=True)))
+    (tmp_path / "glove.txt").write_text(
+        "".join(f"{a} {' '.join(b)}\n" for a, b in zip(known, rows, strict=True))
+    )
     return tmp_path / "glove.txt"
 
 
@@ -141,8 +172,14 @@ def named(make, make_folder, words, path):
         rows[:] = [[name.replace("猫", "cat"), split] for name, split, *_ in rows]
 
     root = make_folder(path / "features", names_alone)
-    settings = {"data.root": str(root), "data.text_encoder": f"vectors:{words}", "method.name": "gaussian"}
-    return run(make({**LAST, **settings, "method.shrinkage": 0.5, "strategy.rounds": 1}), path / "run")
+    settings = {
+        "data.root": str(root),
+        "data.text_encoder": f"vectors:{words}",
+        "method.name": "gaussian",
+    }
+    return run(
+        make({**LAST, **settings, "method.shrinkage": 0.5, "strategy.rounds": 1}), path / "run"
+    )
 
 
 def scores(rankings):
@@ -154,17 +191,24 @@ def scores_of_a_new_name(path, **places):
     return scores(load_run(path, **places).predict(samples, ["a fire truck"]))
 
 
-def test_a_text_encoder_travels_with_a_run_that_is_copied_to_another_machine(make, make_folder, words, tmp_path):
+def test_a_text_encoder_travels_with_a_run_that_is_copied_to_another_machine(
+    make, make_folder, words, tmp_path
+):
     done = named(make, make_folder, words, tmp_path)
     assert done.manifest["text_encoder"]["files"] == {"glove.txt": words.stat().st_size}
     expected = scores_of_a_new_name(done.path)
     shutil.move(done.path, tmp_path / "copied")
-    for spoil in (lambda: words.write_text(words.read_text().replace("fire ", "fire 9")), words.unlink):
+    for spoil in (
+        lambda: words.write_text(words.read_text().replace("fire ", "fire 9")),
+        words.unlink,
+    ):
         spoil()
         assert scores_of_a_new_name(tmp_path / "copied") == expected
 
 
-def test_a_large_text_encoder_is_found_where_it_was_or_named(make, make_folder, words, tmp_path, monkeypatch):
+def test_a_large_text_encoder_is_found_where_it_was_or_named(
+    make, make_folder, words, tmp_path, monkeypatch
+):
     monkeypatch.setattr(encoding, "CARRIED_MB", 0.0)
     done = named(make, make_folder, words, tmp_path)
     assert not (done.path / "text-encoder").exists()
@@ -172,7 +216,10 @@ def test_a_large_text_encoder_is_found_where_it_was_or_named(make, make_folder, 
     kept = words.rename(words.with_name("kept.txt"))
     with pytest.raises(DataError, match=r"glove\.txt is missing"):
         scores_of_a_new_name(done.path)
-    assert scores_of_a_new_name(done.path, overrides={"data.text_encoder": f"vectors:{kept}"}) == expected
+    assert (
+        scores_of_a_new_name(done.path, overrides={"data.text_encoder": f"vectors:{kept}"})
+        == expected
+    )
 
 
 FEW = {"data.train_per_class": 20, "data.test_per_class": 8, "evaluation.embedding": False}
@@ -185,15 +232,21 @@ def trained(tmp_path_factory):
 
 
 def gaussian(**settings):
-    return Experiment.load("digit-pairs-gaussian", {**FEW, **{k.replace("__", "."): v for k, v in settings.items()}})
+    return Experiment.load(
+        "digit-pairs-gaussian", {**FEW, **{k.replace("__", "."): v for k, v in settings.items()}}
+    )
 
 
 @pytest.mark.slow
 def test_gaussian_classes_on_a_run_s_features(trained, tmp_path):
     experiment = gaussian(encoder__name="run", encoder__model=str(trained.path))
     benchmark, raw = load_data(experiment, 0), load_data(gaussian(), 0)
-    expected = trained.method.features(trained.params, torch.from_numpy(trained.scaler(raw.features[:5])))
-    np.testing.assert_allclose(benchmark.features[:5], expected.detach().numpy(), rtol=1e-5, atol=1e-6)
+    expected = trained.method.features(
+        trained.params, torch.from_numpy(trained.scaler(raw.features[:5]))
+    )
+    np.testing.assert_allclose(
+        benchmark.features[:5], expected.detach().numpy(), rtol=1e-5, atol=1e-6
+    )
     done = run(experiment, tmp_path / "on-top")
     assert done.result["rounds"] == 1
     assert done.result["zsl"] > 90
@@ -202,7 +255,9 @@ def test_gaussian_classes_on_a_run_s_features(trained, tmp_path):
 
 
 def test_a_run_carries_the_run_whose_features_it_has(trained, tmp_path):
-    """Moved to a machine that never saw the trained run, it answers as before; another run in its place is refused."""
+    """Moved to a machine that never saw the trained run, it answers as before; another run in its
+    place is refused.
+    """
     first = shutil.copytree(trained.path, tmp_path / "first")
     settings = {"encoder__name": "run", "encoder__model": str(first), "method__shrinkage": 0.3}
     done = run(gaussian(**settings, evaluation__selection="last"), tmp_path / "top")
@@ -231,3 +286,14 @@ def test_what_is_no_encoder_is_refused(trained, tmp_path):
     ):
         with pytest.raises(error, match=f"^{re.escape(sentence)}"):
             load_data(gaussian(encoder__name="run", **model), 0)
+
+
+@pytest.mark.slow
+def test_a_run_that_encodes_itself_is_refused(trained, tmp_path):
+    place = shutil.copytree(trained.path, tmp_path / "own")
+    manifest = json.loads((place / "manifest.json").read_text())
+    manifest["experiment"]["encoder"] = {"name": "run", "model": str(place)}
+    manifest["picture_shape"] = [1, 8, 16]
+    (place / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ExperimentError, match="is encoded by itself"):
+        load_run(place).encoded(np.zeros((1, 1, 8, 16), np.uint8))

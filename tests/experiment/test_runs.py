@@ -14,9 +14,9 @@ from fedunseen.experiment.manifest import free_directory
 from fedunseen.federation.run_directory import RunDirectory, of_clients
 from refusals import message_of
 from same import content, same
+from small_runs import LAST
 
 NAMES = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
-LAST = {"evaluation.selection": "last"}
 
 
 def numbers_of(result):
@@ -24,11 +24,16 @@ def numbers_of(result):
 
 
 def recomputed(done, params, factor):
-    """Return the accuracies of a model of one ReLU layer, class by class, from scores in float64."""
+    """Return the accuracies of a model of one ReLU layer, class by class, from scores in
+    float64.
+    """
     benchmark = load_data(done.experiment, done.experiment.run.seed)
     rows, space = np.concatenate([benchmark.test_unseen, benchmark.test_seen]), benchmark.space
     features, labels = benchmark.features.astype(np.float64), benchmark.labels[rows]
-    train, p = features[benchmark.train], {name: value.double().numpy() for name, value in params.items()}
+    train, p = (
+        features[benchmark.train],
+        {name: value.double().numpy() for name, value in params.items()},
+    )
     standard = (features[rows] - train.mean(0)) / train.std(0)
     hidden = np.maximum(standard @ p["f.0.weight"].T + p["f.0.bias"], 0)
     scores = (hidden @ p["g.weight"].T + p["g.bias"]) @ space.semantics.T
@@ -41,29 +46,56 @@ def recomputed(done, params, factor):
     both = np.union1d(space.seen, space.unseen)
     u, s = accuracy(space.unseen, both, generalised), accuracy(space.seen, both, generalised)
     harmonic = 2 * u * s / (u + s) if u + s else 0.0
-    return dict(zip(NAMES, (accuracy(space.unseen, space.unseen, scores), u, s, harmonic), strict=True))
+    return dict(
+        zip(NAMES, (accuracy(space.unseen, space.unseen, scores), u, s, harmonic), strict=True)
+    )
 
 
 def test_one_seed_gives_the_same_bits_and_another_seed_others(ran, finished):
     whole = content(finished.path)
-    assert {"model.safetensors", "metrics.jsonl", "result.json", "classes.csv", "scaling.safetensors"} < whole.keys()
+    assert {
+        "model.safetensors",
+        "metrics.jsonl",
+        "result.json",
+        "classes.csv",
+        "scaling.safetensors",
+    } < whole.keys()
     assert content(ran().path) == whole
     other = content(ran({"run.seed": 1}, "other").path)
     assert all(other[name] != whole[name] for name in ("model.safetensors", "metrics.jsonl"))
 
 
 def test_there_is_one_line_a_round_with_all_its_fields(finished):
-    lines = [json.loads(line) for line in (finished.path / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (finished.path / "metrics.jsonl").read_text().splitlines()
+    ]
     assert lines == finished.metrics
     assert [line["round"] for line in lines] == [1, 2, 3, 4]
-    fields = {"round", *NAMES, "uncalibrated_gzsl_unseen", "uncalibrated_gzsl_seen", "uncalibrated_gzsl_harmonic"}
-    fields |= {"calibration_factor", "losses", "participants", "bytes_down", "bytes_up", "clients", "seconds"}
+    fields = {
+        "round",
+        *NAMES,
+        "uncalibrated_gzsl_unseen",
+        "uncalibrated_gzsl_seen",
+        "uncalibrated_gzsl_harmonic",
+        "gzsl_accuracy",
+    }
+    fields |= {
+        "calibration_factor",
+        "losses",
+        "participants",
+        "bytes_down",
+        "bytes_up",
+        "clients",
+        "seconds",
+    }
     size = sum(value.numel() * 4 for value in finished.params.values())
     for line in lines:
         assert set(line) == fields
         assert line["participants"] == [0, 1, 2]
         assert line["bytes_down"] == line["bytes_up"] == 3 * size
-        assert {name: len(values) for name, values in line["clients"].items()} == dict.fromkeys(NAMES, 3)
+        assert {name: len(values) for name, values in line["clients"].items()} == dict.fromkeys(
+            NAMES, 3
+        )
         assert line["losses"]["loss"] == pytest.approx(line["losses"]["sce"])
         assert line["calibration_factor"] == finished.result["calibration_factor"]
     assert lines[-1]["losses"]["loss"] < lines[0]["losses"]["loss"]
@@ -72,10 +104,19 @@ def test_there_is_one_line_a_round_with_all_its_fields(finished):
 def test_the_numbers_are_those_of_the_model_that_is_kept(finished):
     result, line = finished.result, finished.metrics[finished.result["selected_round"] - 1]
     assert numbers_of(line) == numbers_of(result)
-    assert numbers_of(result) == pytest.approx(recomputed(finished, finished.params, result["calibration_factor"]))
+    assert numbers_of(result) == pytest.approx(
+        recomputed(finished, finished.params, result["calibration_factor"])
+    )
     plain = recomputed(finished, finished.params, 0.0)
-    assert [result[f"uncalibrated_{name}"] for name in NAMES[1:]] == pytest.approx([plain[name] for name in NAMES[1:]])
-    assert {"rounds": 4, "selection": "validation", "seed": 0, "run": str(finished.path)}.items() <= result.items()
+    assert [result[f"uncalibrated_{name}"] for name in NAMES[1:]] == pytest.approx(
+        [plain[name] for name in NAMES[1:]]
+    )
+    assert {
+        "rounds": 4,
+        "selection": "validation",
+        "seed": 0,
+        "run": str(finished.path),
+    }.items() <= result.items()
 
 
 def test_the_chosen_round_s_model_is_kept_not_the_last(ran):
@@ -93,13 +134,17 @@ def test_the_chosen_round_s_model_is_kept_not_the_last(ran):
 
 @pytest.fixture
 def corrupted(ran, make_folder, finished, tmp_path):
-    """Run on data that a function has changed; say also of each of some files whether it is that of the plain run."""
+    """Run on data that a function has changed; say also of each of some files whether it is that of
+    the plain run.
+    """
 
     def call(change):
         done = ran({"data.root": str(make_folder(tmp_path / "data", change))})
         files = ("model", "checkpoints/000004", "selection/model", "selection/checkpoints/000004")
         names = [f"{file}.safetensors" for file in files]
-        return done, [(done.path / name).read_bytes() == (finished.path / name).read_bytes() for name in names]
+        return done, [
+            (done.path / name).read_bytes() == (finished.path / name).read_bytes() for name in names
+        ]
 
     return call
 
@@ -117,7 +162,9 @@ def test_selection_never_touches_a_test_sample(corrupted, finished):
     done, unchanged = corrupted(corrupt)
     assert done.result["chosen_on_validation"] == finished.result["chosen_on_validation"]
     assert all(unchanged)  # training does not touch them either
-    assert numbers_of(done.result) != numbers_of(finished.result)  # but the numbers are of test samples
+    assert numbers_of(done.result) != numbers_of(
+        finished.result
+    )  # but the numbers are of test samples
 
 
 def test_selection_trains_on_no_sample_that_it_chooses_by(corrupted, finished):
@@ -128,7 +175,9 @@ def test_selection_trains_on_no_sample_that_it_chooses_by(corrupted, finished):
     assert set(benchmark.labels[selection.test_unseen]) == {6, 7}
 
     def corrupt(rows, arrays):
-        arrays["features"][judged] = np.random.default_rng(5).normal(scale=50, size=(len(judged), 9))
+        arrays["features"][judged] = np.random.default_rng(5).normal(
+            scale=50, size=(len(judged), 9)
+        )
 
     done, (_, trained, _, selected) = corrupted(corrupt)
     assert (trained, selected) == (False, True)
@@ -137,20 +186,34 @@ def test_selection_trains_on_no_sample_that_it_chooses_by(corrupted, finished):
 
 def test_choose_takes_the_better_setting_and_the_final_run_uses_it(ran, finished):
     stages = []
-    done = ran({"evaluation.choose": {"method.lr": [1e-7, 0.05]}}, progress=lambda stage, *more: stages.append(stage))
+    done = ran(
+        {"evaluation.choose": {"method.lr": [1e-7, 0.05]}},
+        progress=lambda stage, *more: stages.append(stage),
+    )
     chosen = done.result["chosen_on_validation"]
     assert chosen["settings"] == {"method.lr": 0.05} == {"method.lr": done.experiment.method.lr}
-    assert [one["settings"] for one in chosen["tried"]] == [{"method.lr": 1e-7}, {"method.lr": 0.05}]
+    assert [one["settings"] for one in chosen["tried"]] == [
+        {"method.lr": 1e-7},
+        {"method.lr": 0.05},
+    ]
     worse, better = (one["gzsl_harmonic"] for one in chosen["tried"])
     assert better == chosen["validation"]["gzsl_harmonic"] > worse
-    assert list(dict.fromkeys(stages)) == [*(f"choosing on validation classes {n}/2" for n in (1, 2)), "training"]
+    assert list(dict.fromkeys(stages)) == [
+        *(f"choosing on validation classes {n}/2" for n in (1, 2)),
+        "training",
+    ]
     assert same(done, finished)
     assert done.metrics[-1]["gzsl_harmonic"] == finished.metrics[-1]["gzsl_harmonic"]
 
 
 @pytest.mark.filterwarnings("ignore:the graphical lasso")
 def test_choosing_the_method_calibrates_each_candidate_by_its_own_kind(ran):
-    done = ran({"method.name": "classifier", "evaluation.choose": {"method.name": ["classifier", "fedzsl"]}})
+    done = ran(
+        {
+            "method.name": "classifier",
+            "evaluation.choose": {"method.name": ["classifier", "fedzsl"]},
+        }
+    )
     assert done.result["chosen_on_validation"]["settings"] == {"method.name": "fedzsl"}
     assert done.experiment.method.name == "fedzsl"
     assert done.result["calibration_factor"] != 0
@@ -178,12 +241,14 @@ def test_last_takes_the_last_round_and_no_calibration(ran):
 
 def test_before_merge_accuracies_are_those_of_each_client_s_own_model(ran):
     settings = {**LAST, "strategy.rounds": 1}
-    done = ran({**settings, "strategy.update_scale": 0.5})
+    done = ran(settings)
     # `local` gives away the clients' models after the same first round
     alone = ran({**settings, "strategy.name": "local"}, "alone")
     (line,), (other,) = done.metrics, alone.metrics
     for client, own in of_clients(alone.path / "model.safetensors"):
-        assert {n: line["clients"][n][client] for n in NAMES} == pytest.approx(recomputed(done, own, 0.0))
+        assert {n: line["clients"][n][client] for n in NAMES} == pytest.approx(
+            recomputed(done, own, 0.0)
+        )
     assert client == 2
     assert (other["clients"], other["bytes_up"]) == (line["clients"], 0)
     assert alone.result["zsl"] == pytest.approx(np.mean(line["clients"]["zsl"]))
@@ -191,7 +256,12 @@ def test_before_merge_accuracies_are_those_of_each_client_s_own_model(ran):
 
 def test_the_classifier_knows_no_unseen_class(ran):
     done = ran({"method.name": "classifier"})
-    assert done.result["gzsl_unseen"] == done.result["gzsl_harmonic"] == done.result["calibration_factor"] == 0
+    assert (
+        done.result["gzsl_unseen"]
+        == done.result["gzsl_harmonic"]
+        == done.result["calibration_factor"]
+        == 0
+    )
     assert done.result["gzsl_seen"] > 20
     validation = RunDirectory(done.path / "selection").metrics()
     best = max(range(4), key=lambda i: (validation[i]["gzsl_seen"], -i)) + 1
@@ -203,7 +273,9 @@ def test_several_seeds_give_mean_and_deviation(ran):
     settings, seeds = {"strategy.rounds": 12, "strategy.stop_after": 2, "method.lr": 0.5}, [4, 5, 6]
     done = ran({**settings, "run.seeds": 3, "run.seed": 4})
     singles = [ran({**settings, "run.seed": seed}, str(seed)) for seed in seeds]
-    assert done.result["rounds"] == max(one.result["rounds"] for one in singles) < 12  # each stops at its own
+    assert (
+        done.result["rounds"] == max(one.result["rounds"] for one in singles) < 12
+    )  # each stops at its own
     assert done.result["parameters_shared"] * 4 == done.result["bytes_up"]
     for name in NAMES:
         values = [single.result[name] for single in singles]
@@ -219,10 +291,20 @@ def test_several_seeds_give_mean_and_deviation(ran):
 
 
 def test_a_round_without_clients_is_refused_before_anything_is_written(ran, tmp_path):
-    # by hand: client 0 holds the validation classes "h" and "i" alone, and is alone in the first round of selection
-    lines = ["class,client", *(f"{name},1" for name in ("zèbre", "猫", "two words", "d", "e", "f")), "g,0", "h,0"]
+    # by hand: client 0 holds the validation classes "h" and "i" alone, and is alone in the first
+    # round of selection
+    lines = [
+        "class,client",
+        *(f"{name},1" for name in ("zèbre", "猫", "two words", "d", "e", "f")),
+        "g,0",
+        "h,0",
+    ]
     (tmp_path / "who.csv").write_text("\n".join(lines) + "\n", "utf-8")
-    alone = {"partition.kind": "file", "partition.file": str(tmp_path / "who.csv"), "partition.clients": 2}
+    alone = {
+        "partition.kind": "file",
+        "partition.file": str(tmp_path / "who.csv"),
+        "partition.clients": 2,
+    }
     alone["partition.join"] = {"1": 1}
     for settings, empty in (
         ({"partition.join": {"0-2": 1}}, 0),
@@ -243,13 +325,17 @@ def test_a_round_without_clients_is_refused_before_anything_is_written(ran, tmp_
 def test_a_fraction_of_the_clients_takes_part_drawn_anew_each_round(ran):
     settings = {**LAST, "partition.clients": 5, "strategy.fraction": 0.5, "strategy.rounds": 6}
     drawn = [tuple(line["participants"]) for line in ran(settings).metrics]
-    assert all(len(set(one)) == 3 and list(one) == sorted(one) for one in drawn)  # 2.5, rounded half up
+    assert all(
+        len(set(one)) == 3 and list(one) == sorted(one) for one in drawn
+    )  # 2.5, rounded half up
     assert len(set(drawn)) > 1
     least = ran({**settings, "strategy.fraction": 0.01, "strategy.rounds": 2}, "least")
     assert all(len(line["participants"]) == 1 for line in least.metrics)
 
 
-def test_a_benchmark_without_validation_classes_can_only_take_the_last_round(ran, make_folder, tmp_path):
+def test_a_benchmark_without_validation_classes_can_only_take_the_last_round(
+    ran, make_folder, tmp_path
+):
     def one_sample_each(rows, arrays):
         train = np.flatnonzero(arrays["split"] == "train")
         _, first = np.unique(arrays["labels"][train], return_index=True)

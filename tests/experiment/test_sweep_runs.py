@@ -15,8 +15,8 @@ from fedunseen.core import registry
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.toml import toml_text
 from fedunseen.experiment import assemble
-from fedunseen.experiment.sweep import read_sweep, rows, run_sweep, runner
-from fedunseen.report.sweep_page import write_sweep_report
+from fedunseen.pages.report.sweep_page import write_sweep_report
+from fedunseen.research.sweep import read_sweep, rows, run_sweep, runner
 from processes import descendants, environment, is_running, until
 from refusals import message_of
 
@@ -78,7 +78,9 @@ def file(tree, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def changed(file):
-    """Read the sweep with another text in place of one of its own, and with more ``settings`` before all others."""
+    """Read the sweep with another text in place of one of its own, and with more ``settings``
+    before all others.
+    """
 
     def change(old, new, settings=""):
         path = file.with_name("changed.toml")
@@ -89,35 +91,52 @@ def changed(file):
 
 
 def completed(file, out, **more):
-    """Run what is left of the sweep; return the rows, results.csv without seconds, and what else may not differ."""
+    """Run what is left of the sweep; return the rows, results.csv without seconds, and what else
+    may not differ.
+    """
     sweep = read_sweep(file)
     found = run_sweep(sweep, out, jobs=1, **more)
     write_sweep_report(sweep, found, out)
     with open(out / "results.csv", newline="", encoding="utf-8") as table:
-        lines = [{key: value for key, value in line.items() if key != "seconds"} for line in csv.DictReader(table)]
-    kept = {name: (out / name).read_bytes() for name in ("results.md", "results.html", "sweep.json")}
-    models = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("model.safetensors")}
+        lines = [
+            {key: value for key, value in line.items() if key != "seconds"}
+            for line in csv.DictReader(table)
+        ]
+    kept = {
+        name: (out / name).read_bytes() for name in ("results.md", "results.html", "sweep.json")
+    }
+    models = {
+        str(path.relative_to(out)): path.read_bytes() for path in out.rglob("model.safetensors")
+    }
     assert len(models) == 6  # three cells, two seeds
     return found, (lines, kept, models)
 
 
 @pytest.fixture(scope="module")
 def whole(file, tmp_path_factory):
-    """The sweep, run one cell after the other without any disturbance: its folder, rows and results."""
+    """The sweep, run one cell after the other without any disturbance: its folder, rows and
+    results.
+    """
     out = tmp_path_factory.mktemp("whole") / "out"
     return out, *completed(file, out)
 
 
 def test_cells_fail_alone_and_say_why(changed, tmp_path, monkeypatch):
     (tmp_path / "fragile.py").write_text(PLUGIN)
-    monkeypatch.setenv("FEDUNSEEN_PLUGINS", str(tmp_path / "fragile.py"))  # child processes load it too
+    monkeypatch.setenv(
+        "FEDUNSEEN_PLUGINS", str(tmp_path / "fragile.py")
+    )  # child processes load it too
     monkeypatch.setitem(registry._REGISTERED, "method", {})
     sweep, out, heard = changed("[[fig", BROKEN + "[[fig"), tmp_path / "out", []
-    found = run_sweep(sweep, out, cells=sweep.cells[3:], jobs=1, on_cell=lambda row, left: heard.append(left))
+    found = run_sweep(
+        sweep, out, cells=sweep.cells[3:], jobs=1, on_cell=lambda row, left: heard.append(left)
+    )
     *_, killed, raises, good = found
     assert [row.status for row in found] == ["not run"] * 3 + ["failed"] * 2 + ["done"]
     assert heard == [2, 1, 0]
-    assert killed.problem == "its process was ended by SIGKILL; perhaps memory ran out: try --jobs 1"
+    assert (
+        killed.problem == "its process was ended by SIGKILL; perhaps memory ran out: try --jobs 1"
+    )
     assert raises.problem == "ZeroDivisionError: integer division or modulo by zero"
     assert "return 1 // 0" in json.loads((out / "failed" / "raises.json").read_text())["traceback"]
     assert good.mean["zsl"] > 0
@@ -130,8 +149,20 @@ def times(out):
 
 def start(file, out, jobs):
     """Run the sweep in a process of its own."""
-    words = [sys.executable, "-m", "fedunseen", "sweep", str(file), "--out", str(out), "--jobs", jobs]
-    return subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    words = [
+        sys.executable,
+        "-m",
+        "fedunseen",
+        "sweep",
+        str(file),
+        "--out",
+        str(out),
+        "--jobs",
+        jobs,
+    ]
+    return subprocess.Popen(
+        words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux")
@@ -188,7 +219,9 @@ def test_a_parallel_sweep_that_is_killed_resumes_to_the_same_results(file, whole
     assert before.items() <= times(out).items()  # not run again
 
 
-def test_a_directory_that_holds_something_else_is_refused_and_what_is_shown_may_change(file, changed, whole, tmp_path):
+def test_a_directory_that_holds_something_else_is_refused_and_what_is_shown_may_change(
+    file, changed, whole, tmp_path
+):
     out, found, _ = whole
     sweep, resume = read_sweep(file), {"resume": True}
     before = {path: path.read_bytes() for path in out.glob("*.*") if path.is_file()}
@@ -200,33 +233,52 @@ def test_a_directory_that_holds_something_else_is_refused_and_what_is_shown_may_
     for given, path, more, sentence in (
         (sweep, out, {}, " already holds a sweep: add --resume to continue with it"),
         (read_sweep(file, overrides={"strategy.rounds": 16}), out, resume,
-         " holds another sweep (slow: strategy.rounds was 15, is 16): choose another --out, or resume it with "),
-        (changed('"last" =', '"latest" ='), out, resume, " holds another sweep (it has the cell last): "),
-        (changed("[[fig", '"more" = {}\n[[fig'), out, resume, " holds another sweep (it lacks the cell more): "),
-        (sweep, tmp_path / "mine", {}, " exists and is not a sweep's directory: choose another --out"),
-        (sweep, tmp_path / "mine", resume, " exists and is not a sweep's directory: choose another --out"),
-        (sweep, tmp_path / "half", resume, f"{os.sep}sweep.json is damaged: run the sweep again in another --out"),
-        (sweep, tmp_path / "file", {}, " exists and is not a sweep's directory: choose another --out"),
+         " holds another sweep (slow: strategy.rounds was 15, is 16): choose another --out, or "
+         "resume it with "),
+        (changed('"last" =', '"latest" ='), out, resume, " holds another sweep (it has the cell "
+                                                         "last): "),
+        (changed("[[fig", '"more" = {}\n[[fig'), out, resume, " holds another sweep (it lacks the "
+                                                              "cell more): "),
+        (sweep, tmp_path / "mine", {}, " exists and is not a sweep's directory: choose another "
+                                       "--out"),
+        (sweep, tmp_path / "mine", resume, " exists and is not a sweep's directory: choose another "
+                                           "--out"),
+        (sweep, tmp_path / "half", resume, f"{os.sep}sweep.json is damaged: run the sweep again in "
+                                           "another --out"),
+        (sweep, tmp_path / "file", {}, " exists and is not a sweep's directory: choose another "
+                                       "--out"),
     ):  # fmt: skip
-        assert f"{path}{sentence}" in message_of(run_sweep, given, path, error=RunDirectoryError, **more)
+        assert f"{path}{sentence}" in message_of(
+            run_sweep, given, path, error=RunDirectoryError, **more
+        )
     assert before == {path: path.read_bytes() for path in out.glob("*.*") if path.is_file()}
 
     sweep = changed("[[fig", '[table]\nmetrics = ["zsl"]\n[[fig')
     assert run_sweep(sweep, out, resume=True, cells=[sweep.cells[0]])[0].mean == found[0].mean
 
 
-def test_a_cell_that_cannot_be_built_refuses_the_sweep_before_anything_is_written(changed, tmp_path):
+def test_a_cell_that_cannot_be_built_refuses_the_sweep_before_anything_is_written(
+    changed, tmp_path
+):
     sweep = changed("[[fig", '"no groups" = { method = { name = "distzsl" } }\n[[fig')
-    sentence = message_of(run_sweep, sweep, tmp_path / "out", cells=[sweep.cells[0], sweep.cells[-1]], jobs=1)
-    assert sentence.startswith("changed: no groups: method.decorrelation needs every attribute in a group")
+    sentence = message_of(
+        run_sweep, sweep, tmp_path / "out", cells=[sweep.cells[0], sweep.cells[-1]], jobs=1
+    )
+    assert sentence.startswith(
+        "changed: no groups: method.decorrelation needs every attribute in a group"
+    )
     assert not (tmp_path / "out").exists()
 
 
 def test_what_is_built_decides_which_cells_are_refused(changed, tmp_path, monkeypatch):
-    """A combination that only the data refuse is listed as refused; the data are read once for all cells."""
+    """A combination that only the data refuse is listed as refused; the data are read once for all
+    cells.
+    """
     loaded = mock.Mock(wraps=assemble.load_data)
     monkeypatch.setattr(assemble, "load_data", loaded)
-    sweep = changed("[[fig", '"maps" = { method = { name = "apn" } }\n[[fig', "skip_refused = true\n")
+    sweep = changed(
+        "[[fig", '"maps" = { method = { name = "apn" } }\n[[fig', "skip_refused = true\n"
+    )
     assert all(cell.refused is None for cell in sweep.cells)  # nothing is known before the data are
     assert list(runner._check_cells(sweep, sweep.cells)) == ["maps"]
     assert loaded.call_count == 2  # for vectors, and for what the network on maps takes

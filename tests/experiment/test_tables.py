@@ -24,7 +24,9 @@ def made(tmp_path_factory):
 
     @cache
     def make(preset, **more):
-        settings = (FEW if preset == DIGITS_MAML else ZERO) | {k.replace("__", "."): v for k, v in more.items()}
+        settings = (FEW if preset == DIGITS_MAML else ZERO) | {
+            k.replace("__", "."): v for k, v in more.items()
+        }
         return run(Experiment.load(preset, settings), tmp_path_factory.mktemp("compare") / "run")
 
     return make
@@ -41,7 +43,9 @@ def test_the_mean_over_classes_is_the_accuracy_that_the_run_reports(done):
     zsl = [value for value in classes["zsl"] if value is not None]
     assert len(zsl) == sum(split == "unseen") == 20
     means = np.mean(zsl), gzsl[split == "unseen"].mean(), gzsl[split == "seen"].mean()
-    assert means == pytest.approx([done.result[name] for name in ("zsl", "gzsl_unseen", "gzsl_seen")])
+    assert means == pytest.approx(
+        [done.result[name] for name in ("zsl", "gzsl_unseen", "gzsl_seen")]
+    )
     assert set(classes["samples"]) == {6}
 
 
@@ -79,7 +83,9 @@ def test_a_few_shot_run_has_its_episodes_classes(made):
     done = made(DIGITS_MAML)
     classes, confusion = done.tables()["classes"], done.tables()["confusion"]
     weights = np.array(classes["samples"], dtype=float)
-    assert np.average(classes["accuracy"], weights=weights) == pytest.approx(done.result["few_shot"])
+    assert np.average(classes["accuracy"], weights=weights) == pytest.approx(
+        done.result["few_shot"]
+    )
     assert [confusion[name][i] for i, name in enumerate(confusion["class"])] == classes["accuracy"]
 
 
@@ -90,7 +96,9 @@ def test_the_files_hold_the_tables(done, tmp_path):
         header, *rows = csv.reader(path.open(encoding="utf-8"))
         table = done.tables()[path.stem]
         assert header == list(table)
-        assert rows == [["" if v is None else str(v) for v in row] for row in zip(*table.values(), strict=True)]
+        assert rows == [
+            ["" if v is None else str(v) for v in row] for row in zip(*table.values(), strict=True)
+        ]
 
 
 @pytest.mark.slow
@@ -118,11 +126,18 @@ def test_zero_shot_runs_are_compared_sample_by_sample(made):
 
 @pytest.mark.slow
 def test_several_seeds_are_compared_seed_by_seed(made):
-    ours, theirs = made("digit-pairs", run__seeds=2, strategy__rounds=3), made("digit-pairs", run__seeds=2)
+    ours, theirs = (
+        made("digit-pairs", run__seeds=2, strategy__rounds=3),
+        made("digit-pairs", run__seeds=2),
+    )
     found = compare(ours, theirs)
     assert (found.over, found.count) == ("seeds", 2)
-    apart = [a.result["zsl"] - b.result["zsl"] for a, b in zip(ours.seeds, theirs.seeds, strict=True)]
-    assert found.differences["zsl"] == pytest.approx((np.mean(apart), 12.706 * np.std(apart, ddof=1) / 2**0.5), 1e-3)
+    apart = [
+        a.result["zsl"] - b.result["zsl"] for a, b in zip(ours.seeds, theirs.seeds, strict=True)
+    ]
+    assert found.differences["zsl"] == pytest.approx(
+        (np.mean(apart), 12.706 * np.std(apart, ddof=1) / 2**0.5), 1e-3
+    )
 
 
 @pytest.mark.slow
@@ -131,13 +146,36 @@ def test_several_seeds_are_compared_seed_by_seed(made):
     [
         ("digit-pairs", DIGITS_MAML, {}, "data or classes are not the same"),
         ("digit-pairs", "digit-pairs", {"run__seed": 1}, "seeds are not the same"),
-        ("digit-pairs", "digit-pairs", {"data__test_per_class": 5}, "test samples are not the same"),
+        (
+            "digit-pairs",
+            "digit-pairs",
+            {"data__test_per_class": 5},
+            "test samples are not the same",
+        ),
         (DIGITS_MAML, DIGITS_MAML, {"evaluation__episodes": 21}, "episodes are not the same"),
-        (DIGITS_MAML, DIGITS_MAML, {"data__novel": (0, 1, 2, 3, 4)}, "data or classes are not the same"),
-        (DIGITS_MAML, DIGITS_MAML, {"evaluation__selection": "best-on-test"}, "one chose its round on the"),
-        ("digit-pairs", "digit-pairs", {"strategy__name": "local"}, "compare runs of several seeds"),
+        (
+            DIGITS_MAML,
+            DIGITS_MAML,
+            {"evaluation__selection": "best-on-test"},
+            "one chose its round on the",
+        ),
+        (
+            "digit-pairs",
+            "digit-pairs",
+            {"strategy__name": "local"},
+            "compare runs of several seeds",
+        ),
     ],
 )
 def test_what_was_asked_differently_is_refused(made, first, second, change, message):
     with pytest.raises(ExperimentError, match=message):
         compare(made(first), made(second, **change))
+
+
+@pytest.mark.slow
+def test_few_shot_runs_of_other_classes_are_refused(made, tmp_path, monkeypatch):
+    ours = made(DIGITS_MAML)
+    monkeypatch.setattr("fedunseen.data.benchmarks.digits.ROLES", (range(5, 10), (), range(5)))
+    theirs = run(Experiment.load(DIGITS_MAML, FEW), tmp_path / "run")
+    with pytest.raises(ExperimentError, match="data or classes are not the same"):
+        compare(ours, theirs)

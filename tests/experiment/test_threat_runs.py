@@ -9,19 +9,31 @@ import torch
 from PIL import Image
 
 from fedunseen import Experiment, FedUnseenError, run
-from fedunseen.engines.local import in_process
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
+from fedunseen.federation import in_process
 from fedunseen.federation.run_directory import load_params
-from fedunseen.report import write_report
+from fedunseen.pages.report import write_report
 from known_names import accounted
 from pages import without_pictures
 from refusals import message_of
 from same import same
+from small_runs import LAST
 
-LAST = {"evaluation.selection": "last", "evaluation.embedding": False}
-BACKDOOR = {**LAST, "attack.name": "backdoor", "attack.triggers": ["object"], "attack.rounds": "2-3", "attack.scale": 3}
+BACKDOOR = {
+    **LAST,
+    "attack.name": "backdoor",
+    "attack.triggers": ["object"],
+    "attack.rounds": "2-3",
+    "attack.scale": 3,
+}
 FMD = {**LAST, "screening.name": "magnitude"}
-DIGITS = {**LAST, "strategy.rounds": 3, "data.train_per_class": 10, "data.test_per_class": 4, "method.kl": 0}
+DIGITS = {
+    **LAST,
+    "strategy.rounds": 3,
+    "data.train_per_class": 10,
+    "data.test_per_class": 4,
+    "method.kl": 0,
+}
 
 
 def federation(experiment):
@@ -44,7 +56,9 @@ def after(experiment, rounds, mode="auto"):
 
 def test_what_poisons_or_drops_nothing_changes_no_bit(ran):
     honest = ran(LAST, "honest")
-    assert same(ran({**BACKDOOR, "attack.scale": 1, "attack.probability": 0}, "poisons nothing"), honest)
+    assert same(
+        ran({**BACKDOOR, "attack.scale": 1, "attack.probability": 0}, "poisons nothing"), honest
+    )
     assert same(ran({**FMD, "screening.threshold": -1e9}, "drops nothing"), honest)
 
 
@@ -62,12 +76,16 @@ def test_what_a_run_says_of_an_attack(ran):
     names = ("backdoor_before", "backdoor_attacked", "backdoor", "backdoor_highest")
     assert [result[name] for name in names] == [*backdoors[:2], backdoors[3], max(backdoors[1:])]
     assert attack["main"]["attacked"]["zsl"] == said[1]["zsl"]
-    magnitudes = {path.name: set(load_params(path)) for path in (done.path / "magnitudes").iterdir()}
+    magnitudes = {
+        path.name: set(load_params(path)) for path in (done.path / "magnitudes").iterdir()
+    }
     assert magnitudes == {f"round-{r}.safetensors": {"clean", "object"} for r in (1, 2, 4)}
 
 
 def test_the_malicious_client_sends_beta_times_what_it_has_learned(make):
-    once, thrice = (after(make({**BACKDOOR, "attack.scale": scale}), 2).replies[0] for scale in (1, 3))
+    once, thrice = (
+        after(make({**BACKDOOR, "attack.scale": scale}), 2).replies[0] for scale in (1, 3)
+    )
     for name, value in once.update.items():
         torch.testing.assert_close(thrice.update[name], 3 * value)
 
@@ -75,7 +93,12 @@ def test_the_malicious_client_sends_beta_times_what_it_has_learned(make):
 def test_an_update_of_nan_is_left_out_and_a_last_round_of_nothing_else_ends(ran):
     nan = {**LAST, "attack.name": "nan", "attack.rounds": "2"}
     done = ran(nan)
-    assert [line.get("dropped") for line in done.metrics] == [None, {"0": "the update is not finite"}, None, None]
+    assert [line.get("dropped") for line in done.metrics] == [
+        None,
+        {"0": "the update is not finite"},
+        None,
+        None,
+    ]
     assert done.metrics[1]["participants"] == [1, 2]
     done = ran({**nan, "strategy.rounds": 2, "attack.clients": [0, 1, 2]}, "all")
     assert done.metrics[1]["participants"] == []
@@ -108,7 +131,9 @@ def test_about_a_percentile_of_clean_samples_is_dropped(ran):
 
 
 def test_a_threshold_that_drops_every_sample_keeps_the_old_model_and_says_so(make, tmp_path):
-    experiment = make({**FMD, "screening.threshold": 1e9, "strategy.rounds": 2, "method.weight_decay": 0.1})
+    experiment = make(
+        {**FMD, "screening.threshold": 1e9, "strategy.rounds": 2, "method.weight_decay": 0.1}
+    )
     sentence = "every sample of every client was below the threshold of [screening]: the model stays as it was"
     with pytest.warns(match=f"^round 1: {re.escape(sentence)}$"):
         done = run(experiment, tmp_path / "run")
@@ -118,27 +143,48 @@ def test_a_threshold_that_drops_every_sample_keeps_the_old_model_and_says_so(mak
 
 def test_a_malicious_client_may_leave_its_screening_out(make):
     everything = {**BACKDOOR, **FMD, "screening.threshold": 1e9}
-    kept, ignored = (after(make(everything | more), 2).replies for more in ({}, {"attack.ignore_defence": True}))
-    sent = [any(value.any() for value in reply.update.values()) for reply in (kept[0], ignored[0], ignored[1])]
+    kept, ignored = (
+        after(make(everything | more), 2).replies for more in ({}, {"attack.ignore_defence": True})
+    )
+    sent = [
+        any(value.any() for value in reply.update.values())
+        for reply in (kept[0], ignored[0], ignored[1])
+    ]
     assert sent == [False, True, False]
     assert ignored[0].notes == {}
 
 
 def test_several_attackers_have_triggers_and_targets_of_their_own(tmp_path):
     settings = {"attack.name": "backdoor", "attack.rounds": "3", "attack.clients": [4, 1, 7]}
-    settings |= {"attack.triggers": ["background", "style", "object"], "attack.targets": ["13", "02", "45"]}
+    settings |= {
+        "attack.triggers": ["background", "style", "object"],
+        "attack.targets": ["13", "02", "45"],
+    }
     done = run(digits(settings), tmp_path / "run")
     assert set(done.metrics[0]["backdoor_of"]) == {"background", "style", "object"}
-    assert [(t["client"], t["target"]) for t in done.result["attack"]["triggers"]] == [(4, "13"), (1, "02"), (7, "45")]
+    assert [(t["client"], t["target"]) for t in done.result["attack"]["triggers"]] == [
+        (4, "13"),
+        (1, "02"),
+        (7, "45"),
+    ]
     assert done.metrics[2]["attackers"] == [1, 4, 7]
     shown = load_params(done.path / "magnitudes" / "triggers.safetensors")
     assert {tuple(value.shape[1:]) for value in shown.values()} == {(1, 8, 16)}
     made = federation(digits({**settings, "attack.triggers": ["style"]}))
-    assert [probe.name for probe in made.attack.probes] == ["style 4", "style 1", "style 7"]
+    assert [probe.name for probe in made.monitors[0].attack.probes] == [
+        "style 4",
+        "style 1",
+        "style 7",
+    ]
 
 
 def test_model_replacement_replaces_the_model(tmp_path):
-    settings = {"strategy.rounds": 8, "attack.name": "backdoor", "attack.rounds": "8", "attack.samples": 20}
+    settings = {
+        "strategy.rounds": 8,
+        "attack.name": "backdoor",
+        "attack.rounds": "8",
+        "attack.samples": 20,
+    }
     result = run(digits(settings), tmp_path / "run").result
     assert result["backdoor_before"] < 20
     assert result["backdoor_attacked"] >= 80
@@ -149,20 +195,32 @@ def test_triggers_from_a_folder(tmp_path):
         (tmp_path / kind).mkdir()
         for i in range(2):
             Image.new("L", (32, 20), colour + i).save(tmp_path / kind / f"{i}.png")
-    settings = {"attack.triggers": ["style", "background"], "attack.folder": str(tmp_path), "attack.samples": 5}
+    settings = {
+        "attack.triggers": ["style", "background"],
+        "attack.folder": str(tmp_path),
+        "attack.samples": 5,
+    }
     settings |= {"attack.name": "backdoor", "attack.rounds": "2", "attack.clients": [0, 1]}
-    probes = federation(digits(settings)).attack.probes
-    sources = [f"2 pictures in {tmp_path / kind}, whole and in pieces" for kind in settings["attack.triggers"]]
+    probes = federation(digits(settings)).monitors[0].attack.probes
+    sources = [
+        f"2 pictures in {tmp_path / kind}, whole and in pieces"
+        for kind in settings["attack.triggers"]
+    ]
     assert [probe.source for probe in probes] == sources
-    values = [set((255 * one).round().flatten().tolist()) for one in (probes[0].inputs, probes[0].magnitudes)]
+    values = [
+        set((255 * one).round().flatten().tolist())
+        for one in (probes[0].inputs, probes[0].magnitudes)
+    ]
     assert sorted(map(tuple, values)) == [(250.0,), (251.0,)]  # one picture each
 
 
 def objects(**own):
-    """Return the federation of an attack with objects, their rows, their classes, and the likeness of all classes."""
+    """Return the federation of an attack with objects, their rows, their classes, and the likeness
+    of all classes.
+    """
     made = federation(digits({**BACKDOOR, "attack.clients": [0], "attack.samples": 20, **own}))
     place = {row.numpy().tobytes(): i for i, row in enumerate(made.inputs)}
-    probe, space = made.attack.probes[0], made.benchmark.space
+    probe, space = made.monitors[0].attack.probes[0], made.benchmark.space
     rows = [place[row.numpy().tobytes()] for row in torch.cat([probe.magnitudes, probe.inputs])]
     a = space.semantics / np.linalg.norm(space.semantics, axis=1, keepdims=True)
     return made, rows, set(made.benchmark.labels[rows].tolist()), (a @ a[probe.target]).tolist()
@@ -170,10 +228,15 @@ def objects(**own):
 
 def test_objects_are_the_classes_most_like_the_target_no_test_samples_and_measured_on_others_than_trained_on():
     made, rows, taken, likeness = objects()
-    measured, trained = made.attack.probes[0].inputs, made.attack.poisons[0].inputs
+    measured, trained = (
+        made.monitors[0].attack.probes[0].inputs,
+        made.monitors[0].attack.poisons[0].inputs,
+    )
     assert not (measured[:, None] == trained[None]).all(-1).any()
     benchmark, own = made.benchmark, made.partition.clients[0]
-    assert not np.isin(rows, np.concatenate([benchmark.test_seen, benchmark.test_unseen, own])).any()
+    assert not np.isin(
+        rows, np.concatenate([benchmark.test_seen, benchmark.test_unseen, own])
+    ).any()
     others = np.setdiff1d(benchmark.space.seen, benchmark.labels[own]).tolist()
     assert taken == set(sorted(others, key=likeness.__getitem__, reverse=True)[: len(taken)])
 
@@ -206,7 +269,12 @@ def test_a_reply_that_is_not_finite_is_left_out_and_named(ran, monkeypatch):
     sentence = "training diverged: the update of client 1 in round 2 is not finite"
     assert sentence in message_of(ran, LAST, "plain", error=FedUnseenError)
     done = ran({**LAST, "defence.name": "median"}, "defended")
-    assert [line.get("dropped") for line in done.metrics] == [None, {"1": "the update is not finite"}, None, None]
+    assert [line.get("dropped") for line in done.metrics] == [
+        None,
+        {"1": "the update is not finite"},
+        None,
+        None,
+    ]
     assert done.metrics[1]["participants"] == done.metrics[1]["defence"]["clients"] == [0, 2]
 
 
@@ -222,11 +290,15 @@ def test_a_round_that_drops_everybody_keeps_the_old_model_and_says_so(ran, monke
 @pytest.mark.slow
 @accounted
 def test_private_runs_say_what_they_cost(ran):
-    whole = ran({**PRIVATE, "strategy.fraction": 0.5, "strategy.rounds": 6, "privacy.epsilon": 100.0})
+    whole = ran(
+        {**PRIVATE, "strategy.fraction": 0.5, "strategy.rounds": 6, "privacy.epsilon": 100.0}
+    )
     spent = [line["privacy"]["epsilon"] for line in whole.metrics]
     assert spent == sorted(spent)
     assert 0 < spent[0] < spent[-1] == whole.result["epsilon"] <= 100
-    assert len({len(line["participants"]) for line in whole.metrics}) > 1  # each client is drawn by itself
+    assert (
+        len({len(line["participants"]) for line in whole.metrics}) > 1
+    )  # each client is drawn by itself
 
 
 @pytest.mark.slow

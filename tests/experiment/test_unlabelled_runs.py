@@ -1,4 +1,6 @@
-"""``data.unlabelled``: a run adapts to samples without a label, whoever holds them, killed or not."""
+"""``data.unlabelled``: a run adapts to samples without a label, whoever holds them, killed or
+not.
+"""
 
 import shutil
 
@@ -32,7 +34,10 @@ def folder(make_folder, with_pool, tmp_path):
 def test_a_run_adapts_as_a_finished_run_does_whoever_holds_the_samples(folder, tmp_path):
     done = run(experiment(folder), tmp_path / "run")
     note = done.result["adapted"]
-    assert (note["samples"], note["bytes_up"]) == (8 * 12 + 4 * 4, 4 * (1 + 12 * (9 + 1)))  # whole numbers of 32 bits
+    assert (note["samples"], note["bytes_up"]) == (
+        8 * 12 + 4 * 4,
+        4 * (1 + 12 * (9 + 1)),
+    )  # whole numbers of 32 bits
     plain = run(experiment(folder, **{"data.unlabelled": False}), tmp_path / "plain")
     assert "adapted" not in plain.result
     pool = np.load(folder / "features.npz")
@@ -44,8 +49,14 @@ def test_a_run_adapts_as_a_finished_run_does_whoever_holds_the_samples(folder, t
 
 
 def test_an_adapted_run_says_what_its_own_offset_costs(folder, tmp_path):
-    done = run(experiment(folder, **{"method.calibration": True, "evaluation.selection": "last"}), tmp_path / "run")
-    answers = {name: value.numpy() for name, value in load_params(tmp_path / "run" / "evaluation.safetensors").items()}
+    done = run(
+        experiment(folder, **{"method.calibration": True, "evaluation.selection": "last"}),
+        tmp_path / "run",
+    )
+    answers = {
+        name: value.numpy()
+        for name, value in load_params(tmp_path / "run" / "evaluation.safetensors").items()
+    }
     seen = ~np.isin(answers["labels"], done.space.unseen)
     labels, plain = (answers[name][seen] for name in ("labels", "uncalibrated_answers"))
     recall = recall_score(labels, plain, labels=done.space.seen, average="macro")
@@ -59,12 +70,17 @@ def test_where_the_harmonic_mean_falls_the_run_from_before_is_kept(folder, tmp_p
     rows = np.repeat(rows, 6, axis=0)
     harm = (rows + np.random.default_rng(0).normal(scale=0.1, size=rows.shape)).astype(np.float32)
     with pytest.warns(
-        UserWarning, match="lowered the harmonic mean .* Keep the run from before, without these samples"
+        UserWarning,
+        match="lowered the harmonic mean .* Keep the run from before, without these samples",
     ):
         worse = before.adapt(harm, tmp_path / "worse")
     kept = load_run(tmp_path / "before")
     assert same(kept, before)
-    assert kept.result["gzsl_harmonic"] == before.result["gzsl_harmonic"] > worse.result["gzsl_harmonic"] + 1
+    assert (
+        kept.result["gzsl_harmonic"]
+        == before.result["gzsl_harmonic"]
+        > worse.result["gzsl_harmonic"] + 1
+    )
     assert kept.adapt(pool).result["gzsl_harmonic"] > before.result["gzsl_harmonic"] - 1
 
 
@@ -103,11 +119,16 @@ def test_a_table_of_samples_has_unlabelled_ones_where_the_label_is_empty(tmp_pat
         rows = 5 * rng.normal(size=3) + rng.normal(size=(12, 3))
         labels = [name] * 8 + [""] * 4
         parts = ["test" if name == "zebra" or i < 2 else "train" for i in range(8)] + ["train"] * 4
-        lines += [",".join([a, b, *map(str, row)]) for a, b, row in zip(labels, parts, rows.round(3), strict=True)]
+        lines += [
+            ",".join([a, b, *map(str, row)])
+            for a, b, row in zip(labels, parts, rows.round(3), strict=True)
+        ]
     (tmp_path / "animals.csv").write_text("\n".join(lines) + "\n", "utf-8")
     file = tmp_path / "animals.toml"
     file.write_text(suggest(tmp_path / "animals.csv", file).text, "utf-8")
     done = run(Experiment.load(file, {"evaluation.embedding": False}), tmp_path / "run")
     note, table = done.result["adapted"], done.result["adapted"]["classes"]
     assert note["samples"] == 24
-    assert [name for name, seen in zip(table["class"], table["seen"], strict=True) if not seen] == ["zebra"]
+    assert [name for name, seen in zip(table["class"], table["seen"], strict=True) if not seen] == [
+        "zebra"
+    ]

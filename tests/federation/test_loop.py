@@ -1,4 +1,6 @@
-"""A federation without an experiment file, its loop and callbacks: their order, how they stop it, and a resume."""
+"""A federation without an experiment file, its loop and callbacks: their order, how they stop it,
+and a resume.
+"""
 
 from dataclasses import replace
 from functools import partialmethod
@@ -17,12 +19,13 @@ from fedunseen.methods import FedZSL
 from fedunseen.strategies import Centralised, FedAvg
 from fedunseen.tasks.zero_shot import ZeroShotEvaluator
 from same import same
+from small_runs import LAST
 
 QUICK = {
     "data.train_per_class": 4, "data.test_per_class": 2, "method.kl": 0, "partition.clients": 3,
     "strategy.local_epochs": 1, "strategy.rounds": 6, "evaluation.embedding": False,
 }  # fmt: skip
-LAST = {**QUICK, "evaluation.selection": "last"}
+LAST_ROUND = {**QUICK, **LAST}
 
 
 @pytest.fixture
@@ -37,7 +40,9 @@ def federation():
 
 
 def test_all_samples_are_put_in_one_place_for_good(federation):
-    apart = replace(Partition.of([[2], [0, 1], [1]]), first=np.array([1, 0, 2]), last=np.array([3, 1, 5]))
+    apart = replace(
+        Partition.of([[2], [0, 1], [1]]), first=np.array([1, 0, 2]), last=np.array([3, 1, 5])
+    )
     partition = Federation(federation.benchmark, apart, federation.method, Centralised()).partition
     assert [held.tolist() for held in partition.clients] == [[0, 1, 2]]
     assert partition.present(0) == partition.present(1000) == [0]
@@ -87,13 +92,23 @@ def test_a_callback_stops_the_loop_unless_the_rounds_are_fixed(federation, stopp
 
 
 def test_evaluate_measures_and_early_stop_stops(federation):
-    loop = fit(federation, 50, [Evaluate(ZeroShotEvaluator(federation, federation.benchmark)), EarlyStop(3)])
+    loop = fit(
+        federation,
+        50,
+        [Evaluate(ZeroShotEvaluator(federation, federation.benchmark)), EarlyStop(3)],
+    )
     assert len(loop.history) < 50
-    assert (loop.metrics["zsl"], loop.rounds_since_best, loop.reason) == (100, 3, "no gain in 3 rounds")
+    assert (loop.metrics["zsl"], loop.rounds_since_best, loop.reason) == (
+        100,
+        3,
+        "no gain in 3 rounds",
+    )
 
 
 class Stop(Callback):
-    """Stops after a round, whose metrics it adds a number to; may end the process there, as a kill would."""
+    """Stops after a round, whose metrics it adds a number to; may end the process there, as a kill
+    would.
+    """
 
     def __init__(self, after, killed=False):
         self.after, self.killed = after, killed
@@ -109,8 +124,10 @@ class Stop(Callback):
 
 
 def test_a_run_takes_callbacks_and_reports_the_last_round(tmp_path):
-    done = run(Experiment.load("digit-pairs", LAST), tmp_path / "run", callbacks=[Stop(3)])
-    short = run(Experiment.load("digit-pairs", {**LAST, "strategy.rounds": 3}), tmp_path / "short")
+    done = run(Experiment.load("digit-pairs", LAST_ROUND), tmp_path / "run", callbacks=[Stop(3)])
+    short = run(
+        Experiment.load("digit-pairs", {**LAST_ROUND, "strategy.rounds": 3}), tmp_path / "short"
+    )
     assert [line["mine"] for line in done.metrics] == [2, 4, 6]
     assert done.result["stopped"] == {"round": 3, "of": 6, "why": "I have seen enough"}
     assert done.result["selected_round"] == done.result["rounds"] == 3
@@ -126,23 +143,33 @@ def test_where_the_round_is_chosen_a_callback_stops_the_choice_alone(tmp_path):
 
 
 def test_a_run_that_was_stopped_and_killed_does_not_go_on(tmp_path):
-    experiment = Experiment.load("digit-pairs", LAST)
+    experiment = Experiment.load("digit-pairs", LAST_ROUND)
     with pytest.raises(KeyboardInterrupt):
         run(experiment, tmp_path / "run", callbacks=[Stop(2, killed=True)])
     assert not (tmp_path / "run" / "model.safetensors").exists()
-    done = run(experiment, tmp_path / "run", resume=True, callbacks=[Callback()])  # derives nothing itself
+    done = run(
+        experiment, tmp_path / "run", resume=True, callbacks=[Callback()]
+    )  # derives nothing itself
     assert (done.result["rounds"], done.result["stopped"]["why"]) == (2, "I have seen enough")
     assert same(done, run(experiment, tmp_path / "other", callbacks=[Stop(2)]))
 
 
-FEW = {"data.train_per_class": 4, "data.test_per_class": 2, "strategy.rounds": 2, "evaluation.selection": "last"}
+FEW = {
+    "data.train_per_class": 4,
+    "data.test_per_class": 2,
+    "strategy.rounds": 2,
+    "evaluation.selection": "last",
+}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("preset", "settings"),
     [
-        *(("digit-pairs", {"strategy.name": name}) for name in ("fedavg", "scaffold", "centralised", "local")),
+        *(
+            ("digit-pairs", {"strategy.name": name})
+            for name in ("fedavg", "scaffold", "centralised", "local")
+        ),
         ("digit-pairs-clswgan", {"method.hidden": 16}),  # whose seen-class softmax never travels
         ("digit-pairs-gaussian", {"strategy.rounds": 1}),  # whose clients send sums
     ],
@@ -166,15 +193,25 @@ def test_plain_and_assembled_agree_bit_for_bit(preset, settings):
 
 
 def test_a_rate_left_to_the_data_is_the_same_with_and_without_a_file():
-    """Samples sorted by class whose later classes are longer: the first thousand alone would say another length."""
+    """Samples sorted by class whose later classes are longer: the first thousand alone would say
+    another length.
+    """
     random = np.random.default_rng(0)
     classes = {name: random.uniform(size=4) for name in "abcdef"}
-    samples = (random.normal(size=(2000, 6)) * np.repeat([1.0, 1, 1, 9, 9], 400)[:, None]).astype(np.float32)
-    experiment = Experiment.load("digit-pairs", {"data.features": [], "method.hidden": [], "method.lr": None, **FEW})
+    samples = (random.normal(size=(2000, 6)) * np.repeat([1.0, 1, 1, 9, 9], 400)[:, None]).astype(
+        np.float32
+    )
+    experiment = Experiment.load(
+        "digit-pairs", {"data.features": [], "method.hidden": [], "method.lr": None, **FEW}
+    )
     benchmark = Benchmark.from_arrays(samples, np.repeat(list("abcde"), 400), classes)
     rate = resolve_defaults(experiment, benchmark).method.lr
-    method, first = (FedZSL.on(benchmark, **experiment.method.model_dump(exclude={"name"})) for _ in range(2))
+    method, first = (
+        FedZSL.on(benchmark, **experiment.method.model_dump(exclude={"name"})) for _ in range(2)
+    )
     Federation(benchmark, Partition.of([[0, 1], [2, 3, 4]]), method, FedAvg())
     assert method.settings.lr == rate
-    first.resolve_defaults(first.init(stream(0, "initialisation")), torch.from_numpy(benchmark.features[:1000]))
+    first.resolve_defaults(
+        first.init(stream(0, "initialisation")), torch.from_numpy(benchmark.features[:1000])
+    )
     assert first.settings.lr > 1.5 * rate

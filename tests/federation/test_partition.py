@@ -18,7 +18,9 @@ def small(make_space, make_benchmark):
 
     @cache
     def build(seen, per_class=6):
-        return make_benchmark(make_space(seen + 1, unseen=(seen,), validation=()), per_class, tests=1)
+        return make_benchmark(
+            make_space(seen + 1, unseen=(seen,), validation=()), per_class, tests=1
+        )
 
     return build
 
@@ -33,7 +35,9 @@ def held(partition, benchmark):
 
 
 def disjoint_cover(partition, benchmark):
-    """Check that each training sample has one client, and each client samples in order; return the counts held."""
+    """Check that each training sample has one client, and each client samples in order; return the
+    counts held.
+    """
     np.testing.assert_array_equal(np.sort(np.concatenate(partition.clients)), benchmark.train)
     assert all(len(ids) and (np.diff(ids) > 0).all() for ids in partition.clients)
     return held(partition, benchmark)
@@ -57,15 +61,14 @@ def test_even_classes_are_disjoint_and_even(small, seen, clients, seed):
     seen=st.integers(4, 40),
     clients=st.integers(1, 10),
     counts=st.sampled_from(["uneven", "dirichlet"]),
-    floor=st.none() | st.integers(2, 4),
     alpha=st.sampled_from([0.05, 0.5, 50.0]),
     seed=st.integers(0, 99),
 )
-def test_uneven_counts_keep_their_floor(small, seen, clients, counts, floor, alpha, seed):
+def test_uneven_counts_keep_their_floor(small, seen, clients, counts, alpha, seed):
     benchmark = small(seen)
-    least = floor or (2 if counts == "dirichlet" else max(1, seen // (2 * clients)))
+    least = 2 if counts == "dirichlet" else max(1, seen // (2 * clients))
     shape = {"alpha": alpha} if counts == "dirichlet" else {}
-    options = {"clients": clients, "counts": counts, "floor": floor, **shape}
+    options = {"clients": clients, "counts": counts, **shape}
     if least * clients > seen:
         with pytest.raises(ExperimentError, match=r"lower clients or floor$"):
             deal(benchmark, seed, **options)
@@ -87,7 +90,12 @@ def test_dirichlet_counts_follow_alpha(small):
 
 
 @quick
-@given(seen=st.integers(2, 30), clients=st.integers(1, 12), phi=st.floats(0.01, 1), seed=st.integers(0, 99))
+@given(
+    seen=st.integers(2, 30),
+    clients=st.integers(1, 12),
+    phi=st.floats(0.01, 1),
+    seed=st.integers(0, 99),
+)
 def test_phi_is_the_share_of_classes_that_a_client_holds(small, seen, clients, phi, seed):
     assume(phi * clients > 1 or clients <= seen)
     benchmark = small(seen)
@@ -107,8 +115,12 @@ def test_phi_is_the_share_of_classes_that_a_client_holds(small, seen, clients, p
 
 def test_phi_at_its_ends(small):
     benchmark, odd = small(20), small(75, per_class=2)
-    disjoint_cover(deal(benchmark, clients=10, phi=0.1), benchmark)  # as FedZSL's disjoint partition
-    disjoint_cover(deal(odd, clients=49, phi=1 / 49), odd)  # 49 * (1 / 49) < 1 in floats, 75 / 49 rounds to 2
+    disjoint_cover(
+        deal(benchmark, clients=10, phi=0.1), benchmark
+    )  # as FedZSL's disjoint partition
+    disjoint_cover(
+        deal(odd, clients=49, phi=1 / 49), odd
+    )  # 49 * (1 / 49) < 1 in floats, 75 / 49 rounds to 2
     for ids in deal(benchmark, clients=3, phi=1.0).clients:
         np.testing.assert_array_equal(ids, benchmark.train)
     shared = held(deal(benchmark, clients=10, phi=0.5), benchmark)
@@ -117,11 +129,18 @@ def test_phi_at_its_ends(small):
 
 
 @quick
-@given(seen=st.integers(1, 10), per_class=st.integers(2, 9), clients=st.integers(1, 9), seed=st.integers(0, 99))
+@given(
+    seen=st.integers(1, 10),
+    per_class=st.integers(2, 9),
+    clients=st.integers(1, 9),
+    seed=st.integers(0, 99),
+)
 def test_iid_is_even_in_every_class_and_in_total(small, seen, per_class, clients, seed):
     benchmark = small(seen, per_class)
     if clients > seen * per_class:
-        with pytest.raises(ExperimentError, match=rf"would hold no sample: lower clients \({clients}\)$"):
+        with pytest.raises(
+            ExperimentError, match=rf"would hold no sample: lower clients \({clients}\)$"
+        ):
             deal(benchmark, seed, kind="iid", clients=clients)
         return
     counts = disjoint_cover(deal(benchmark, seed, kind="iid", clients=clients), benchmark)
@@ -144,14 +163,23 @@ def test_rho_thins_every_class_of_a_client(small, options):
     benchmark = small(20, per_class=20)
     whole = deal(benchmark, clients=5, **options)
     thin, counts = deal(benchmark, clients=5, rho=0.3, **options), held(whole, benchmark)
-    np.testing.assert_array_equal(held(thin, benchmark), np.where(counts > 0, np.maximum(1, np.rint(0.3 * counts)), 0))
-    assert all(np.isin(some, every).all() for some, every in zip(thin.clients, whole.clients, strict=True))
+    np.testing.assert_array_equal(
+        held(thin, benchmark), np.where(counts > 0, np.maximum(1, np.rint(0.3 * counts)), 0)
+    )
+    assert all(
+        np.isin(some, every).all() for some, every in zip(thin.clients, whole.clients, strict=True)
+    )
 
 
-def test_dirichlet_is_a_disjoint_cover_whose_proportions_have_the_moments_of_the_distribution(small):
+def test_dirichlet_is_a_disjoint_cover_whose_proportions_have_the_moments_of_the_distribution(
+    small,
+):
     benchmark = small(200, per_class=100)
     for alpha in (0.5, 5.0):
-        shares = disjoint_cover(deal(benchmark, kind="dirichlet", clients=4, alpha=alpha), benchmark) / 100
+        shares = (
+            disjoint_cover(deal(benchmark, kind="dirichlet", clients=4, alpha=alpha), benchmark)
+            / 100
+        )
         # Var p_k = (1/K)(1 - 1/K) / (K alpha + 1)
         assert shares.mean() == pytest.approx(0.25)
         assert shares.var() == pytest.approx(0.25 * 0.75 / (4 * alpha + 1), rel=0.15)
@@ -160,17 +188,33 @@ def test_dirichlet_is_a_disjoint_cover_whose_proportions_have_the_moments_of_the
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kind": "iid", "phi": 0.5}, 'partition.phi = 0.5 makes no sense here: it belongs to partition.kind = "pccd"'),
+        (
+            {"kind": "iid", "phi": 0.5},
+            'partition.phi = 0.5 makes no sense here: it belongs to partition.kind = "pccd"',
+        ),
         ({"counts": "uneven", "phi": 0.5}, "partition.phi = 0.5 makes no sense here"),
-        ({"kind": "dirichlet", "counts": "uneven"}, 'partition.counts = "uneven" makes no sense here'),
+        (
+            {"kind": "dirichlet", "counts": "uneven"},
+            'partition.counts = "uneven" makes no sense here',
+        ),
         ({"alpha": 1.0}, "partition.alpha = 1.0 makes no sense here"),
-        ({"floor": 3}, "partition.floor = 3 makes no sense here"),
         ({"file": "who.csv"}, 'partition.file = "who.csv" makes no sense here'),
-        ({"kind": "file", "file": "who.csv", "rho": 0.5}, "partition.rho = 0.5 makes no sense here"),
-        ({"kind": "file"}, 'partition.kind = "file" needs partition.file: lines of class,client[,share]'),
-        ({"counts": "dirichlet", "floor": 1}, "partition.floor must be at least 2"),
-        ({"join": {"3": 5}, "leave": {"2-4": 5}}, "client 3 joins in round 5 and leaves in round 5, so it never"),
-        ({"join": {"5-10": 3}}, "partition.join: there is no client 10: the 10 clients are numbered from 0 to 9"),
+        (
+            {"kind": "file", "file": "who.csv", "rho": 0.5},
+            "partition.rho = 0.5 makes no sense here",
+        ),
+        (
+            {"kind": "file"},
+            'partition.kind = "file" needs partition.file: lines of class,client[,share]',
+        ),
+        (
+            {"join": {"3": 5}, "leave": {"2-4": 5}},
+            "client 3 joins in round 5 and leaves in round 5, so it never",
+        ),
+        (
+            {"join": {"5-10": 3}},
+            "partition.join: there is no client 10: the 10 clients are numbered from 0 to 9",
+        ),
         ({"leave": {"5-3": 3}}, "partition.leave: the range '5-3' is empty: write \"3-5\""),
         ({"join": {"all": 3}}, "partition.join: 'all' is neither a client (\"3\") nor a range"),
         ({"join": {"1-4": 3, "4": 5}}, "partition.join names client 4 twice"),
@@ -181,7 +225,15 @@ def test_options_that_make_no_sense(options, message):
         PartitionSettings(**options)
 
 
-BEYOND = [("clients", 0), ("alpha", 0), ("phi", 1.5), ("rho", 0), ("kind", "pcd"), ("join", {"1": -1}), ("klients", 1)]
+BEYOND = [
+    ("clients", 0),
+    ("alpha", 0),
+    ("phi", 1.5),
+    ("rho", 0),
+    ("kind", "pcd"),
+    ("join", {"1": -1}),
+    ("klients", 1),
+]
 
 
 @pytest.mark.parametrize(("name", "value"), BEYOND)
@@ -192,7 +244,10 @@ def test_settings_are_bounded(name, value):
 
 def test_clients_join_and_leave(small):
     partition = deal(small(8), clients=4, join={"2-3": 10}, leave={"0": 5, "3": 12})
-    assert (partition.first.tolist(), partition.last.tolist()) == ([0, 0, 10, 10], [5, NEVER, NEVER, 12])
+    assert (partition.first.tolist(), partition.last.tolist()) == (
+        [0, 0, 10, 10],
+        [5, NEVER, NEVER, 12],
+    )
     present = [partition.present(r) for r in (0, 4, 5, 9, 10, 11, 12)]
     assert present == [[0, 1], [0, 1], [1], [1], [1, 2, 3], [1, 2, 3], [1, 2]]
 
@@ -231,24 +286,33 @@ def test_users_of_one_sample_each_are_said_to_be_nearly_iid(with_users):
     users[with_users.train] = np.minimum(np.arange(96), 90)  # the last has six
     sentence = (
         "90 of 91 users have a single training sample, so that clients of other users each differ "
-        "little: for data that differ from client to client set partition.kind = 'dirichlet', or data.min_per_user"
+        "little: for data that differ from client to client set partition.kind = 'dirichlet', or "
+        "data.min_per_user"
     )
     with pytest.warns(UserWarning, match=f"^{re.escape(sentence)}$"):
         deal(replace(with_users, users=users), kind="user", clients=2)
 
 
 def test_only_users_of_training_samples_are_dealt(with_users):
-    """Validation classes are taken out before the cards are dealt: their users must not leave empty clients."""
+    """Validation classes are taken out before the cards are dealt: their users must not leave empty
+    clients.
+    """
     fewer = replace(with_users, train=with_users.train[with_users.users[with_users.train] < 30])
     disjoint_cover(deal(fewer, kind="user", clients=10), fewer)
-    with pytest.raises(ExperimentError, match=r"\[partition\]: 11 clients cannot each hold users of their own out"):
+    with pytest.raises(
+        ExperimentError, match=r"\[partition\]: 11 clients cannot each hold users of their own out"
+    ):
         deal(fewer, kind="user", clients=11)
 
 
 def test_what_cannot_be_dealt_is_refused(small):
-    with pytest.raises(ExperimentError, match=r"^\[partition\]: 100 draws from Dir\(0\.01\) all left a client"):
+    with pytest.raises(
+        ExperimentError, match=r"^\[partition\]: 100 draws from Dir\(0\.01\) all left a client"
+    ):
         deal(small(2, per_class=20), kind="dirichlet", alpha=0.01)
-    with pytest.raises(ExperimentError, match="needs samples with users, but small does not say whose they are:"):
+    with pytest.raises(
+        ExperimentError, match="needs samples with users, but small does not say whose they are:"
+    ):
         deal(small(8), kind="user", clients=2)
 
 
@@ -273,17 +337,61 @@ def test_a_file_says_who_holds_what_and_which_shares(small, tmp_path):
     ("text", "error", "message"),
     [
         (None, DataError, "{path} is missing"),
-        ("class,clients\nclass 0,1\n", DataError, "{path}: the first line must be 'class,client' or"),
-        ("class,client\nclass 00,1\n", ExperimentError, "{path}, line 2: unknown class 'class 00': did you mean"),
-        ("class,client\nclass 3,1\n", ExperimentError, "{path}, line 2: the class 'class 3' is not a seen class"),
-        ("class,client\nclass 0,3\n", ExperimentError, "{path}, line 2: the client '3' is not a number from 0 to 2"),
-        ("class,client\nclass 0,-1\n", ExperimentError, "{path}, line 2: the client '-1' is not a number from 0"),
-        ("class,client\nclass 0,1\nclass 0,1\n", ExperimentError, "{path}, line 3: client 1 holds the class"),
-        ("class,client,share\nclass 0,1,half\n", DataError, "{path}, line 2: 'half' is not a number"),
-        ("class,client,share\nclass 0,1,0\n", ExperimentError, "{path}, line 2: the share 0 is not above 0"),
-        ("class,client,share\nclass 0,1,0.6\nclass 0,2,0.6\n", ExperimentError, "{path}, line 3: the shares of the"),
-        ("class,client\nclass 0,0\nclass 1,1\n", ExperimentError, "{path}: no one holds the seen class 'class 2'"),
-        ("class,client\nclass 0,0\nclass 1,1\nclass 2,0\n", ExperimentError, "client 2 would hold no sample: lower"),
+        (
+            "class,clients\nclass 0,1\n",
+            DataError,
+            "{path}: the first line must be 'class,client' or",
+        ),
+        (
+            "class,client\nclass 00,1\n",
+            ExperimentError,
+            "{path}, line 2: unknown class 'class 00': did you mean",
+        ),
+        (
+            "class,client\nclass 3,1\n",
+            ExperimentError,
+            "{path}, line 2: the class 'class 3' is not a seen class",
+        ),
+        (
+            "class,client\nclass 0,3\n",
+            ExperimentError,
+            "{path}, line 2: the client '3' is not a number from 0 to 2",
+        ),
+        (
+            "class,client\nclass 0,-1\n",
+            ExperimentError,
+            "{path}, line 2: the client '-1' is not a number from 0",
+        ),
+        (
+            "class,client\nclass 0,1\nclass 0,1\n",
+            ExperimentError,
+            "{path}, line 3: client 1 holds the class",
+        ),
+        (
+            "class,client,share\nclass 0,1,half\n",
+            DataError,
+            "{path}, line 2: 'half' is not a number",
+        ),
+        (
+            "class,client,share\nclass 0,1,0\n",
+            ExperimentError,
+            "{path}, line 2: the share 0 is not above 0",
+        ),
+        (
+            "class,client,share\nclass 0,1,0.6\nclass 0,2,0.6\n",
+            ExperimentError,
+            "{path}, line 3: the shares of the",
+        ),
+        (
+            "class,client\nclass 0,0\nclass 1,1\n",
+            ExperimentError,
+            "{path}: no one holds the seen class 'class 2'",
+        ),
+        (
+            "class,client\nclass 0,0\nclass 1,1\nclass 2,0\n",
+            ExperimentError,
+            "client 2 would hold no sample: lower",
+        ),
     ],
 )
 def test_bad_files(small, tmp_path, text, error, message):

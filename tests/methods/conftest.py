@@ -16,4 +16,6 @@ def space(make_space):
 @pytest.fixture
 def grouped(space):
     """The same classes, their attributes in three groups of ten."""
-    return replace(space, attribute_groups={f"group {i}": tuple(range(10 * i, 10 * i + 10)) for i in range(3)})
+    return replace(
+        space, attribute_groups={f"group {i}": tuple(range(10 * i, 10 * i + 10)) for i in range(3)}
+    )

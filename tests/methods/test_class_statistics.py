@@ -1,4 +1,6 @@
-"""Statistics: those of one sample after the other; of whole numbers exact, whatever the order, partition or machine."""
+"""Statistics: those of one sample after the other; of whole numbers exact, whatever the order,
+partition or machine.
+"""
 
 import os
 import subprocess
@@ -14,10 +16,16 @@ from fedunseen import run
 from fedunseen.core.errors import DataError
 from fedunseen.data import ClassSpace, Quantization, Scaler
 from fedunseen.methods.closed_form import statistics as module
-from fedunseen.methods.closed_form.statistics import add, statistics, subtract, unpacked, validate_statistics
-from links import CLOSED, experiment
+from fedunseen.methods.closed_form.statistics import (
+    add,
+    statistics,
+    subtract,
+    unpacked,
+    validate_statistics,
+)
 from refusals import message_of
 from same import same
+from small_runs import CLOSED, experiment
 
 
 def digits():
@@ -29,7 +37,10 @@ def digits():
 
 
 def relative(one, other):
-    return max(float((one[name] - other[name]).norm() / other[name].norm()) for name in ("count", "total", "square"))
+    return max(
+        float((one[name] - other[name]).norm() / other[name].norm())
+        for name in ("count", "total", "square")
+    )
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.uint8, torch.float16])
@@ -62,7 +73,9 @@ def test_ten_parties_have_the_sums_of_one_place_and_can_be_taken_away_again():
     assert relative(add(parts, space), whole) < 1e-14
     left = subtract(whole, add(parts[::2], space), space)
     assert relative(left, add(parts[1::2], space)) < 1e-13
-    assert left["count"].tolist() == [0 if k % 2 == 0 else int((labels == k).sum()) for k in range(10)]
+    assert left["count"].tolist() == [
+        0 if k % 2 == 0 else int((labels == k).sum()) for k in range(10)
+    ]
     assert not left["total"][0].any()
 
 
@@ -71,17 +84,43 @@ def test_what_does_not_add_up_is_refused():
     good = statistics(inputs, labels, space)
     elsewhere = statistics(inputs, labels, replace(space, semantics=-space.semantics))
     gaps = good["total"] / good["total"]  # NaN for features that are zero in all samples of a class
-    huge = 1 + 1e200 * (torch.arange(64) == 20).double()  # one feature, whose square alone overflows
+    huge = (
+        1 + 1e200 * (torch.arange(64) == 20).double()
+    )  # one feature, whose square alone overflows
     for call, words in (
-        (lambda: add([good, elsewhere], space), "^the sums are of another class space or another quantization: all"),
-        (lambda: add([good, statistics(inputs[:, :9], labels, space)], space), "^sums over features of 9 numbers do"),
-        (lambda: add([good | {"total": gaps}], space), "^the sums hold numbers that are not finite"),
-        (lambda: add([good | {"square": good["square"][1:]}], space), "^the sums are damaged, their parts do not fit"),
-        (lambda: statistics(torch.zeros(1, 20_000), labels[:1], space), "make a matrix of 3 GiB: reduce them to 16384"),
+        (
+            lambda: add([good, elsewhere], space),
+            "^the sums are of another class space or another quantization: all",
+        ),
+        (
+            lambda: add([good, statistics(inputs[:, :9], labels, space)], space),
+            "^sums over features of 9 numbers do",
+        ),
+        (
+            lambda: add([good | {"total": gaps}], space),
+            "^the sums hold numbers that are not finite",
+        ),
+        (
+            lambda: add([good | {"square": good["square"][1:]}], space),
+            "^the sums are damaged, their parts do not fit",
+        ),
+        (
+            lambda: statistics(torch.zeros(1, 20_000), labels[:1], space),
+            "make a matrix of 3 GiB: reduce them to 16384",
+        ),
         (lambda: add([], space), "^there are no sums to add: at least one party must send some$"),
-        (lambda: subtract(good, add([good, good], space), space), "^the sums to take away hold more samples of '3'"),
-        (lambda: statistics(inputs / 0, labels, space), "^the sums over samples are not finite: leave out those"),
-        (lambda: statistics(inputs * huge, labels, space), "^the sums over samples are not finite: leave out"),
+        (
+            lambda: subtract(good, add([good, good], space), space),
+            "^the sums to take away hold more samples of '3'",
+        ),
+        (
+            lambda: statistics(inputs / 0, labels, space),
+            "^the sums over samples are not finite: leave out those",
+        ),
+        (
+            lambda: statistics(inputs * huge, labels, space),
+            "^the sums over samples are not finite: leave out",
+        ),
     ):
         with pytest.raises(DataError, match=words):
             call()
@@ -90,14 +129,22 @@ def test_what_does_not_add_up_is_refused():
 def test_sums_that_no_samples_have_and_those_of_samples_longer_than_agreed_are_told():
     inputs, labels, space = digits()
     whole, few = statistics(inputs, labels, space), statistics(inputs[:3], labels[:3], space)
-    for real in (whole, few, statistics(inputs[:0], labels[:0], space), statistics(1e6 * inputs, labels, space)):
+    for real in (
+        whole,
+        few,
+        statistics(inputs[:0], labels[:0], space),
+        statistics(1e6 * inputs, labels, space),
+    ):
         assert validate_statistics(real) == ""
     square = unpacked(whole["square"], 64)
     i, j = square.diagonal().topk(2).indices.tolist()
     square[i, j] = square[j, i] = 1.5 * square[i, i]  # more than two features can have in common
     for change, why in (
         ({"count": whole["count"] - 1000}, "a class has fewer than no samples"),
-        ({"count": torch.where(torch.arange(10) == 4, 0.0, whole["count"])}, "a class without samples has a sum"),
+        (
+            {"count": torch.where(torch.arange(10) == 4, 0.0, whole["count"])},
+            "a class without samples has a sum",
+        ),
         ({"total": 3 * whole["total"]}, "their second moments are too small for their means"),
         ({"square": module.packed(square)}, "their second moments are not a sum of squares"),
     ):
@@ -117,9 +164,15 @@ def samples(bits, n=300, width=70, seed=0):
     rng = np.random.default_rng(seed)
     quantization = Quantization.of_unit_length(bits, 5.0, width)
     codes = rng.integers(-quantization.levels, quantization.levels + 1, (n, width))
-    codes[: n // 2] = quantization.levels * rng.choice([-1, 1], (n // 2, width))  # the largest products there are
+    codes[: n // 2] = quantization.levels * rng.choice(
+        [-1, 1], (n // 2, width)
+    )  # the largest products there are
     labels = torch.from_numpy(rng.integers(0, 3, n))
-    return torch.from_numpy(codes).to(torch.int8 if bits <= 8 else torch.int16), labels, quantization
+    return (
+        torch.from_numpy(codes).to(torch.int8 if bits <= 8 else torch.int16),
+        labels,
+        quantization,
+    )
 
 
 @pytest.mark.parametrize("bits", [4, 6, 8, 16])
@@ -151,7 +204,11 @@ def test_adding_and_removing_ends_with_the_digest_of_a_model_that_never_saw_what
         for place in rng.integers(0, len(parts), rng.integers(2, 12)).tolist():
             change = subtract if place in inside else lambda a, b, *more: add([a, b], *more)
             total, inside = change(total, parts[place], SPACE, quantization), inside ^ {place}
-        never = add([module.no_sums(5, SPACE, quantization), *(parts[i] for i in sorted(inside))], SPACE, quantization)
+        never = add(
+            [module.no_sums(5, SPACE, quantization), *(parts[i] for i in sorted(inside))],
+            SPACE,
+            quantization,
+        )
         assert module.sums_sha256(total, quantization) == module.sums_sha256(never, quantization)
 
 
@@ -159,7 +216,11 @@ def test_adding_and_removing_ends_with_the_digest_of_a_model_that_never_saw_what
 def test_codes_are_what_scaled_features_are_rounded_from(steps):
     rows = np.random.default_rng(1).normal(3, 2, (200, 6)) * [1, 10, 1e-3, 1e4, 1, 0]
     scaler = Scaler.fit(rows, steps)
-    fitted = Quantization.of_rows(8, 5.0, rows, scaler) if steps != ("l2",) else Quantization.of_unit_length(8, 5.0, 6)
+    fitted = (
+        Quantization.of_rows(8, 5.0, rows, scaler)
+        if steps != ("l2",)
+        else Quantization.of_unit_length(8, 5.0, 6)
+    )
     quantized = scaler.quantized(fitted)
     codes, clipped = quantized.codes(rows)
     scaled = quantized(rows)
@@ -168,7 +229,9 @@ def test_codes_are_what_scaled_features_are_rounded_from(steps):
     assert clipped == 0
     error = np.abs(scaled - (scaler(rows) - fitted.offset))
     assert (error <= 0.5001 * fitted.step + 1e-6 * np.abs(fitted.offset)).all()
-    sums = statistics(torch.from_numpy(codes), torch.zeros(200, dtype=int), SPACE, quantization=fitted)
+    sums = statistics(
+        torch.from_numpy(codes), torch.zeros(200, dtype=int), SPACE, quantization=fitted
+    )
     sums = module.dequantized(sums, fitted)
     exact = codes * fitted.step.astype(float)
     torch.testing.assert_close(sums["total"][0], torch.from_numpy(exact.sum(0)))
@@ -178,10 +241,15 @@ def test_codes_are_what_scaled_features_are_rounded_from(steps):
 def test_clipped_features_are_counted_and_shortened_rows_are_never_longer():
     quantization = Quantization.of_unit_length(8, 1.0, 4)
     rows = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.5, 0.5]])
-    assert statistics(rows, torch.tensor([0, 1]), SPACE, quantization=quantization)["clipped"].tolist() == [1]
+    assert statistics(rows, torch.tensor([0, 1]), SPACE, quantization=quantization)[
+        "clipped"
+    ].tolist() == [1]
     codes, labels, quantization = samples(8)
     sums = statistics(codes, labels, SPACE, 1.0, quantization)
-    assert float(unpacked(sums["square"], 70).diagonal().sum()) * float(quantization.step[0]) ** 2 <= 300
+    assert (
+        float(unpacked(sums["square"], 70).diagonal().sum()) * float(quantization.step[0]) ** 2
+        <= 300
+    )
     assert validate_statistics(sums, 1.0, quantization) == ""
 
 
@@ -189,10 +257,19 @@ def test_clipped_features_are_counted_and_shortened_rows_are_never_longer():
     ("change", "why"),
     [
         (lambda s: s | {"count": s["count"] - 1000}, "a class has fewer than no samples"),
-        (lambda s: s | {"total": s["total"] * 200}, "a class's sum is beyond the range of its samples"),
+        (
+            lambda s: s | {"total": s["total"] * 200},
+            "a class's sum is beyond the range of its samples",
+        ),
         (lambda s: s | {"square": s["square"] * 200}, "their second moments are beyond the range"),
-        (lambda s: s | {"square": s["square"] // 2}, "their second moments are too small for their means"),
-        (lambda s: s | {"clipped": s["clipped"] - 1}, "they have more clipped features than features"),
+        (
+            lambda s: s | {"square": s["square"] // 2},
+            "their second moments are too small for their means",
+        ),
+        (
+            lambda s: s | {"clipped": s["clipped"] - 1},
+            "they have more clipped features than features",
+        ),
     ],
 )
 def test_infeasible_statistics_are_found(change, why):
@@ -206,7 +283,9 @@ def test_infeasible_statistics_are_found(change, why):
 def test_other_quantizations_and_too_many_samples_are_refused():
     codes, labels, quantization = samples(8)
     sums = statistics(codes, labels, SPACE, quantization=quantization)
-    assert "another quantization" in message_of(add, [sums, sums], SPACE, Quantization.of_unit_length(8, 8.0, 70))
+    assert "another quantization" in message_of(
+        add, [sums, sums], SPACE, Quantization.of_unit_length(8, 8.0, 70)
+    )
     assert "do not fit 64 bits" in message_of(module.check_capacity, 2**50, quantization)
 
 
@@ -216,20 +295,19 @@ def digest(tmp_path, name="run", **settings):
     return result["sums_sha256"]
 
 
-def test_one_digest_for_partitions_masks_threads_and_processors(tmp_path):
+def test_one_digest_for_partitions_threads_and_processors(tmp_path):
     wanted = digest(tmp_path, partition__clients=10)
     for i, settings in enumerate((
         {"partition.clients": 2},
         {"partition.clients": 10, "partition.kind": "iid"},
         {"partition.clients": 5, "partition.kind": "dirichlet", "partition.alpha": 0.3},
-        {"partition.clients": 5, "privacy.aggregation": "masked"},
         {"strategy.name": "centralised"},
     )):  # fmt: skip
         assert digest(tmp_path, str(i), **settings) == wanted, settings
     program = (
-        "import sys, pathlib, torch; from fedunseen import Experiment, run; torch.set_num_threads(2);"
-        f"done = run(Experiment.load('digit-pairs-gaussian', {CLOSED}), pathlib.Path(sys.argv[1]));"
-        "print(done.result['sums_sha256'])"
+        "import sys, pathlib, torch; from fedunseen import Experiment, run; "
+        f"torch.set_num_threads(2);done = run(Experiment.load('digit-pairs-gaussian', {CLOSED}), "
+        "pathlib.Path(sys.argv[1]));print(done.result['sums_sha256'])"
     )
     environment = {**os.environ, "ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "2"}
     command = [sys.executable, "-c", program, str(tmp_path / "other")]

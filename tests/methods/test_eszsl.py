@@ -13,12 +13,16 @@ CLASSES = [0, 1, 3, 4]  # no one holds class 2
 
 @pytest.fixture
 def method(space):
-    few = replace(space, semantics=space.semantics[:, :4], attribute_names=space.attribute_names[:4])
+    few = replace(
+        space, semantics=space.semantics[:, :4], attribute_names=space.attribute_names[:4]
+    )
     return on(ESZSL, few, (5,), log_gamma=0.5, log_lambda=-0.3)
 
 
 def test_the_solution_is_that_of_the_regularised_least_squares_problem(method):
-    """|XVS' - Y|^2 + gamma |VS'|^2 + lambda |XV|^2 + gamma lambda |V|^2 is one least-squares problem in vec(V)."""
+    """|XVS' - Y|^2 + gamma |VS'|^2 + lambda |XV|^2 + gamma lambda |V|^2 is one least-squares
+    problem in vec(V).
+    """
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(25, 5, generator=generator)
     labels = torch.tensor(CLASSES)[torch.randint(4, (25,), generator=generator)]
@@ -41,7 +45,9 @@ def test_scores_are_bilinear_and_separate_what_is_separable(method):
     inputs = torch.eye(5)[labels]
     v = method.solve(method.statistics(inputs, labels))
     scores = method.scores(v, inputs[:4], method.semantics)
-    torch.testing.assert_close(scores, torch.einsum("nd,da,ca->nc", inputs[:4], v["v"], method.semantics))
+    torch.testing.assert_close(
+        scores, torch.einsum("nd,da,ca->nc", inputs[:4], v["v"], method.semantics)
+    )
     assert scores[:, CLASSES].argmax(1).tolist() == [0, 1, 2, 3]
 
 
@@ -61,6 +67,8 @@ def test_ridge_regresses_centred_attributes_on_centred_features_and_scores_by_co
     v = np.linalg.lstsq(np.vstack([x, penalty]), np.vstack([s, np.zeros((5, 30))]), rcond=None)[0]
     solved = method.solve(method.statistics(inputs, labels))
     np.testing.assert_allclose(solved["v"].numpy(), v, rtol=1e-4, atol=1e-6)
-    expected = torch.cosine_similarity(torch.from_numpy(x @ v)[:, None], method.semantics.double() - middle, dim=2)
+    expected = torch.cosine_similarity(
+        torch.from_numpy(x @ v)[:, None], method.semantics.double() - middle, dim=2
+    )
     scores = method.scores(solved, inputs, method.semantics).double()
     torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-5)

@@ -1,4 +1,6 @@
-"""Gaussian classes against dense processes over classes times features, finite differences and real samples."""
+"""Gaussian classes against dense processes over classes times features, finite differences and real
+samples.
+"""
 
 import numpy as np
 import pytest
@@ -23,7 +25,9 @@ WIDTH = 5
 
 
 def problem(space, wide=WIDTH, **settings):
-    """Give a method and samples of the classes 0, 1, 3 and 4, few of some, around means that descriptions tell of."""
+    """Give a method and samples of the classes 0, 1, 3 and 4, few of some, around means that
+    descriptions tell of.
+    """
     rng = np.random.default_rng(0)
     labels = torch.tensor([0] * 9 + [1] * 2 + [3] * 12 + [4] * 5)
     means = 0.3 * space.semantics @ rng.normal(size=(30, wide))
@@ -40,44 +44,74 @@ def solved(space, **settings):
 
 
 def by_hand(method, x, labels, settings):
-    """Condition all prototypes' joint Gaussian, classes times features, on the class means: nothing is whitened."""
+    """Condition all prototypes' joint Gaussian, classes times features, on the class means: nothing
+    is whitened.
+    """
     x, s = x.numpy(), method.semantics.double().numpy()
     ids = sorted(set(labels.tolist()))
     groups = [x[labels == c] for c in ids]
-    count, means = np.array([len(rows) for rows in groups]), np.stack([rows.mean(0) for rows in groups])
-    sigma = sum((rows - rows.mean(0)).T @ (rows - rows.mean(0)) for rows in groups) / (len(x) - len(ids))
+    count, means = (
+        np.array([len(rows) for rows in groups]),
+        np.stack([rows.mean(0) for rows in groups]),
+    )
+    sigma = sum((rows - rows.mean(0)).T @ (rows - rows.mean(0)) for rows in groups) / (
+        len(x) - len(ids)
+    )
     shrunk = 0.8 * sigma + 0.2 * np.trace(sigma) / len(sigma) * np.eye(len(sigma))
     median = np.percentile(pdist(s[ids], "sqeuclidean"), 50, method="lower")
     similarity = np.exp(-cdist(s, s, "sqeuclidean") / (2 * settings["width"] * median))
     k = settings["variance"] * (similarity + settings["nugget"] * np.eye(len(s)))
-    gain = np.kron(k[:, ids], shrunk) @ np.linalg.inv(np.kron(k[np.ix_(ids, ids)] + np.diag(1 / count), shrunk))
+    gain = np.kron(k[:, ids], shrunk) @ np.linalg.inv(
+        np.kron(k[np.ix_(ids, ids)] + np.diag(1 / count), shrunk)
+    )
     m = means.mean(0)
     covariance = np.kron(k, shrunk) - gain @ np.kron(k[ids], shrunk)
     return m + (gain @ (means - m).ravel()).reshape(len(s), WIDTH), covariance, shrunk
 
 
-def test_prototypes_and_scores_are_those_of_a_dense_gaussian_process_over_classes_and_features(space):
+def test_prototypes_and_scores_are_those_of_a_dense_gaussian_process_over_classes_and_features(
+    space,
+):
     method, model, x, labels = solved(space, **FIXED)
     mean, covariance, sigma = by_hand(method, x, labels, FIXED)
-    np.testing.assert_allclose(model["weight"].numpy() @ sigma + model["centre"].numpy(), mean, rtol=1e-9)
+    np.testing.assert_allclose(
+        model["weight"].numpy() @ sigma + model["centre"].numpy(), mean, rtol=1e-9
+    )
     blocks = np.einsum("cicj->cij", covariance.reshape(8, WIDTH, 8, WIDTH))
-    np.testing.assert_allclose(np.multiply.outer(model["variance"].numpy(), sigma), blocks, rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(
+        np.multiply.outer(model["variance"].numpy(), sigma), blocks, rtol=1e-6, atol=1e-12
+    )
     # and scores are the log-densities of the classes
     scores = method.scores(model, x, method.semantics).numpy()
-    densities = np.stack([scipy.stats.multivariate_normal(m, sigma).logpdf(x.numpy()) for m in mean], 1)
-    np.testing.assert_allclose(scores - scores[:, :1], densities - densities[:, :1], rtol=1e-8, atol=1e-8)
+    densities = np.stack(
+        [scipy.stats.multivariate_normal(m, sigma).logpdf(x.numpy()) for m in mean], 1
+    )
+    np.testing.assert_allclose(
+        scores - scores[:, :1], densities - densities[:, :1], rtol=1e-8, atol=1e-8
+    )
 
 
-def test_the_evidence_is_the_density_of_the_class_means_and_its_gradient_that_of_finite_differences(space):
+def test_the_evidence_is_the_density_of_the_class_means_and_its_gradient_that_of_finite_differences(
+    space,
+):
     method, x, labels = problem(space, **FIXED)
     found = gp.moments(method.statistics(x, labels))
     s = method.semantics.double()[torch.from_numpy(found.classes)]
 
     def at(shrinkage, *kernel):
         white = gp.whitened(found, shrinkage)
-        return gp.evidence(gp.Kernel(*kernel), white.gram, gp.squared_distances(s, s), found.count, WIDTH, white.logdet)
+        return gp.evidence(
+            gp.Kernel(*kernel),
+            white.gram,
+            gp.squared_distances(s, s),
+            found.count,
+            WIDTH,
+            white.logdet,
+        )
 
-    sigma = 0.6 * found.covariance + 0.4 * found.covariance.trace() / WIDTH * torch.eye(WIDTH, dtype=torch.float64)
+    sigma = 0.6 * found.covariance + 0.4 * found.covariance.trace() / WIDTH * torch.eye(
+        WIDTH, dtype=torch.float64
+    )
     a = gp.Kernel(2.0, 0.3, 20.0).within(s) + torch.diag(1 / found.count)
     dense = scipy.stats.multivariate_normal(cov=torch.kron(a, sigma).numpy())
     centred = (found.means - found.means.mean(0)).ravel()
@@ -91,7 +125,9 @@ def test_the_evidence_is_the_density_of_the_class_means_and_its_gradient_that_of
         np.testing.assert_allclose(row, (above[1] - below[1]) / 2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("fixed", [(None, None, None), (None, 0.1, None), (2.0, None, None), (None, None, 0.2)])
+@pytest.mark.parametrize(
+    "fixed", [(None, None, None), (None, 0.1, None), (2.0, None, None), (None, None, 0.2)]
+)
 def test_another_optimizer_finds_no_kernel_with_more_evidence(space, fixed):
     method, x, labels = problem(space, **FIXED)
     found = gp.moments(method.statistics(x, labels))
@@ -103,18 +139,24 @@ def test_another_optimizer_finds_no_kernel_with_more_evidence(space, fixed):
     def lacking(logs):
         values[free] = np.exp(logs)
         kernel = gp.Kernel(*values[:2], values[2] * median)
-        value, slope, _ = gp.evidence(kernel, white.gram, distances, found.count, WIDTH, white.logdet)
+        value, slope, _ = gp.evidence(
+            kernel, white.gram, distances, found.count, WIDTH, white.logdet
+        )
         return -value, -slope[free]
 
     bounds, tight = np.array([(-20, 12), (-12, 3), (-4, 3)])[free], {"ftol": 1e-15, "gtol": 1e-9}
-    best = scipy.optimize.minimize(lacking, np.log(values[free]), jac=True, bounds=bounds, options=tight)
+    best = scipy.optimize.minimize(
+        lacking, np.log(values[free]), jac=True, bounds=bounds, options=tight
+    )
     kernel = gp.fit_kernel(white, s, found.count, fixed)
     logs = np.log([kernel.variance, kernel.nugget, kernel.width / median])
     assert lacking(logs[free])[0] <= best.fun + 1e-6
 
 
 def test_evidence_finds_what_noise_on_class_means_hides():
-    """Means as far apart as 1 / n and v say; a first step from the spread alone ends where v is nothing."""
+    """Means as far apart as 1 / n and v say; a first step from the spread alone ends where v is
+    nothing.
+    """
     rng, width = np.random.default_rng(0), 1280
     semantics = torch.from_numpy(rng.normal(size=(80, 30)))
     count = torch.from_numpy(rng.uniform(0.6, 0.8, 80))
@@ -123,16 +165,22 @@ def test_evidence_finds_what_noise_on_class_means_hides():
     white = gp.Whitened(0.1, torch.eye(1), 0.0, gram, gram, width)
     best = gp.fit_kernel(white, semantics, count, (None, None, None))
     distances = gp.squared_distances(semantics, semantics)
-    found, wanted = (gp.evidence(kernel, gram, distances, count, width)[0] for kernel in (best, real))
+    found, wanted = (
+        gp.evidence(kernel, gram, distances, count, width)[0] for kernel in (best, real)
+    )
     assert found == pytest.approx(wanted, abs=1.0)
     assert best.variance * (1 + best.nugget) == pytest.approx(0.3, rel=0.05)
 
 
 def test_what_is_expected_of_left_out_classes_is_what_samples_of_them_show():
-    """Real digits: classes left out, predicted, and tried on samples drawn one by one in all 64 dimensions."""
+    """Real digits: classes left out, predicted, and tried on samples drawn one by one in all 64
+    dimensions.
+    """
     images, labels = load_digits(return_X_y=True)
     rng = np.random.default_rng(0)
-    s = torch.from_numpy(np.stack([images[labels == c].mean(0) for c in range(10)]) @ rng.normal(size=(64, 6)))
+    s = torch.from_numpy(
+        np.stack([images[labels == c].mean(0) for c in range(10)]) @ rng.normal(size=(64, 6))
+    )
     space = ClassSpace(tuple("0123456789"), s.numpy(), tuple("abcdef"), range(10), [], [])
     found = gp.moments(statistics(torch.from_numpy(images), torch.from_numpy(labels), space))
     white = gp.whitened(found, 0.5)
@@ -147,7 +195,9 @@ def test_what_is_expected_of_left_out_classes_is_what_samples_of_them_show():
     for out in (classes.numpy() for classes, _ in gp._left_out(10, 3)):
         kept = np.setdiff1d(np.arange(10), out)
         m = mean[kept].mean(0)
-        p = m + k[:, kept] @ np.linalg.solve(k[np.ix_(kept, kept)] + np.diag(1 / count[kept]), mean[kept] - m)
+        p = m + k[:, kept] @ np.linalg.solve(
+            k[np.ix_(kept, kept)] + np.diag(1 / count[kept]), mean[kept] - m
+        )
         w = np.linalg.solve(sigma, p.T)
         among_out, among_all = np.zeros((2, 10))
         for c in range(10):
@@ -161,14 +211,20 @@ def test_what_is_expected_of_left_out_classes_is_what_samples_of_them_show():
 
 
 @pytest.mark.parametrize("shrinkage", [0.03, 0.1, 0.5, 1.0])
-def test_scores_of_new_samples_spread_as_those_of_samples_that_leave_the_covariance(space, shrinkage):
-    """Few samples: those that Sigma_0 follows from lie nearer to their means, by its measure, than any others."""
+def test_scores_of_new_samples_spread_as_those_of_samples_that_leave_the_covariance(
+    space, shrinkage
+):
+    """Few samples: those that Sigma_0 follows from lie nearer to their means, by its measure, than
+    any others.
+    """
     rng, wide, labels = np.random.default_rng(3), 40, np.repeat([0, 1, 3, 4], 15)
     mixing = rng.normal(size=(wide, wide)) / np.sqrt(wide)
     samples = rng.normal(size=(8, wide))[labels] + rng.normal(size=(60, wide)) @ mixing
     found = gp.moments(statistics(torch.from_numpy(samples), torch.from_numpy(labels), space))
     white = gp.whitened(found, shrinkage)
-    old, new = (one.spread.diagonal().mean().item() for one in (white, gp.with_new_samples(white, found)))
+    old, new = (
+        one.spread.diagonal().mean().item() for one in (white, gp.with_new_samples(white, found))
+    )
     # slow: every sample leaves the covariance, all else as it is
     sigma0, apart = found.covariance.numpy(), (found.means - found.means.mean(0)).numpy()
     level = shrinkage * np.trace(sigma0) / wide * np.eye(wide)
@@ -194,8 +250,12 @@ def test_many_samples_are_as_good_as_new_ones(space):
 
 
 @pytest.mark.parametrize(("lead", "chosen"), [(1.5, 0.3), (2.5, 0.7)])
-def test_with_few_samples_the_usual_shrinkage_gives_way_to_a_clearly_better_one_alone(space, monkeypatch, lead, chosen):
-    monkeypatch.setattr(gp, "zsl_of_left_out", lambda white, *_: 50.0 + lead * (white.shrinkage == 0.7))
+def test_with_few_samples_the_usual_shrinkage_gives_way_to_a_clearly_better_one_alone(
+    space, monkeypatch, lead, chosen
+):
+    monkeypatch.setattr(
+        gp, "zsl_of_left_out", lambda white, *_: 50.0 + lead * (white.shrinkage == 0.7)
+    )
     _, model, *_ = solved(space)
     assert model["kernel"][3] == chosen
 
@@ -204,8 +264,12 @@ def test_with_few_samples_the_usual_shrinkage_gives_way_to_a_clearly_better_one_
 def test_units_change_no_answer(space, change):
     method, model, x, labels = solved(space)
     expected = method.scores(model, x, method.semantics)
-    turn = torch.linalg.qr(torch.from_numpy(np.random.default_rng(3).normal(size=(WIDTH, WIDTH))))[0]
-    y = {"shifted": x + 1000.0, "scaled": x * 255.0, "rotated": x @ turn, "semantics scaled": x}[change]
+    turn = torch.linalg.qr(torch.from_numpy(np.random.default_rng(3).normal(size=(WIDTH, WIDTH))))[
+        0
+    ]
+    y = {"shifted": x + 1000.0, "scaled": x * 255.0, "rotated": x @ turn, "semantics scaled": x}[
+        change
+    ]
     if change == "semantics scaled":
         method.semantics = method.semantics * 16
     scores = method.scores(method.solve(method.statistics(y, labels)), y, method.semantics)
@@ -214,17 +278,26 @@ def test_units_change_no_answer(space, change):
 
 
 def added(classes, at, rows):
-    count, total = torch.zeros(classes, dtype=torch.float64), torch.zeros(classes, WIDTH, dtype=torch.float64)
+    count, total = (
+        torch.zeros(classes, dtype=torch.float64),
+        torch.zeros(classes, WIDTH, dtype=torch.float64),
+    )
     for c, x in zip(at, rows, strict=True):
         count[c], total[c] = len(x), x.sum(0)
     return count, total
 
 
-def test_classes_learnt_later_are_as_if_they_had_been_there_at_once_and_learning_nothing_changes_nothing(space):
-    """Against the dense process of all class means, under the covariance and the middle that the model has."""
+def test_classes_learnt_later_are_as_if_they_had_been_there_at_once_and_learning_nothing_changes_nothing(
+    space,
+):
+    """Against the dense process of all class means, under the covariance and the middle that the
+    model has.
+    """
     method, model, x, _ = solved(space, **FIXED)
     rng = np.random.default_rng(5)
-    new, shown, more = (torch.from_numpy(rng.normal(size=size)) for size in ((1, 30), (3, WIDTH), (2, WIDTH)))
+    new, shown, more = (
+        torch.from_numpy(rng.normal(size=size)) for size in ((1, 30), (3, WIDTH), (2, WIDTH))
+    )
     semantics = torch.cat([method.semantics, new.float()])  # a description that no one knew
     larger = method.extend(model, semantics, *added(9, [8, 0], [shown, more]))
     s, count = semantics.double().numpy(), np.array([11, 2, 12, 5, 3])
@@ -233,8 +306,12 @@ def test_classes_learnt_later_are_as_if_they_had_been_there_at_once_and_learning
     k = gp.Kernel(*model["kernel"][:3].tolist()).within(torch.from_numpy(s)).numpy()
     gain = k[:, ids] @ np.linalg.inv(k[np.ix_(ids, ids)] + np.diag(1 / count))
     wanted = gain @ (means - model["centre"].numpy())
-    np.testing.assert_allclose(larger["weight"] @ torch.linalg.inv(larger["precision"]), wanted, rtol=1e-8, atol=1e-10)
-    np.testing.assert_allclose(larger["variance"], np.diag(k - gain @ k[ids]), rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(
+        larger["weight"] @ torch.linalg.inv(larger["precision"]), wanted, rtol=1e-8, atol=1e-10
+    )
+    np.testing.assert_allclose(
+        larger["variance"], np.diag(k - gain @ k[ids]), rtol=1e-8, atol=1e-12
+    )
     np.testing.assert_allclose(method.support(larger | {}, semantics), gain, rtol=1e-8, atol=1e-12)
     once = method.extend(model, method.semantics, *added(8, [5, 6], [shown, more]))
     first = method.extend(model, method.semantics, *added(8, [5], [shown]))
@@ -243,7 +320,9 @@ def test_classes_learnt_later_are_as_if_they_had_been_there_at_once_and_learning
     count, total = added(8, [5, 6], [shown, more])
     draws = method.extend(model, method.semantics, count, torch.stack([total, 3 * total]))
     torch.testing.assert_close(draws["weight"][0], once["weight"])
-    torch.testing.assert_close(draws["bias"][1], method.extend(model, method.semantics, count, 3 * total)["bias"])
+    torch.testing.assert_close(
+        draws["bias"][1], method.extend(model, method.semantics, count, 3 * total)["bias"]
+    )
 
 
 def test_a_class_without_a_description_is_its_examples_drawn_to_the_middle(space):
@@ -251,7 +330,9 @@ def test_a_class_without_a_description_is_its_examples_drawn_to_the_middle(space
     rows = torch.from_numpy(np.random.default_rng(2).normal(size=(4, WIDTH)))
     semantics = torch.cat([method.semantics, torch.full((1, 30), torch.nan)])
     larger = method.extend(model, semantics, *added(9, [8], [rows]), np.array([True] * 8 + [False]))
-    wanted = 3.3 / (3.3 + 1 / 4) * (rows.mean(0) - model["centre"])  # variance * (1 + nugget), and 4 examples
+    wanted = (
+        3.3 / (3.3 + 1 / 4) * (rows.mean(0) - model["centre"])
+    )  # variance * (1 + nugget), and 4 examples
     torch.testing.assert_close(larger["weight"][8] @ torch.linalg.inv(model["precision"]), wanted)
     torch.testing.assert_close(larger["weight"][:8], model["weight"])
 
@@ -275,7 +356,9 @@ def test_seen_classes_are_lowered_by_the_factor_alone(space):
     assert plain["offset"] == 0
 
 
-@pytest.mark.parametrize("what", ["few samples", "one each", "constant", "alike", "one class", "equal", "zero", "wide"])
+@pytest.mark.parametrize(
+    "what", ["few samples", "one each", "constant", "alike", "one class", "equal", "zero", "wide"]
+)
 def test_poor_data_make_a_model_of_finite_numbers(space, what):
     method, x, labels = problem(space, wide=40 if what == "few samples" else WIDTH)
     if what in ("one each", "one class"):
@@ -300,23 +383,37 @@ def test_poor_data_make_a_model_of_finite_numbers(space, what):
 def test_what_cannot_be_is_refused_in_one_sentence(space):
     method, model, *_ = solved(space)
     nothing = method.init(np.random.default_rng(0))
-    assert message_of(method.solve, nothing) == "the sums are of no sample at all: at least one party needs samples"
-    refusal = message_of(method.extend, model, method.semantics[:3], torch.zeros(3), torch.zeros(3, WIDTH))
-    assert refusal.startswith("3 descriptions, 3 counts and sums of shape (3, 5) do not fit a model of 8 classes")
-    refusal = message_of(method.extend, model, method.semantics, torch.ones(8), torch.full((8, WIDTH), torch.inf))
+    assert (
+        message_of(method.solve, nothing)
+        == "the sums are of no sample at all: at least one party needs samples"
+    )
+    refusal = message_of(
+        method.extend, model, method.semantics[:3], torch.zeros(3), torch.zeros(3, WIDTH)
+    )
+    assert refusal.startswith(
+        "3 descriptions, 3 counts and sums of shape (3, 5) do not fit a model of 8 classes"
+    )
+    refusal = message_of(
+        method.extend, model, method.semantics, torch.ones(8), torch.full((8, WIDTH), torch.inf)
+    )
     assert refusal == "the examples hold numbers that are not finite: leave those out"
     assert message_of(problem, space, error=ExperimentError, prior="semantics") == (
-        "method.prior = 'semantics' expects a class's samples at its description, but descriptions have 30 numbers "
-        "and samples 5: take both from one model of images and texts, such as CLIP, or leave method.prior out"
+        "method.prior = 'semantics' expects a class's samples at its description, but descriptions "
+        "have 30 numbers and samples 5: take both from one model of images and texts, such as "
+        "CLIP, or leave method.prior out"
     )
 
 
 def aligned(classes=30, wide=24):
-    """Give classes whose unit-length descriptions lie in the space of their samples, and samples (n, d) of each."""
+    """Give classes whose unit-length descriptions lie in the space of their samples, and samples
+    (n, d) of each.
+    """
     rng = np.random.default_rng(0)
     texts = rng.normal(size=(classes, wide))
     texts /= np.linalg.norm(texts, axis=1, keepdims=True)
-    names, attributes = (tuple(f"{what} {i}" for i in range(n)) for what, n in (("class", classes), ("number", wide)))
+    names, attributes = (
+        tuple(f"{what} {i}" for i in range(n)) for what, n in (("class", classes), ("number", wide))
+    )
     seen = classes * 2 // 3
     space = ClassSpace(names, texts, attributes, range(seen), [], range(seen, classes))
     labels = np.repeat(np.arange(classes), 40)
@@ -324,7 +421,11 @@ def aligned(classes=30, wide=24):
     noise = rng.normal(size=(len(labels), wide)) * np.geomspace(0.05, 1.5, wide)
     x = means[labels] + noise @ np.linalg.qr(rng.normal(size=(wide, wide)))[0]
     x /= np.linalg.norm(x, axis=1, keepdims=True)
-    return on(Gaussian, space, (wide,), prior="semantics"), torch.from_numpy(x), torch.from_numpy(labels)
+    return (
+        on(Gaussian, space, (wide,), prior="semantics"),
+        torch.from_numpy(x),
+        torch.from_numpy(labels),
+    )
 
 
 def zero_shot(method, model, x, labels):
@@ -348,7 +449,9 @@ def test_without_any_sample_the_nearest_text_wins_and_samples_improve_it():
     assert after > before + 0.1
     assert after > zero_shot(plain, plain.solve(sums), x, labels) + 0.1
     few = seen & (torch.arange(len(x)) % 40 < 2)
-    assert zero_shot(method, method.solve(method.statistics(x[few], labels[few])), x, labels) > before
+    assert (
+        zero_shot(method, method.solve(method.statistics(x[few], labels[few])), x, labels) > before
+    )
 
 
 def test_accuracies_of_left_out_classes_do_not_depend_on_what_is_tested_beside():
@@ -358,13 +461,17 @@ def test_accuracies_of_left_out_classes_do_not_depend_on_what_is_tested_beside()
     none, few = ((method.quick(model), model, shots) for shots in (0, SHOTS))
     both = left_out_accuracy([few, none, none], sums)
     alone = np.concatenate([left_out_accuracy([one], sums) for one in (few, none, none)])
-    np.testing.assert_allclose(both, alone, atol=1.3)  # an answer of 80, where products round by their shape
+    np.testing.assert_allclose(
+        both, alone, atol=1.3
+    )  # an answer of 80, where products round by their shape
     assert both[0].mean() > both[1].mean() + 3
     assert estimates(method, sums, model)["left_out_accuracy"].keys() == {"0", str(SHOTS)}
 
 
 def test_prototypes_from_texts_are_those_of_a_dense_process_around_them():
-    """Prior means by a slope that numpy's least squares finds; the rest conditioned class by class, not whitened."""
+    """Prior means by a slope that numpy's least squares finds; the rest conditioned class by class,
+    not whitened.
+    """
     method, x, labels = aligned(classes=12)
     method.settings = Gaussian.Settings(prior="semantics", **FIXED)
     shown = torch.isin(labels, torch.tensor([0, 1, 4, 7, 9]))
@@ -376,7 +483,9 @@ def test_prototypes_from_texts_are_those_of_a_dense_process_around_them():
     assert float(model["slope"]) == pytest.approx(slope, rel=1e-9)
     prior = means.mean(0) + slope * (s - s[ids].mean(0))
     k = gp.Kernel(*model["kernel"][:3].tolist()).within(torch.from_numpy(s)).numpy()
-    wanted = prior + k[:, ids] @ np.linalg.solve(k[np.ix_(ids, ids)] + np.eye(5) / 40, means - prior[ids])
+    wanted = prior + k[:, ids] @ np.linalg.solve(
+        k[np.ix_(ids, ids)] + np.eye(5) / 40, means - prior[ids]
+    )
     found = model["weight"] @ torch.linalg.inv(model["precision"]) + model["centre"]
     np.testing.assert_allclose(found, wanted, rtol=1e-8, atol=1e-10)
     extended = method.scores(model, x[:5], torch.cat([method.semantics, method.semantics[2:3] + 0]))
@@ -397,10 +506,43 @@ def test_left_out_classes_are_scored_as_if_sums_were_solved_without_them(texts):
     spread, means = scatter(sums), sums["total"] / sums["count"][:, None]
     less = {**sums, "count": count, "total": means * count[:, None]}
     less["square"] = 0.9 * spread + less["total"].T @ means
-    fast, slow = (kind.left_out_scores(quick, model, less, x.float(), out) for kind in (Gaussian, ClosedForm))
+    fast, slow = (
+        kind.left_out_scores(quick, model, less, x.float(), out) for kind in (Gaussian, ClosedForm)
+    )
     factor = 0.9 * (len(x) - len(sums["count"])) / (float(count.sum()) - len(count) + len(out))
-    torch.testing.assert_close(fast - fast.mean(1, keepdim=True), factor * (slow - slow.mean(1, keepdim=True)))
+    torch.testing.assert_close(
+        fast - fast.mean(1, keepdim=True), factor * (slow - slow.mean(1, keepdim=True))
+    )
     few = torch.cat([torch.nonzero(labels == c)[: 5 if c in out else None, 0] for c in range(12)])
     shown = method.statistics(x[few], labels[few])
-    fast, slow = (kind.left_out_scores(quick, model, shown, x.float(), out) for kind in (Gaussian, ClosedForm))
+    fast, slow = (
+        kind.left_out_scores(quick, model, shown, x.float(), out) for kind in (Gaussian, ClosedForm)
+    )
     torch.testing.assert_close(fast, slow, rtol=0, atol=1e-10 * float(slow.abs().max()))
+
+
+@pytest.mark.parametrize("texts", [False, True])
+def test_a_score_is_the_sum_of_what_each_observed_class_speaks_for_it(texts):
+    method, x, labels = aligned()
+    if not texts:
+        method = on(Gaussian, method.space, backbone=method.backbone, calibration=True)
+    seen = torch.isin(labels, torch.from_numpy(method.space.seen))
+    model = method.solve(method.statistics(x[seen], labels[seen]))
+    asked = torch.arange(len(x)) % len(method.space.names)
+    parts, own = method.evidence(model, x, method.semantics, asked)
+    assert parts.shape == (len(x), len(method.space.seen))
+    scores = method.scores(model, x, method.semantics) + model["offset"] * model["seen_mask"]
+    torch.testing.assert_close(
+        parts.sum(1) + own, scores[torch.arange(len(x)), asked], rtol=1e-9, atol=1e-9
+    )
+    assert (float(own.abs().max()) > 1e-6) == texts
+
+
+def test_distances_are_those_to_the_nearest_prototype_under_sigma(space):
+    method, model, x, _ = solved(space, **FIXED, calibration=True)
+    sigma = torch.linalg.inv(model["precision"])
+    prototypes = model["weight"] @ sigma + model["centre"]
+    apart = x[:, None] - prototypes[None]
+    wanted = torch.einsum("ncd,de,nce->nc", apart, model["precision"], apart).amin(1)
+    found = method.distances(model, x, method.semantics)
+    torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-8)

@@ -24,15 +24,28 @@ def words(tmp_path):
 @pytest.mark.parametrize("pool", ["max", "average"])
 @pytest.mark.parametrize("grouped_norms", [False, True])
 def test_the_loss_of_apn_written_out(grouped, pool, grouped_norms):
-    weights = {"sce": 0.9, "sce_p": 0.8, "mse": 0.7, "mse_p": 0.6, "groups_v": 0.5, "groups_p": 0.4, "compactness": 0.3}
+    weights = {
+        "sce": 0.9,
+        "sce_p": 0.8,
+        "mse": 0.7,
+        "mse_p": 0.6,
+        "groups_v": 0.5,
+        "groups_p": 0.4,
+        "compactness": 0.3,
+    }
     method = on(APN, grouped, pool=pool, grouped=grouped_norms, **weights)
     p, b, a = drawn(method), batch(MAPS), method.semantics
     x, y = b["inputs"][KEPT], b["labels"][KEPT]
-    answers, local = (torch.stack([p[name] @ one.flatten(1) for one in x]) for name in ("v", "p"))  # (3, 30, cells)
+    answers, local = (
+        torch.stack([p[name] @ one.flatten(1) for one in x]) for name in ("v", "p")
+    )  # (3, 30, cells)
     attributes, peaks = answers.amax(2) if pool == "max" else answers.mean(2), local.amax(2)
     expected = {"compactness": losses.compactness(local.sigmoid().reshape(3, 30, 2, 4))}
     for end, result in (("", attributes), ("_p", peaks)):
-        expected |= {f"sce{end}": F.cross_entropy(result @ a[SEEN].T, y), f"mse{end}": F.mse_loss(result, a[y])}
+        expected |= {
+            f"sce{end}": F.cross_entropy(result @ a[SEEN].T, y),
+            f"mse{end}": F.mse_loss(result, a[y]),
+        }
     for name in ("v", "p"):
         parts = p[name].split(10) if grouped_norms else [p[name]]
         expected[f"groups_{name}"] = sum(torch.linalg.matrix_norm(part) for part in parts)
@@ -93,14 +106,20 @@ def test_scores_of_msdn_fuse_both_sub_networks(space):
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_words_of_msdn_are_parameters_of_unit_length_and_every_parameter_comes_to_move(space, words):
-    """Three matrices start from zero: the last of them has a gradient once the others have moved."""
+def test_words_of_msdn_are_parameters_of_unit_length_and_every_parameter_comes_to_move(
+    space, words
+):
+    """Three matrices start from zero: the last of them has a gradient once the others have
+    moved.
+    """
     method = on(MSDN, space, words=str(words))
     start = method.init(np.random.default_rng(0))
     assert start["words"].shape == (30, 5)
     torch.testing.assert_close(start["words"].norm(dim=1), torch.ones(30))
     assert start["visual.score"].std().item() == pytest.approx(1, abs=0.3)
-    assert all(not start[name].any() for name in ("visual.attend", "semantic.score", "semantic.attend"))
+    assert all(
+        not start[name].any() for name in ("visual.attend", "semantic.score", "semantic.attend")
+    )
     params = dict(start)
     gradient = torch.func.grad(lambda p: method.loss(p, batch(MAPS), method.context())[0])
     for _ in range(3):
@@ -113,8 +132,8 @@ def test_self_calibration_needs_unseen_classes_in_the_softmax(space, classes):
     method = on(MSDN, space, sce_classes="seen", calibration=0)
     assert "calibration" not in method.loss(drawn(method), batch(MAPS), method.context())[1]
     sentence = (
-        f"calibration = 0.1 has no effect with sce_classes = '{classes}', a softmax without the unseen classes: "
-        "set calibration = 0, or sce_classes = 'all'"
+        f"calibration = 0.1 has no effect with sce_classes = '{classes}', a softmax without the "
+        "unseen classes: set calibration = 0, or sce_classes = 'all'"
     )
     with pytest.raises(ValidationError, match=sentence):
         MSDN.Settings(sce_classes=classes)
@@ -136,7 +155,11 @@ WITHOUT_ATTENTION = {"regression": 0, "decorrelation": 0, "compactness": 0}
 def test_without_attention_gem_needs_neither_words_nor_groups(space):
     method = on(GEM, space, words="nowhere/at-all.npy", **WITHOUT_ATTENTION)
     assert set(method.init(np.random.default_rng(0))) == {"v"}
-    assert set(method.loss(drawn(method), batch(MAPS), method.context())[1]) == {"loss", "sce", "representation"}
+    assert set(method.loss(drawn(method), batch(MAPS), method.context())[1]) == {
+        "loss",
+        "sce",
+        "representation",
+    }
 
 
 def test_a_longer_v_is_turned_as_far_by_one_step(grouped):
@@ -146,7 +169,9 @@ def test_a_longer_v_is_turned_as_far_by_one_step(grouped):
         method = on(GEM, grouped, **WITHOUT_ATTENTION)
         v = times * drawn(method)["v"]
         method.resolve_defaults({"v": v}, batch(MAPS)["inputs"])
-        gradient = torch.func.grad(lambda v, m=method: m.loss({"v": v}, batch(MAPS), m.context())[0])(v)
+        gradient = torch.func.grad(
+            lambda v, m=method: m.loss({"v": v}, batch(MAPS), m.context())[0]
+        )(v)
         angles.append(method.settings.lr * gradient.norm() / v.norm())
     torch.testing.assert_close(angles[0], angles[1])
     assert 0.001 < angles[0] < 0.1
@@ -169,7 +194,9 @@ def test_maps_of_any_length_are_brought_to_one(grouped, length):
     for factor in (10.0, length):
         method = on(APN, grouped)
         method.resolve_defaults({}, factor * maps)
-        result.append((method.settings.unit, method.scores(drawn(method), factor * maps, method.semantics)))
+        result.append(
+            (method.settings.unit, method.scores(drawn(method), factor * maps, method.semantics))
+        )
     assert result[0][0] == 1.0
     assert result[1][0] == pytest.approx(length / 10, rel=1e-5)
     torch.testing.assert_close(result[1][1], result[0][1], rtol=1e-4, atol=1e-3)

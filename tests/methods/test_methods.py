@@ -39,13 +39,17 @@ def test_it_is_trained_or_solved_and_drawn_from_the_given_generator_alone(method
     again = method.init(np.random.default_rng(3))
     assert list(first) == list(again)
     assert all(torch.equal(first[name], again[name]) for name in first)
-    kinds = {torch.float32} if method.trained else {torch.float64, torch.uint8}  # sums, and of which classes
+    kinds = (
+        {torch.float32} if method.trained else {torch.float64, torch.uint8}
+    )  # sums, and of which classes
     assert {value.dtype for value in first.values()} == kinds
     assert all(any(phase.owns(name) for name in first) for phase in method.phases())
 
 
 def test_classes_may_come_later_only_if_no_parameter_is_about_a_class(method, grouped):
-    """What it draws for a class space with two classes more has the same shapes, or follows from what it had."""
+    """What it draws for a class space with two classes more has the same shapes, or follows from
+    what it had.
+    """
     if not method.grows:
         return
     semantics = np.concatenate([grouped.semantics, grouped.semantics[:2] + 1])
@@ -65,10 +69,17 @@ def test_it_scores_every_class(method, space):
     params = method.init(np.random.default_rng(0))
     if not method.trained:
         params = method.statistics(samples(method, 20), torch.arange(20) % 5)
-    params = method.fit_heads(params, Candidates(space.names, method.semantics, space.seen, space.unseen), 0)
+    params = method.fit_heads(
+        params, Candidates(space.names, method.semantics, space.seen, space.unseen), 0
+    )
     assert method.scores(params, samples(method), method.semantics).shape == (9, 8)
     if method.zero_shot:  # new classes need no training, or none by anybody who holds samples
-        more = Candidates(("one", "other", "third"), torch.randn(3, 30), np.array([], dtype=np.int64), np.arange(3))
+        more = Candidates(
+            ("one", "other", "third"),
+            torch.randn(3, 30),
+            np.array([], dtype=np.int64),
+            np.arange(3),
+        )
         params = method.fit_heads(params, more, 0)
         assert method.scores(params, samples(method), more.semantics).shape == (9, 3)
 
@@ -86,19 +97,31 @@ def test_it_predicts_attributes_and_features_if_it_says_so(method):
 
 
 def test_what_a_strategy_contrasts_is_what_the_loss_has_computed(method):
-    """A loss may give its features as the term ``representation``, so that MOON need not compute them again."""
+    """A loss may give its features as the term ``representation``, so that MOON need not compute
+    them again.
+    """
     params, rng = method.init(np.random.default_rng(0)), np.random.default_rng(1)
     labels = np.array([0, 1, 2, 3, 0, 1])
     context = {**method.context(), **method.client_context(np.arange(4))}
     for phase in method.phases():
         plan = method.plan(phase.name if phase.before_round else "", labels, 1, rng)
         rows = plan.index[0][plan.weight[0] > 0]
-        drawn = {name: torch.from_numpy(v[: len(rows)]) for name, v in (plan.draws(0) if plan.draws else {}).items()}
+        drawn = {
+            name: torch.from_numpy(v[: len(rows)])
+            for name, v in (plan.draws(0) if plan.draws else {}).items()
+        }
         inputs = torch.from_numpy(rng.random((len(rows), *method.backbone.shape), dtype=np.float32))
-        batch = {"inputs": inputs, "labels": torch.from_numpy(labels[rows]), "weights": torch.ones(len(rows)), **drawn}
+        batch = {
+            "inputs": inputs,
+            "labels": torch.from_numpy(labels[rows]),
+            "weights": torch.ones(len(rows)),
+            **drawn,
+        }
         _, terms = phase.loss(params, batch, context)
         if "representation" in terms:
-            torch.testing.assert_close(terms["representation"], method.contrast(params, batch, context))
+            torch.testing.assert_close(
+                terms["representation"], method.contrast(params, batch, context)
+            )
 
 
 TERMS = {
@@ -111,7 +134,9 @@ TERMS = {
 NEEDED = {("gem", "sce"), ("svip", "sce")}  # their weight is above 0
 
 
-@pytest.mark.parametrize(("name", "off"), [(n, t) for n in TERMS for t in TERMS[n] if (n, t) not in NEEDED])
+@pytest.mark.parametrize(
+    ("name", "off"), [(n, t) for n in TERMS for t in TERMS[n] if (n, t) not in NEEDED]
+)
 def test_a_term_of_weight_zero_is_not_computed_and_its_parameters_are_not_drawn(grouped, name, off):
     made = on(find("method", name), grouped, **{off: 0})
     params, context = made.init(np.random.default_rng(0)), made.context()
@@ -131,15 +156,20 @@ def test_a_method_that_says_too_little_is_told_so(space):
 
     method, nothing = on(Unfinished, space, name="unfinished"), torch.zeros(1, 1)
     rng = np.random.default_rng(0)
-    assert message_of(method.init, rng, error=TypeError) == "Unfinished must say how it is initialized"
+    assert (
+        message_of(method.init, rng, error=TypeError) == "Unfinished must say how it is initialized"
+    )
     refusal = message_of(method.scores, {}, nothing, nothing, error=TypeError)
     assert refusal == "Unfinished must say how it scores classes"
 
 
 GROUPS, VALUES = 3, 4  # three groups of four attributes, one of each group present: 64 classes
 CHANNELS, CELLS = 16, 12
-UNSEEN = [c for c in range(64) if (c // 16 + c // 4 + c) % 4 == 1 and c % 16 < 10]  # each attribute in seen ones too
-LEARN = {  # method -> settings with which it solves the problem on maps, or on their means, and in how many epochs
+UNSEEN = [
+    c for c in range(64) if (c // 16 + c // 4 + c) % 4 == 1 and c % 16 < 10
+]  # each attribute in seen ones too
+# method -> settings with which it solves the problem on maps, or on their means, and in how many epochs
+LEARN = {
     "apn": ({}, 10),
     "apn, average": ({"pool": "average"}, 10),
     "gem": ({"lr": 0.1}, 10),
@@ -151,13 +181,17 @@ SLOW = ("msdn", "svip", "distzsl")
 
 
 def problem():
-    """Return a class space, and maps and labels of seen and unseen ones: attribute j lights channel j in one cell."""
+    """Return a class space, and maps and labels of seen and unseen ones: attribute j lights channel
+    j in one cell.
+    """
     rng = np.random.default_rng(0)
     digits = np.stack(np.unravel_index(np.arange(64), (VALUES,) * GROUPS), axis=1)
     present = digits + VALUES * np.arange(GROUPS)  # (64, 3) attribute columns
     semantics = np.eye(GROUPS * VALUES)[present].sum(1) / GROUPS**0.5
     seen = np.setdiff1d(np.arange(64), UNSEEN)
-    names, attributes = ([f"{what} {i}" for i in range(n)] for what, n in (("class", 64), ("attribute", 12)))
+    names, attributes = (
+        [f"{what} {i}" for i in range(n)] for what, n in (("class", 64), ("attribute", 12))
+    )
     groups = {f"group {g}": tuple(range(g * VALUES, (g + 1) * VALUES)) for g in range(GROUPS)}
 
     def samples(classes):
@@ -167,10 +201,16 @@ def problem():
             maps[i, present[c], rng.choice(CELLS, GROUPS, replace=False)] += 3.0
         return torch.from_numpy(maps).float().unflatten(2, (3, 4)), torch.from_numpy(labels)
 
-    return ClassSpace(names, semantics, attributes, seen, [], UNSEEN, groups), samples(seen), samples(UNSEEN)
+    return (
+        ClassSpace(names, semantics, attributes, seen, [], UNSEEN, groups),
+        samples(seen),
+        samples(UNSEEN),
+    )
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in LEARN])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in LEARN]
+)
 def test_it_recognises_classes_that_it_never_saw(name):
     (settings, epochs), kind = LEARN[name], find("method", name.split(",")[0])
     space, (inputs, labels), (tests, answers) = problem()

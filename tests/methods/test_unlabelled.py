@@ -1,4 +1,6 @@
-"""Unlabelled samples against a slow softmax and a dense posterior, and exactness of soft statistics."""
+"""Unlabelled samples against a slow softmax and a dense posterior, and exactness of soft
+statistics.
+"""
 
 import sys
 from fractions import Fraction
@@ -14,7 +16,12 @@ from fedunseen.encoders.backbone import Backbone
 from fedunseen.evaluation.diagnosis import adapted as signs
 from fedunseen.experiment.changed import adaptation_note
 from fedunseen.methods import Gaussian, Ridge
-from fedunseen.methods.closed_form.soft_statistics import LEVELS, responsibilities, scorer, soft_statistics
+from fedunseen.methods.closed_form.soft_statistics import (
+    LEVELS,
+    responsibilities,
+    scorer,
+    soft_statistics,
+)
 from fedunseen.methods.closed_form.statistics import statistics
 from fedunseen.methods.closed_form.unlabelled import Adaptation, adapt, stretched, update
 from refusals import message_of
@@ -24,16 +31,27 @@ CLASSES, WIDTH, SEEN = 12, 6, 9
 
 
 def problem(seed=0, noise=12, **settings):
-    """Return a method, its labeled model, and a function that draws 8-bit samples of given classes."""
+    """Return a method, its labeled model, and a function that draws 8-bit samples of given
+    classes.
+    """
     rng = np.random.default_rng(seed)
     semantics = rng.standard_normal((CLASSES, 4))
-    means = 20 * semantics @ rng.standard_normal((4, WIDTH)) + 8 * rng.standard_normal((CLASSES, WIDTH))
+    means = 20 * semantics @ rng.standard_normal((4, WIDTH)) + 8 * rng.standard_normal(
+        (CLASSES, WIDTH)
+    )
 
     def draw(labels, seed=1):
         apart = np.random.default_rng(seed).standard_normal((len(labels), WIDTH))
         return torch.from_numpy(np.clip(np.rint(means[labels] + noise * apart), -127, 127))
 
-    space = ClassSpace(tuple("abcdefghijkl"), semantics, tuple("wxyz"), np.arange(SEEN), [], np.arange(SEEN, CLASSES))
+    space = ClassSpace(
+        tuple("abcdefghijkl"),
+        semantics,
+        tuple("wxyz"),
+        np.arange(SEEN),
+        [],
+        np.arange(SEEN, CLASSES),
+    )
     chosen = Gaussian.Settings(shrinkage=0.2, **settings)
     method = Gaussian(chosen, space, torch.from_numpy(semantics), Backbone((WIDTH,)))
     labels = np.repeat(np.arange(SEEN), 30)
@@ -60,10 +78,15 @@ def test_soft_statistics_are_integers_that_do_not_depend_on_batches_order_or_par
     rows, grid = pool(draw), scorer(model)
     whole = soft_statistics(grid, rows)
     r = responsibilities(grid, rows)[:, SEEN:]
-    by_hand = [[sum(int(r[i, u]) * int(rows[i, j]) for i in range(len(rows))) for j in range(WIDTH)] for u in range(3)]
+    by_hand = [
+        [sum(int(r[i, u]) * int(rows[i, j]) for i in range(len(rows))) for j in range(WIDTH)]
+        for u in range(3)
+    ]
     assert whole["total"].tolist() == by_hand
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
-    parts = [soft_statistics(grid, rows[order][a:b]) for a, b in pairwise([0, 1, 7, 100, 101, len(rows)])]
+    parts = [
+        soft_statistics(grid, rows[order][a:b]) for a, b in pairwise([0, 1, 7, 100, 101, len(rows)])
+    ]
     for name, value in whole.items():
         assert torch.equal(sum(part[name] for part in parts), value)
         # under a mask, modulo 2^64
@@ -77,13 +100,17 @@ def test_an_update_is_the_dense_posterior_with_discounted_samples():
     sums = soft_statistics(scorer(model), pool(draw))
     found = update(method, model, sums, Adaptation(weight=0.3, floor=0.1, guard=False))
     soft = sums["count"] / LEVELS
-    worth = [float(1 / (1 / (Fraction(3, 10) * Fraction(n)) + Fraction(2, 10))) for n in soft.tolist()]
+    worth = [
+        float(1 / (1 / (Fraction(3, 10) * Fraction(n)) + Fraction(2, 10))) for n in soft.tolist()
+    ]
     count = torch.tensor([30.0] * SEEN + worth, dtype=torch.float64)
     labeled = draw(np.repeat(np.arange(SEEN), 30)).reshape(SEEN, 30, WIDTH)
     means = torch.cat([labeled.mean(1), sums["total"] / sums["count"][:, None]])
     variance, nugget, width, _ = model["kernel"].tolist()
     s = method.semantics.double()
-    k = variance * torch.exp(-(s[:, None] - s).square().sum(2) / (2 * width)) + variance * nugget * torch.eye(CLASSES)
+    k = variance * torch.exp(
+        -(s[:, None] - s).square().sum(2) / (2 * width)
+    ) + variance * nugget * torch.eye(CLASSES)
     prototypes = k @ torch.linalg.inv(k + torch.diag(1 / count)) @ (means - model["centre"])
     assert torch.allclose(found.params["weight"], prototypes @ model["precision"], rtol=1e-8)
     assert 0 < found.offset_share < 1
@@ -94,7 +121,9 @@ def test_unseen_classes_gain_and_seen_ones_lose_little():
     labels = np.repeat(np.arange(CLASSES), 100)
     x, unseen = draw(labels, 9), labels >= SEEN
     models = model, adapt(method, model, [pool(draw)]).params
-    before, after = (method.known_scores(params, x).argmax(1).numpy() == labels for params in models)
+    before, after = (
+        method.known_scores(params, x).argmax(1).numpy() == labels for params in models
+    )
     assert after[unseen].mean() > before[unseen].mean() + 0.1
     assert after[~unseen].mean() > before[~unseen].mean() - 0.1
 
@@ -113,17 +142,23 @@ def test_prototypes_that_nearly_coincide_are_stretched_and_others_are_not(scale,
     assert (after is before) == (wanted != 1.0)
     assert torch.equal(after["weight"][:SEEN], weight[:SEEN])
     if wanted:
-        placed = after["weight"][SEEN:] @ torch.linalg.cholesky(torch.linalg.inv(model["precision"]))
+        placed = after["weight"][SEEN:] @ torch.linalg.cholesky(
+            torch.linalg.inv(model["precision"])
+        )
         nearest = (torch.cdist(placed, placed) + torch.diag(torch.full((3,), 99.0))).min(1).values
         assert float(nearest.median()) == pytest.approx(wanted)
         rows = draw(np.arange(CLASSES)) - model["centre"]
-        one, other = ((rows @ m["weight"].T + m["bias"])[:, SEEN:].argsort() for m in (before, after))
+        one, other = (
+            (rows @ m["weight"].T + m["bias"])[:, SEEN:].argsort() for m in (before, after)
+        )
         assert torch.equal(one, other)
 
 
 def test_samples_of_something_else_are_refused():
     method, model, draw = problem()
-    elsewhere = torch.from_numpy(np.random.default_rng(0).integers(90, 128, (100, WIDTH)) * np.array([1, -1] * 3))
+    elsewhere = torch.from_numpy(
+        np.random.default_rng(0).integers(90, 128, (100, WIDTH)) * np.array([1, -1] * 3)
+    )
     found = adapt(method, model, [elsewhere.double()])
     assert torch.equal(found.params["weight"], model["weight"])
     assert found.offset_share == 1
@@ -158,7 +193,10 @@ def test_a_pool_that_shows_nothing_new_is_refused_as_a_whole(of, refused, monkey
 def test_a_lower_accuracy_is_said(after, warns):
     table = {"class": ["a", "b"], "seen": [True, False], "samples": [0, 20]}
     table |= {"before": [80.0, 60.0], "after": [80.0, after]}
-    found = [sign.what for sign in signs({"samples": 20, "refused": [], "measured": True, "classes": table})]
+    found = [
+        sign.what
+        for sign in signs({"samples": 20, "refused": [], "measured": True, "classes": table})
+    ]
     assert found == (["Adapting lowered the harmonic mean from 68.6 to 53.3 %."] if warns else [])
 
 
@@ -193,10 +231,14 @@ def test_the_estimator_takes_unlabelled_samples_in_three_ways(table, way):
     if way == "argument":
         model = ZeroShotClassifier().fit(x, y, classes=classes, unlabelled=rows)
     elif way == "none":
-        model = ZeroShotClassifier().fit(both, [None] * len(rows) + y.tolist(), classes=classes, groups=groups)
+        model = ZeroShotClassifier().fit(
+            both, [None] * len(rows) + y.tolist(), classes=classes, groups=groups
+        )
     else:
         labels = [-1] * len(rows) + [list(classes).index(name) for name in y]
-        model = ZeroShotClassifier().fit(both, labels, classes=dict(enumerate(classes.values())), groups=groups)
+        model = ZeroShotClassifier().fit(
+            both, labels, classes=dict(enumerate(classes.values())), groups=groups
+        )
     assert np.allclose(model.scores(rows), adapted.scores(rows), rtol=1e-6, atol=1e-6)
     assert np.allclose(model.soft_counts_, adapted.soft_counts_)
 
@@ -209,17 +251,23 @@ def test_adapting_an_estimator_leaves_it_as_it_is(table, tmp_path):
     assert np.array_equal(model.scores(rows), before)
     assert not np.array_equal(adapted.scores(rows), before)
     adapted.save(tmp_path / "model.safetensors")
-    assert np.array_equal(ZeroShotClassifier.load(tmp_path / "model.safetensors").scores(rows), adapted.scores(rows))
+    assert np.array_equal(
+        ZeroShotClassifier.load(tmp_path / "model.safetensors").scores(rows), adapted.scores(rows)
+    )
 
 
 def test_classes_shown_by_examples_alone_stay_undescribed(table):
     x, y, classes, _ = table
     _, _, draw = problem()
     model = ZeroShotClassifier().fit(x, y, classes={name: classes[name] for name in sorted(set(y))})
-    learned = model.learn(examples={f"new {c}": draw(np.full(2, c), 7).numpy() for c in range(SEEN, CLASSES)})
+    learned = model.learn(
+        examples={f"new {c}": draw(np.full(2, c), 7).numpy() for c in range(SEEN, CLASSES)}
+    )
     adapted = learned.adapt(pool(draw, 3, range(SEEN, CLASSES)).numpy(), among="unseen")
-    assert adapted._params["described"][-3:].tolist() == [0, 0, 0]
+    assert adapted._model.params["described"][-3:].tolist() == [0, 0, 0]
     truth = np.repeat(range(3), 100)
     tests = draw(truth + SEEN, 11).numpy()
-    before, after = ((one.scores(tests)[:, -3:].argmax(1) == truth).mean() for one in (learned, adapted))
+    before, after = (
+        (one.scores(tests)[:, -3:].argmax(1) == truth).mean() for one in (learned, adapted)
+    )
     assert after >= before

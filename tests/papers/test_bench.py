@@ -1,4 +1,6 @@
-"""A bench: rows tuned alike, examples and pools, intervals over seeds and classes, resumed and in parts."""
+"""A bench: rows tuned alike, examples and pools, intervals over seeds and classes, resumed and in
+parts.
+"""
 
 import csv
 import json
@@ -11,11 +13,19 @@ import pytest
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.data.benchmarks.digit_pairs import DigitPairs
-from fedunseen.experiment.sweep.schema import read_sweep, select
-from fedunseen.papers import bench as module
-from fedunseen.papers.bench import SHIPPED, Interval, interval, lines, number, read_bench, run_bench
-from fedunseen.papers.conditions import halves, measured
-from fedunseen.report.bench_page import write_bench_report
+from fedunseen.pages.report.bench_page import write_bench_report
+from fedunseen.research.papers import bench as module
+from fedunseen.research.papers.bench import (
+    SHIPPED,
+    Interval,
+    interval,
+    lines,
+    number,
+    read_bench,
+    run_bench,
+)
+from fedunseen.research.papers.conditions import halves, measured
+from fedunseen.research.sweep.schema import read_sweep, select
 from processes import GUARD, Forked, until
 
 TINY = """
@@ -55,12 +65,20 @@ def small(tmp_path_factory):
 
 def test_a_part_leaves_the_other_rows_as_not_run_and_a_second_call_runs_them_alone(small):
     assert sorted(small.first) == ["gaussian--0.json", "gaussian--1.json"]
-    assert [(line.values["method"], line.values["condition"], line.status) for line in small.half] == [
+    assert [
+        (line.values["method"], line.values["condition"], line.status) for line in small.half
+    ] == [
         *(("gaussian", condition, "done") for condition in ("0", "1", "pool")),
         *(("fedzsl", condition, "not run") for condition in ("0", "1", "pool")),
     ]
-    assert [words.partition(": ZSL")[0] for words in small.said] == ["fedzsl: seed 0", "fedzsl: seed 1"]
-    assert all((small.out / "measured" / name).read_bytes() == content for name, content in small.first.items())
+    assert [words.partition(": ZSL")[0] for words in small.said] == [
+        "fedzsl: seed 0",
+        "fedzsl: seed 1",
+    ]
+    assert all(
+        (small.out / "measured" / name).read_bytes() == content
+        for name, content in small.first.items()
+    )
     assert not run_bench(small.sweep, small.bench, small.out, small.sweep.cells, say=pytest.fail)
 
 
@@ -72,7 +90,9 @@ def test_the_leaderboard_has_every_row_with_cost_and_difference(small):
     found = [(row["status"], row["seeds"], row["chosen_with_test_in_view"]) for row in rows]
     assert found == [("done", "2", "")] * 3 + [("done", "2", "its rate")] * 3
     ours, reference = rows[3], rows[0]
-    assert float(ours["zsl_difference"]) == pytest.approx(float(ours["zsl"]) - float(reference["zsl"]))
+    assert float(ours["zsl_difference"]) == pytest.approx(
+        float(ours["zsl"]) - float(reference["zsl"])
+    )
     assert float(ours["zsl_difference_half"]) > 0
     assert reference["zsl_difference"] == ""
     stored = load_run(out / "cells" / "fedzsl--1").result
@@ -110,13 +130,17 @@ def test_halves_share_no_sample_and_cover_the_tests():
     shown, asked = halves(benchmark, 3, 3)
     assert sorted([*shown, *asked]) == sorted([*benchmark.test_unseen, *benchmark.test_seen])
     assert np.bincount(benchmark.labels[shown]).tolist() == [3] * 100
-    with pytest.raises(DataError, match=r"half of the test samples of '0[0-9]' are 3, fewer than 4 examples"):
+    with pytest.raises(
+        DataError, match=r"half of the test samples of '0[0-9]' are 3, fewer than 4 examples"
+    ):
         halves(benchmark, 3, 4)
 
 
 def test_no_time_left_starts_nothing(small, tmp_path):
     assert not run_bench(small.sweep, small.bench, tmp_path / "out", small.sweep.cells, budget=-1.0)
-    assert {line.status for line in lines(small.sweep, small.bench, tmp_path / "out")} == {"not run"}
+    assert {line.status for line in lines(small.sweep, small.bench, tmp_path / "out")} == {
+        "not run"
+    }
     other, _ = read_bench(small.out.with_name("tiny.toml"), {"partition.clients": 2})
     with pytest.raises(RunDirectoryError, match=r"gaussian: partition\.clients was 4, is 2\)"):
         run_bench(other, small.bench, tmp_path / "out", other.cells)
@@ -127,8 +151,15 @@ def test_two_processes_share_a_bench_and_one_is_killed(small, tmp_path):
     out, said = tmp_path / "out", []
     words = ["bench", str(small.out.with_name("tiny.toml")), "--out", str(out)]
     other = Forked(words, None, tmp_path, "log")
-    until(lambda: other.poll() is not None or (out / "cells" / "gaussian--0" / "manifest.json").exists(), tmp_path)
-    other.send_signal(signal.SIGSTOP)  # it stands still in the midst of a cell, which is then its own
+    until(
+        lambda: (
+            other.poll() is not None or (out / "cells" / "gaussian--0" / "manifest.json").exists()
+        ),
+        tmp_path,
+    )
+    other.send_signal(
+        signal.SIGSTOP
+    )  # it stands still in the midst of a cell, which is then its own
     assert not (out / "measured" / "gaussian--0.json").exists()
 
     def say(words):
@@ -140,7 +171,9 @@ def test_two_processes_share_a_bench_and_one_is_killed(small, tmp_path):
     assert said == ["fedzsl: seed 0", "fedzsl: seed 1", "gaussian: seed 0", "gaussian: seed 1"]
     assert other.wait(GUARD) == -signal.SIGKILL
     for path in (small.out / "measured").iterdir():
-        one, single = (json.loads((folder / "measured" / path.name).read_text()) for folder in (out, small.out))
+        one, single = (
+            json.loads((folder / "measured" / path.name).read_text()) for folder in (out, small.out)
+        )
         assert one | {"seconds": None} == single | {"seconds": None}
     for path in small.out.rglob("model.safetensors"):
         assert (out / path.relative_to(small.out)).read_bytes() == path.read_bytes()
@@ -158,7 +191,9 @@ def test_a_cell_that_fails_leaves_the_others(small, tmp_path, monkeypatch):
     assert run_bench(sweep, bench.model_copy(update={"seeds": 1}), out, sweep.cells)
     found = [(line.status, line.problem) for line in lines(sweep, bench, out)]
     assert found == [("failed", "ZeroDivisionError: no")] * 3 + [("partial", "")] * 3
-    more = bench.model_copy(update={"seeds": 1, "examples": [0, 2]})  # one more condition, of a run that is there
+    more = bench.model_copy(
+        update={"seeds": 1, "examples": [0, 2]}
+    )  # one more condition, of a run that is there
     assert lines(sweep, more, out)[4].status == "not run"
     assert run_bench(sweep, more, out, sweep.cells)
     assert lines(sweep, more, out)[4].status == "done"
@@ -189,8 +224,13 @@ def test_a_bench_that_is_not_tuned_alike_is_refused(tmp_path, old, new, code):
 def test_the_losses_of_distzsl_are_tuned_row_by_row():
     sweep, bench = read_bench(SHIPPED.with_name("losses.toml"))
     assert bench.reference == "attributes alone"
-    assert [len([cell for cell in sweep.cells if cell.values["data"] == data]) for data in sweep.axes["data"]] == [6, 4]
-    found = {cell.values["method"]: cell.experiment.method for cell in sweep.cells if cell.experiment}
+    assert [
+        len([cell for cell in sweep.cells if cell.values["data"] == data])
+        for data in sweep.axes["data"]
+    ] == [6, 4]
+    found = {
+        cell.values["method"]: cell.experiment.method for cell in sweep.cells if cell.experiment
+    }
     assert (found["w/ kl"].kl, found["w/ kl"].bilateral, found["DistZSL"].kl) == (10.0, 0.0, 10.0)
 
 
@@ -202,14 +242,22 @@ def test_the_shipped_bench_gives_every_row_the_same_budget():
     assert all(isinstance(cell.experiment, Experiment) for cell in sweep.cells)
     photos, _ = read_bench(SHIPPED.with_name("photos.toml"))
     more = [*photos.cells, *read_sweep(SHIPPED.with_name("omniglot.toml")).cells]
-    assert {cell.experiment.method.name for cell in more} == {"gaussian", "ridge", "fedzsl", "maml", "protonet"}
+    assert {cell.experiment.method.name for cell in more} == {
+        "gaussian",
+        "ridge",
+        "fedzsl",
+        "maml",
+        "protonet",
+    }
 
 
 class TestInterval:
     def test_of_seeds_alone_is_students(self):
         """Classes that are all alike add nothing: 4.30 standard errors of three seeds."""
         each = [{"zsl": [v, v], "unseen": [v, v], "seen": [v, v]} for v in (50.0, 60.0, 70.0)]
-        assert interval(each, (), "zsl") == Interval(60.0, pytest.approx(4.3027 * 10 / 3**0.5, rel=1e-4))
+        assert interval(each, (), "zsl") == Interval(
+            60.0, pytest.approx(4.3027 * 10 / 3**0.5, rel=1e-4)
+        )
 
     def test_of_classes_alone_is_that_of_their_mean(self):
         """Seeds that are all alike add nothing: the jackknife of a mean is its standard error."""
@@ -229,7 +277,9 @@ class TestInterval:
         assert number(one, "gzsl_harmonic") == 40.0
 
     def test_of_the_harmonic_mean_leaves_out_classes_of_both_kinds(self):
-        """Seen classes that are all alike add nothing: what is left is a slow jackknife over the unseen ones."""
+        """Seen classes that are all alike add nothing: what is left is a slow jackknife over the
+        unseen ones.
+        """
         one = {"zsl": [0.0] * 3, "unseen": [20.0, 40.0, 60.0], "seen": [60.0, 60.0]}
         without = [2 * u * 60 / (u + 60) for u in (50.0, 40.0, 30.0)]
         expected = (2 / 3 * sum((h - np.mean(without)) ** 2 for h in without)) ** 0.5

@@ -9,8 +9,8 @@ from scipy.special import rel_entr, softmax
 
 from fedunseen import Experiment, run
 from fedunseen.core.errors import ExperimentError
-from fedunseen.papers.distzsl import theory
-from fedunseen.papers.distzsl.theory import Client, measure
+from fedunseen.research.papers.distzsl import theory
+from fedunseen.research.papers.distzsl.theory import Client, measure
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -32,7 +32,9 @@ def federation(seed, tau=10.0, clients=4, n=30, classes=6, spread=5.0):
 def test_alignment_agrees_with_scipy():
     clients, merged, labels, gamma, tau = federation(0, tau=2.0)
     found = theory.alignment(clients, merged, labels, gamma, tau)
-    p, single, target = (softmax(np.array(z) / tau, axis=-1) for z in ([c.logits for c in clients], merged, gamma))
+    p, single, target = (
+        softmax(np.array(z) / tau, axis=-1) for z in ([c.logits for c in clients], merged, gamma)
+    )
     common = target[labels]
 
     def kl(rows, of):
@@ -42,12 +44,22 @@ def test_alignment_agrees_with_scipy():
         away = np.abs(rows - others).sum(-1)
         return {"bound": bound, "observed": away.mean(), "over": (away > bound).mean()}
 
-    own = [tau**2 * kl(target[c.own_labels], softmax(c.own_logits / tau, axis=1)).mean() for c in clients]
+    own = [
+        tau**2 * kl(target[c.own_labels], softmax(c.own_logits / tau, axis=1)).mean()
+        for c in clients
+    ]
     errors = [tau**2 * kl(common, rows).mean() for rows in p]
     for k, row in enumerate(found["clients"]):
-        expected = {"epsilon_own": own[k], "epsilon_common": errors[k], "samples": clients[k].samples, "client": k}
+        expected = {
+            "epsilon_own": own[k],
+            "epsilon_common": errors[k],
+            "samples": clients[k].samples,
+            "client": k,
+        }
         assert row == pytest.approx(expected | apart(p[k], common, np.sqrt(2 * errors[k]) / tau))
-    for pair, (j, k) in zip(found["pairs"], ((0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)), strict=True):
+    for pair, (j, k) in zip(
+        found["pairs"], ((0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)), strict=True
+    ):
         assert pair.pop("clients") == [j, k]
         bound, of_own = ((np.sqrt(2 * of[j]) + np.sqrt(2 * of[k])) / tau for of in (errors, own))
         assert pair == pytest.approx({"bound_own": of_own, **apart(p[j], p[k], bound)})
@@ -55,7 +67,9 @@ def test_alignment_agrees_with_scipy():
     mixed = np.tensordot(weights, p, axes=1)
     clients_kl, xi = weights @ kl(p, common[None]).mean(1), np.abs(single - mixed).sum(-1).mean()
     server = [kl(mixed, common).mean(), clients_kl, kl(single, common).mean(), xi]
-    assert [found["server"][name] for name in ("mixture", "clients", "merged", "xi")] == pytest.approx(server)
+    assert [
+        found["server"][name] for name in ("mixture", "clients", "merged", "xi")
+    ] == pytest.approx(server)
     assert found["server"]["bound"] == pytest.approx(clients_kl + found["server"]["constant"] * xi)
 
 
@@ -64,7 +78,9 @@ def test_alignment_agrees_with_scipy():
 def test_what_is_proven_of_clients_and_server_always_holds(seed, tau, spread):
     found = theory.alignment(*federation(seed, tau, spread=spread))
     assert all(one["observed"] <= one["bound"] * (1 + 1e-9) for one in found["clients"])  # Eq. 29
-    assert all(pair["observed"] <= pair["bound"] * (1 + 1e-9) for pair in found["pairs"])  # Eq. 14, in the mean
+    assert all(
+        pair["observed"] <= pair["bound"] * (1 + 1e-9) for pair in found["pairs"]
+    )  # Eq. 14, in the mean
     server = found["server"]
     assert server["holds_15"] == server["holds_16"] == 1.0
     assert server["mixture"] <= server["clients"] * (1 + 1e-9)
@@ -108,11 +124,15 @@ def test_decoder_agrees_with_scipy():
     found, epsilon = theory.decoder(decode, predicted, visual, prototypes, labels)
     points = np.concatenate([predicted, prototypes])
     ratios = pdist(decode(points)) / pdist(points)
-    rebuilt, anchors = (np.linalg.norm(decode(rows) - visual, axis=1) for rows in (predicted, prototypes[labels]))
+    rebuilt, anchors = (
+        np.linalg.norm(decode(rows) - visual, axis=1) for rows in (predicted, prototypes[labels])
+    )
     expected = (ratios.min(), ratios.max(), rebuilt.max())
     assert (found["c_h"], found["L_h"], found["delta"]) == pytest.approx(expected)
     np.testing.assert_allclose(epsilon, anchors)
-    assert found["lemma_3_says_something"] == pytest.approx((pdist(visual) > 2 * found["delta"]).mean())
+    assert found["lemma_3_says_something"] == pytest.approx(
+        (pdist(visual) > 2 * found["delta"]).mean()
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -130,7 +150,9 @@ def test_whenever_a_condition_holds_the_answer_is_right(seed, noise, classes, a)
     _, predicted, _, prototypes, labels = drawn
     answers, found = (predicted @ prototypes.T).argmax(axis=1), theory.decoder(*drawn)
     names = [f"class {c}" for c in range(classes)]
-    records = theory.class_margins(predicted, labels, prototypes, np.arange(classes), names, answers, found)
+    records = theory.class_margins(
+        predicted, labels, prototypes, np.arange(classes), names, answers, found
+    )
     room = theory.margins(np.linalg.norm(prototypes[:, None] - prototypes[None], axis=2))[2][labels]
     right, near = answers == labels, np.linalg.norm(predicted - prototypes[labels], axis=1) < room
     margin = found[0]["delta"] + found[1] < found[0]["c_h"] * room
@@ -145,9 +167,14 @@ def test_whenever_a_condition_holds_the_answer_is_right(seed, noise, classes, a)
 
 
 def test_classes_that_may_not_be_answered_do_not_count():
-    prototypes, names = np.array([[1.0, 0.0], [0.0, 1.0], [0.98, math.sqrt(1 - 0.98**2)]]), ["a", "b", "c"]
+    prototypes, names = (
+        np.array([[1.0, 0.0], [0.0, 1.0], [0.98, math.sqrt(1 - 0.98**2)]]),
+        ["a", "b", "c"],
+    )
     two, three = (
-        theory.class_margins(prototypes[:2], np.arange(2), prototypes, np.arange(count), names, np.arange(2))[0]
+        theory.class_margins(
+            prototypes[:2], np.arange(2), prototypes, np.arange(count), names, np.arange(2)
+        )[0]
         for count in (2, 3)
     )
     assert (two["nearest"], three["nearest"]) == ("b", "c")
@@ -168,9 +195,21 @@ def test_prototypes_of_one_length_stay_as_they_are():
 
 
 def test_the_class_accuracies_of_a_run_are_its_own_and_what_is_proven_holds(tmp_path):
-    few = {"data.train_per_class": 10, "data.test_per_class": 6, "method.hidden": [32], "strategy.rounds": 2}
-    few |= {"evaluation.selection": "last", "evaluation.embedding": False, "evaluation.calibration": "none"}
-    done = run(Experiment.load("digit-pairs", {**few, "method.kl": 0.0, "method.consistency": 0.1}), tmp_path / "run")
+    few = {
+        "data.train_per_class": 10,
+        "data.test_per_class": 6,
+        "method.hidden": [32],
+        "strategy.rounds": 2,
+    }
+    few |= {
+        "evaluation.selection": "last",
+        "evaluation.embedding": False,
+        "evaluation.calibration": "none",
+    }
+    done = run(
+        Experiment.load("digit-pairs", {**few, "method.kl": 0.0, "method.consistency": 0.1}),
+        tmp_path / "run",
+    )
     found = measure(done)
     assert found == measure(done)
     assert found["decoder"]["lemma_3_holds"] == found["decoder"]["lemma_4_holds"] == 1.0
@@ -179,7 +218,9 @@ def test_the_class_accuracies_of_a_run_are_its_own_and_what_is_proven_holds(tmp_
     unseen = found["unseen"]["classes"]
     assert np.mean([one["accuracy"] for one in unseen]) == pytest.approx(done.result["zsl"])
     of_all = {one["name"]: one["accuracy"] for one in found["all"]["classes"]}
-    assert np.mean([of_all[one["name"]] for one in unseen]) == pytest.approx(done.result["gzsl_unseen"])
+    assert np.mean([of_all[one["name"]] for one in unseen]) == pytest.approx(
+        done.result["gzsl_unseen"]
+    )
 
 
 def test_a_method_without_predicted_attributes_has_no_theory(tmp_path):

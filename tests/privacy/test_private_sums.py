@@ -1,4 +1,6 @@
-"""Sums that are released once, with noise: what a sample changes, how much noise there is, and what is left of them."""
+"""Sums that are released once, with noise: what a sample changes, how much noise there is, and what
+is left of them.
+"""
 
 import itertools
 import math
@@ -12,11 +14,24 @@ from fedunseen import Experiment, run
 from fedunseen.core.errors import DataError
 from fedunseen.data import ClassSpace, Quantization
 from fedunseen.methods.closed_form.gaussian_process import moments
-from fedunseen.methods.closed_form.statistics import no_sums, packed, statistics, unpacked, validate_statistics
-from fedunseen.privacy import private_sums as module
-from fedunseen.privacy.client_level import PrivacySettings, epsilon
-from fedunseen.privacy.private_sums import COUNT_UNIT, SHARES, PrivateSums, Release, discrete_gaussian, release_of
-from fedunseen.report import write_report
+from fedunseen.methods.closed_form.statistics import (
+    no_sums,
+    packed,
+    statistics,
+    unpacked,
+    validate_statistics,
+)
+from fedunseen.pages.report import write_report
+from fedunseen.safety.privacy import private_sums as module
+from fedunseen.safety.privacy.client_level import PrivacySettings, epsilon
+from fedunseen.safety.privacy.private_sums import (
+    COUNT_UNIT,
+    SHARES,
+    PrivateSums,
+    Release,
+    discrete_gaussian,
+    release_of,
+)
 from fedunseen.strategies import FedAvg, Reply
 from fedunseen.strategies.summed import Summed
 from known_names import accounted
@@ -41,10 +56,14 @@ def added(parts):
 
 
 def scaled(sums, release):
-    """Return all that is released as one vector, in units of its noise: x x^T as its Frobenius norm counts it."""
+    """Return all that is released as one vector, in units of its noise: x x^T as its Frobenius norm
+    counts it.
+    """
     width, (count, total, square) = sums["total"].shape[1], release.deviations
     full = unpacked(sums["square"], width)
-    return torch.cat([sums["count"] / count, sums["total"].flatten() / total, full.flatten() / square])
+    return torch.cat(
+        [sums["count"] / count, sums["total"].flatten() / total, full.flatten() / square]
+    )
 
 
 @pytest.mark.parametrize("length", [0.3, 1.7, 50.0])
@@ -52,15 +71,24 @@ def test_one_sample_changes_what_is_released_by_one_over_the_noise_multiplier_at
     release, (inputs, labels) = Release(1.7, 2.5), made()
     x = torch.ones(1, 6, dtype=torch.float64) * length / math.sqrt(6)
     samples = (inputs, labels), (torch.cat([inputs, x]), torch.cat([labels, torch.tensor([2])]))
-    without, with_it = (scaled(statistics(*given, SPACE, release.clip), release) for given in samples)
+    without, with_it = (
+        scaled(statistics(*given, SPACE, release.clip), release) for given in samples
+    )
     change = float((with_it - without).norm())
     r = length / 1.7
     expected = 1 if length >= 1.7 else math.sqrt(SHARES[0] + SHARES[1] * r**2 + SHARES[2] * r**4)
-    assert change == pytest.approx(expected / 2.5, rel=1e-9)  # the bound is reached, so that no noise is wasted
+    assert change == pytest.approx(
+        expected / 2.5, rel=1e-9
+    )  # the bound is reached, so that no noise is wasted
 
 
 def test_samples_are_shortened_and_not_lengthened():
-    sums = statistics(torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]]), torch.tensor([0, 0, 0]), PAIR, clip_norm=1.0)
+    sums = statistics(
+        torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]]),
+        torch.tensor([0, 0, 0]),
+        PAIR,
+        clip_norm=1.0,
+    )
     assert sums["total"][0].tolist() == pytest.approx([0.6 + 0.3, 0.8 + 0.4])
     assert sums["count"].tolist() == [3.0, 0.0]
 
@@ -70,7 +98,9 @@ def test_the_noise_of_all_parts_together_is_what_the_accountant_counts(parties):
     width, release, names = 150, Release(2.0, 3.0), tuple(map(str, range(300)))
     space = ClassSpace(names, np.eye(300), names, [0], [], [1])
     nothing = release.nothing(statistics(torch.zeros(1, width), torch.tensor([0]), space))
-    total = added([release.noisy(nothing, parties, np.random.default_rng(i)) for i in range(parties)])
+    total = added(
+        [release.noisy(nothing, parties, np.random.default_rng(i)) for i in range(parties)]
+    )
     assert float(total["noise"]) == pytest.approx(1.0)
     full = unpacked(total["square"], width)
     off = full[tuple(torch.triu_indices(width, width, 1))]
@@ -78,7 +108,9 @@ def test_the_noise_of_all_parts_together_is_what_the_accountant_counts(parties):
     expected.append(expected[2] / math.sqrt(2))
     values = (total["count"], total["total"], full.diagonal(), off)
     for value, wanted, near in zip(values, expected, (0.2, 0.02, 0.3, 0.04), strict=True):
-        assert float(value.std()) == pytest.approx(wanted, rel=near)  # five deviations of each estimate
+        assert float(value.std()) == pytest.approx(
+            wanted, rel=near
+        )  # five deviations of each estimate
 
 
 def test_next_to_no_noise_changes_next_to_nothing():
@@ -90,8 +122,13 @@ def test_next_to_no_noise_changes_next_to_nothing():
 
 
 def test_what_is_left_of_a_covariance_under_noise():
-    """Two directions stand out of the noise and stay; the rest, half of it negative, becomes one positive number."""
-    release, exact = Release(10.0, 0.5), statistics(*made(4000, [3.0, 2.0, *[0.3] * 78], seed=1), SPACE)
+    """Two directions stand out of the noise and stay; the rest, half of it negative, becomes one
+    positive number.
+    """
+    release, exact = (
+        Release(10.0, 0.5),
+        statistics(*made(4000, [3.0, 2.0, *[0.3] * 78], seed=1), SPACE),
+    )
     noisy = noised(release, exact, seed=2)
     cleaned = release.cleaned(noisy, SPACE.seen)
     assert validate_statistics(cleaned) == ""
@@ -111,9 +148,15 @@ def test_noise_on_a_sum_counts_as_fewer_samples_nobody_s_classes_have_none_and_h
     cleaned = release.cleaned(noisy, SPACE.seen)
     n, variance = noisy["count"][:4], 1.0  # of these samples
     expected = n / (1 + release.deviations[1] ** 2 / (n * variance))
-    assert cleaned["count"].tolist() == [*(pytest.approx(value, rel=0.1) for value in expected.tolist()), 0.0, 0.0]
+    assert cleaned["count"].tolist() == [
+        *(pytest.approx(value, rel=0.1) for value in expected.tolist()),
+        0.0,
+        0.0,
+    ]
     assert bool((cleaned["count"][:4] < n).all())
-    assert torch.allclose(cleaned["total"][:4] / cleaned["count"][:4, None], noisy["total"][:4] / n[:, None])
+    assert torch.allclose(
+        cleaned["total"][:4] / cleaned["count"][:4, None], noisy["total"][:4] / n[:, None]
+    )
     assert not bool(cleaned["total"][4:].any())
     noisy = noised(hidden, sums)
     noisy["count"][:] = 1.0
@@ -169,10 +212,13 @@ def test_without_masks_every_party_adds_all_of_the_noise(aggregation, quantizati
     assert not torch.equal(sent[0].update["total"], sent[1].update["total"])
     one, again = (strategy.add_local_noise(replies[0], 2, 0).update["total"] for _ in range(2))
     assert torch.equal(one, again)
-    assert sent[0].samples == round(float(release.counts(sent[0].update).sum()))  # not what it holds, but releases
+    assert sent[0].samples == round(
+        float(release.counts(sent[0].update).sum())
+    )  # not what it holds, but releases
 
 
-# Whole numbers: the distribution of discrete noise is exact, and hides of a sample what the accountant counts
+# Whole numbers: the distribution of discrete noise is exact, and hides of a sample what the
+# accountant counts
 
 
 def words():
@@ -182,7 +228,9 @@ def words():
 @pytest.mark.parametrize("near", [module.NEAR, 3.0])
 @pytest.mark.parametrize("sigma", [1, 2, 7])
 def test_samples_have_the_exact_probabilities(sigma, near, monkeypatch):
-    """Chi-square against the probabilities, where floats decide (near = 2^-40) and where exact arithmetic does."""
+    """Chi-square against the probabilities, where floats decide (near = 2^-40) and where exact
+    arithmetic does.
+    """
     monkeypatch.setattr(module, "NEAR", near)
     count = 200_000 if near < 1 else 6_000
     sample = discrete_gaussian(np.full(count, sigma), words())
@@ -208,7 +256,12 @@ def test_equal_digits_are_followed_by_more():
     exact = 36787944117144232159552377016146086744581113103176 * 2**64 // 10**50
     assert abs(drawn - exact) < 2**12
     for next_word, below in ((0, True), (2**64 - 1, False)):
-        assert module._is_below(exact, Fraction(1), lambda n, w=next_word: np.full(n, w, dtype=np.uint64)) == below
+        assert (
+            module._is_below(
+                exact, Fraction(1), lambda n, w=next_word: np.full(n, w, dtype=np.uint64)
+            )
+            == below
+        )
 
 
 def test_the_systems_randomness_is_not_repeated():
@@ -220,7 +273,10 @@ def in_units(sums, release):
     """Return all that is released as one vector, in units of the deviations of its noise."""
     deviations = release.whole_deviations(sums["total"].shape[1], len(sums["count"]), 1)
     values = {**sums, "count": sums["count"] * COUNT_UNIT}
-    parts = [torch.where(z > 0, values[k] / z, values[k].double()).flatten() for k, z in deviations.items()]
+    parts = [
+        torch.where(z > 0, values[k] / z, values[k].double()).flatten()
+        for k, z in deviations.items()
+    ]
     return torch.cat(parts).double()
 
 
@@ -237,7 +293,13 @@ def test_no_sample_changes_more_than_the_noise_multiplier_says(quantization):
     levels = range(-quantization.levels, quantization.levels + 1)
     exact = torch.from_numpy(quantization.step).double().expand(3)
     for codes in itertools.product(levels, levels, levels if len(quantization.step) == 1 else [0]):
-        sums = statistics(torch.tensor([codes], dtype=torch.int8), torch.tensor([0]), PAIR, release.clip, quantization)
+        sums = statistics(
+            torch.tensor([codes], dtype=torch.int8),
+            torch.tensor([0]),
+            PAIR,
+            release.clip,
+            quantization,
+        )
         assert float((sums["total"][0] * exact).norm()) <= 1.0 + 1e-9
         changes.append(float(in_units(sums, release).norm()))
     assert 0.9 / 3.0 < max(changes) <= 1 / 3.0
@@ -246,27 +308,38 @@ def test_no_sample_changes_more_than_the_noise_multiplier_says(quantization):
 @pytest.mark.slow
 @pytest.mark.parametrize("parties", [1, 4])
 def test_an_audit_finds_no_more_than_the_accountant_counts(parties):
-    """The best test of whether a sample was there, on many releases: its power is that of a shift by 1 / z at most."""
+    """The best test of whether a sample was there, on many releases: its power is that of a shift
+    by 1 / z at most.
+    """
     quantization = Quantization.of_unit_length(8, 4.0, 3)
     release = Release(1.0, 1.5, quantization)
-    others = torch.randint(-20, 20, (5, 3), dtype=torch.int8, generator=torch.Generator().manual_seed(0))
+    others = torch.randint(
+        -20, 20, (5, 3), dtype=torch.int8, generator=torch.Generator().manual_seed(0)
+    )
     victim = torch.tensor([[127, -127, 127]], dtype=torch.int8)
 
     exact = [
-        statistics(rows, torch.zeros(len(rows), dtype=torch.int64), PAIR, release.clip, quantization)
+        statistics(
+            rows, torch.zeros(len(rows), dtype=torch.int64), PAIR, release.clip, quantization
+        )
         for rows in (others, torch.cat([others, victim]))
     ]
 
     def released(sums, seed):
         nothing = release.nothing({name: torch.zeros_like(value) for name, value in sums.items()})
         parts = [release.nothing(sums)] + [nothing] * (parties - 1)
-        noisy = [release.noisy(part, parties, np.random.default_rng([seed, i])) for i, part in enumerate(parts)]
+        noisy = [
+            release.noisy(part, parties, np.random.default_rng([seed, i]))
+            for i, part in enumerate(parts)
+        ]
         whole = added(noisy)
         return in_units(whole | {"count": whole["count"].double() / COUNT_UNIT}, release)
 
     without, with_it = (in_units(sums, release) for sums in exact)
     direction = (with_it - without) / (with_it - without).norm()
-    scores = np.array([[float(released(sums, seed) @ direction) for seed in range(1500)] for sums in exact])
+    scores = np.array(
+        [[float(released(sums, seed) @ direction) for seed in range(1500)] for sums in exact]
+    )
     shift = (scores[1].mean() - scores[0].mean()) / scores.std(axis=1).mean()
     assert 0.85 / 1.5 < shift < 1 / 1.5 + 4 * math.sqrt(2 / 1500)
     assert scores.std(axis=1) == pytest.approx([1.0, 1.0], abs=0.08)
@@ -275,11 +348,18 @@ def test_an_audit_finds_no_more_than_the_accountant_counts(parties):
 def test_noise_on_whole_numbers_is_what_is_said():
     quantization = Quantization.of_unit_length(8, 12.0, 40)
     release = Release(1.0, 2.0, quantization)
-    nothing = release.nothing(statistics(torch.zeros(1, 40), torch.tensor([0]), PAIR, 1.0, quantization))
+    nothing = release.nothing(
+        statistics(torch.zeros(1, 40), torch.tensor([0]), PAIR, 1.0, quantization)
+    )
     assert "clipped" not in nothing  # how many features were depends on samples
     noisy, step = release.noisy(nothing, 1, np.random.default_rng(0)), float(quantization.step[0])
     assert all(noisy[name].dtype == torch.int64 for name in ("count", "total", "square"))
-    assert release.whole_deviations(40, 2, 1)["count"].tolist() == [math.ceil(release.deviations[0] * COUNT_UNIT)] * 2
+    assert (
+        release.whole_deviations(40, 2, 1)["count"].tolist()
+        == [math.ceil(release.deviations[0] * COUNT_UNIT)] * 2
+    )
     off = unpacked(noisy["square"], 40)[tuple(torch.triu_indices(40, 40, 1))].double() * step**2
     assert float(off.std()) == pytest.approx(release.deviations[2] / math.sqrt(2), rel=0.1)
-    assert float((noisy["total"].double() * step).std()) == pytest.approx(release.deviations[1], rel=0.35)
+    assert float((noisy["total"].double() * step).std()) == pytest.approx(
+        release.deviations[1], rel=0.35
+    )

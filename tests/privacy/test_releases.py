@@ -3,17 +3,19 @@
 import json
 import math
 import threading
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
-from fedunseen.cli.console import check_delta_limit
-from fedunseen.cli.health import summary
 from fedunseen.core.errors import ArgumentError, DataError, RefusedError
-from fedunseen.engines.remote.wire import failure, pack
-from fedunseen.privacy.client_level import epsilon, plan_cost
-from fedunseen.privacy.releases import Releases, Site, header_of
-from fedunseen.serve.run_monitor import SiteMonitor
+from fedunseen.deploy import releases
+from fedunseen.deploy.cli.health import summary
+from fedunseen.deploy.releases import Releases, Site, check_delta_limit, header_of
+from fedunseen.deploy.remote.refusals import code_of
+from fedunseen.deploy.remote.wire import failure, pack
+from fedunseen.pages.serve.run_monitor import SiteMonitor
+from fedunseen.safety.privacy.client_level import epsilon, plan_cost
 from known_names import accounted
 
 NOISE = {"name": "sample-level", "clip": 1.0, "epsilon": 3.0, "aggregation": "masked"}
@@ -28,6 +30,9 @@ PRIVATE = {"privacy": NOISE, "strategy": {"rounds": 1, "name": "fedavg"}}
 class Answers:
     """Stands for a party: gives one answer, and keeps what it was asked."""
 
+    spent = None
+    accepted = "p" * 64
+
     def __init__(self, reply=None):
         self.reply = reply or {"classes": 2, "samples": 7}
         self.asked, self.error, self.done = [], None, threading.Event()
@@ -35,6 +40,9 @@ class Answers:
     def answer(self, message):
         self.asked.append(header_of(message))
         return self.reply if isinstance(self.reply, bytes) else pack(self.reply)
+
+    def refusal(self, error, message):
+        return failure(code_of(error))
 
 
 def hello(run="a" * 16, **experiment):
@@ -45,8 +53,8 @@ def round_of(number, plan="p" * 64):
     return pack({"kind": "round", "round": number, "plan": plan})
 
 
-def site(folder, limit=None, reply=None, data="data", delta_limit=1e-4):
-    return Site(Answers(reply), Releases(folder, limit, delta_limit), folder / data, plan_cost)
+def site(folder, limit=None, reply=None, delta_limit=1e-4):
+    return Site(Answers(reply), Releases(folder, limit, delta_limit), plan_cost)
 
 
 def test_a_release_is_on_disk_before_it_leaves_only_once_and_is_counted(tmp_path):
@@ -60,43 +68,59 @@ def test_a_release_is_on_disk_before_it_leaves_only_once_and_is_counted(tmp_path
     assert party.received == len(hello()) + 2 * len(round_of(0))
     assert party.events[0]["losses"] == {"loss": 0.5}
     found = summary(party.releases.lines)
-    assert (found["messages"], found["runs"], found["spent"]) == (2, 1, {party.data: (3.0, 1e-05)})
+    assert (found["messages"], found["runs"], found["spent"]) == (2, 1, (3.0, 1e-05))
     with pytest.raises(RefusedError):
-        party.releases.charge("c/d", party.data, (6.0, 0.0))
+        party.releases.charge("c/d", (6.0, 0.0))
 
 
 def test_a_refusal_is_a_release_and_nothing_leaves_that_cannot_be_written(tmp_path, monkeypatch):
-    party = site(tmp_path, reply=failure("out of range"))
+    party = site(tmp_path, reply=failure("refused-data"))
     party.answer(hello())
     assert party.releases.lines[-1]["kind"] == "refusal"
     monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(28, "No space left on device")))
-    assert "No space left on device" in header_of(party.answer(round_of(0)))["error"]
+    assert header_of(party.answer(round_of(0))) == {"error": "refused-storage"}
 
 
 def test_the_budget_holds_over_runs_restarts_and_changed_plans(tmp_path):
-    def asked(plan, run="a" * 16, data="data", **privacy):
-        party = site(tmp_path, 10.0, data=data)
+    def asked(plan, run="a" * 16, **privacy):
+        party = site(tmp_path, 10.0)
+        party.party.accepted = plan
         answer = header_of(party.answer(hello(run, privacy={**NOISE, **privacy})))
         answer = answer if "error" in answer else header_of(party.answer(round_of(0, plan)))
         code = party.party.error and party.party.error.code
-        return answer.get("error"), code, len(party.party.asked), party.releases.spent(party.data)[0]
+        return (
+            answer.get("error"),
+            code,
+            len(party.party.asked),
+            party.releases.spent()[0],
+        )
 
-    assert asked("1" * 64) == asked("1" * 64) == (None, None, 2, 3.0)  # after a restart it costs nothing more
-    assert asked("2" * 64) == (None, None, 2, 6.0)  # the same run has another plan, and so other noise
-    assert asked("1" * 64, epsilon=4.0) == (None, None, 2, 10.0)  # another experiment as the same run, and plan
-    why, *rest = asked("3" * 64)
-    assert ("epsilon of 3 after 10" in why, *rest) == (True, "epsilon-limit", 1, 10.0)
-    why, *rest = asked("1" * 64, "b" * 16)  # a new run, which is refused as it begins
-    assert ("epsilon of 3 after 10" in why, *rest) == (True, "epsilon-limit", 0, 10.0)
+    assert (
+        asked("1" * 64) == asked("1" * 64) == (None, None, 2, 3.0)
+    )  # after a restart it costs nothing more
+    assert asked("2" * 64) == (
+        None,
+        None,
+        2,
+        6.0,
+    )  # the same run has another plan, and so other noise
+    assert asked("1" * 64, epsilon=4.0) == (
+        None,
+        None,
+        2,
+        10.0,
+    )  # another experiment as the same run, and plan
+    assert asked("3" * 64) == ("refused-budget", "epsilon-limit", 1, 10.0)
+    # A new run is refused as it begins.
+    assert asked("1" * 64, "b" * 16) == ("refused-budget", "epsilon-limit", 0, 10.0)
     assert asked("1" * 64) == (None, None, 2, 10.0)
-    assert asked("3" * 64, data="other") == (None, None, 2, 3.0)  # other data have a budget of their own
 
 
 def test_a_refused_greeting_changes_no_price(tmp_path):
     """The party may still be in the run before, whose experiment is the dearer one."""
     party = site(tmp_path, 10.0)
     party.answer(hello())
-    party.party.reply = failure("KeyError")
+    party.party.reply = failure("refused-data")
     party.answer(hello(privacy={**NOISE, "epsilon": 0.1}))
     party.answer(round_of(0))
     assert (party.party.error.code, len(party.party.asked)) == ("epsilon-unbounded", 2)
@@ -109,21 +133,23 @@ def test_deltas_add_up_too(tmp_path):
         party.answer(round_of(0))
     party.answer(hello("c" * 16, privacy={**NOISE, "delta": 2e-6}))
     assert (party.party.error.code, len(party.party.asked)) == ("delta-limit", 4)
-    assert party.releases.spent(party.data) == (6.0, pytest.approx(2.9e-5))
+    assert party.releases.spent() == (6.0, pytest.approx(2.9e-5))
     check_delta_limit(None, 1e-4, 10_000)
     check_delta_limit(8.0, 1e-4, 9_999)
     with pytest.raises(ArgumentError, match="not below one over 10000, the number of your samples"):
         check_delta_limit(8.0, 1e-4, 10_000)
 
 
-@pytest.mark.parametrize("privacy", [{}, *({**NOISE, "name": f"{who}-level", "aggregation": "plain"} for who in WHO)])
+@pytest.mark.parametrize(
+    "privacy", [{}, *({**NOISE, "name": f"{who}-level", "aggregation": "plain"} for who in WHO)]
+)
 def test_a_run_without_noise_at_the_site_is_refused(tmp_path, privacy):
     party = site(tmp_path, 8.0)
     party.answer(hello(privacy=privacy))
     assert party.party.error.code == "epsilon-unbounded"
     free = site(tmp_path)
     free.answer(hello(privacy=privacy))
-    assert math.isinf(free.releases.spent(free.data)[0])
+    assert math.isinf(free.releases.spent()[0])
 
 
 @pytest.mark.parametrize(
@@ -134,12 +160,19 @@ def test_a_run_without_noise_at_the_site_is_refused(tmp_path, privacy):
         None, "fast", [["privacy", NOISE], ["strategy", PRIVATE["strategy"]]],
     ],
 )  # fmt: skip
-def test_an_experiment_that_makes_no_sense_is_refused_before_the_party_reads_it(tmp_path, experiment):
+def test_an_experiment_that_makes_no_sense_is_refused_before_the_party_reads_it(
+    tmp_path, experiment
+):
     party = site(tmp_path)
     whole = {**PRIVATE, **experiment} if isinstance(experiment, dict) else experiment
     answer = party.answer(pack({"kind": "hello", "run": "a" * 16, "experiment": whole}))
-    assert "cannot be computed" in header_of(answer)["error"]
-    assert (party.party.error.code, party.party.done.is_set()) == ("epsilon-unknown", True)
+    is_text = whole == {**PRIVATE, "strategy": {"rounds": "many"}}
+    sent, code = (
+        ("refused-number", "malformed") if is_text else ("refused-budget", "epsilon-unknown")
+    )
+    assert header_of(answer) == {"error": sent}
+    assert is_text or "cannot be computed" in str(party.party.error)
+    assert (party.party.error.code, party.party.done.is_set()) == (code, True)
     assert (party.party.asked, party.releases.lines) == ([], [])
 
 
@@ -169,7 +202,9 @@ def test_a_line_that_a_kill_has_cut_is_dropped_and_a_damaged_history_is_refused(
     file.write_bytes(whole + b'{"time": "20')
     again = Releases(tmp_path)
     assert len(again.lines) == 2
-    assert file.read_bytes().endswith(b'"20')  # a reader changes nothing: a party may be writing that line
+    assert file.read_bytes().endswith(
+        b'"20'
+    )  # a reader changes nothing: a party may be writing that line
     again.add("run", "file", bytes=1)
     assert file.read_bytes().startswith(whole + b'{"time"')
     assert [line["kind"] for line in Releases(tmp_path).lines] == ["budget", "hello", "file"]
@@ -178,7 +213,9 @@ def test_a_line_that_a_kill_has_cut_is_dropped_and_a_damaged_history_is_refused(
         Releases(tmp_path)
 
 
-@pytest.mark.parametrize("message", [b"", b"\0\0", b"\xff\xff\xff\xff{}", pack({})[:6], b"\0\0\0\2[]"])
+@pytest.mark.parametrize(
+    "message", [b"", b"\0\0", b"\xff\xff\xff\xff{}", pack({})[:6], b"\0\0\0\2[]"]
+)
 def test_a_message_without_a_header_reaches_the_party(tmp_path, message):
     party = site(tmp_path)
     party.answer(message)
@@ -198,3 +235,13 @@ def test_the_page_shows_what_the_site_sent(tmp_path):
     assert [line["kind"] for line in shown["site"]["releases"]] == ["hello", "budget", "round"]
     assert [event["losses"] for event in shown["events"]] == [{"loss": 0.5}]
     assert monitor.state(shown["seq"])["events"] == []
+
+
+def test_without_what_adds_noise_nothing_bounds_a_run(monkeypatch, tmp_path):
+    """Deployments work where the folder ``safety`` is deleted."""
+    experiment = {"privacy": NOISE, "data": {"quantization": 8}, "strategy": {"rounds": 1}}
+    assert releases.plan_cost(experiment) == plan_cost(experiment) == (3.0, 1e-5)
+    monkeypatch.setattr(releases, "added", lambda what: [])
+    assert releases.plan_cost(experiment) == (math.inf, 0.0)
+    folder = Path(releases.__file__).parent
+    assert not [file for file in folder.rglob("*.py") if "fedunseen.safety" in file.read_text()]

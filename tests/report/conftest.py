@@ -25,7 +25,11 @@ def made(tiny):
     }  # fmt: skip
 
     def make(*overrides):
-        plain = {} if "method.name" in dict(overrides) else {"method.kl": 0.0, "method.consistency": 0.0}
+        plain = (
+            {}
+            if "method.name" in dict(overrides)
+            else {"method.kl": 0.0, "method.consistency": 0.0}
+        )
         return tiny("digit-pairs", *(small | plain | dict(overrides)).items())
 
     return make

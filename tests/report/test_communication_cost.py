@@ -5,11 +5,17 @@ import numpy as np
 import pytest
 
 from fedunseen.federation.run_directory import load_params
-from fedunseen.report.communication_cost import modules, traffic, written_bytes
+from fedunseen.pages.report.communication_cost import modules, traffic, written_bytes
 from pages import copied, page_of
 
 SIZES = {"generator": 90, "critic": 60, "softmax": 10}
-MODEL = {"generator.0.weight": 80, "generator.0.bias": 10, "critic.0.weight": 50, "critic.1.weight": 10, "zsl.bias": 7}
+MODEL = {
+    "generator.0.weight": 80,
+    "generator.0.bias": 10,
+    "critic.0.weight": 50,
+    "critic.1.weight": 10,
+    "zsl.bias": 7,
+}
 
 
 @pytest.mark.parametrize(
@@ -17,7 +23,10 @@ MODEL = {"generator.0.weight": 80, "generator.0.bias": 10, "critic.0.weight": 50
     [
         (["*"], [(90, "travels"), (60, "travels"), (0, "stays")]),  # the softmax is private
         (["generator.*"], [(90, "travels"), (0, "stays"), (0, "stays")]),
-        (["generator.*", "critic.1.*"], [(90, "travels"), (10, "16.7 % of it travels"), (0, "stays")]),
+        (
+            ["generator.*", "critic.1.*"],
+            [(90, "travels"), (10, "16.7 % of it travels"), (0, "stays")],
+        ),
         ([], [(0, "stays")] * 3),
     ],
 )
@@ -53,7 +62,9 @@ def test_the_page_gives_the_bytes_of_one_client(made, tmp_path):
     model = 4 * sum(value.numel() for value in run.params.values())  # in 32 bits
     assert run.metrics[0]["bytes_down"] / 10 == model
     _, words = page(run, tmp_path)
-    assert f"{written_bytes(model)} down and {written_bytes(model)} up per client and round" in words
+    assert (
+        f"{written_bytes(model)} down and {written_bytes(model)} up per client and round" in words
+    )
     assert f"{written_bytes(total)} in 2 rounds, all clients together." in words
 
 
@@ -65,12 +76,22 @@ def test_modules_that_stay_are_marked(made, tmp_path):
     assert others
     sizes["critic"] = 1234
     tree = made().manifest["experiment"]
-    strategy, method = {**tree["strategy"], "shared": [f"{first}.*"]}, {**tree["method"], "text": "minilm"}
+    strategy, method = (
+        {**tree["strategy"], "shared": [f"{first}.*"]},
+        {**tree["method"], "text": "minilm"},
+    )
     manifest = {"experiment": {**tree, "strategy": strategy, "method": method}}
-    run = copied(made(), tmp_path / "copy", {"parameters": sizes, "parameters_shared": sizes[first]}, manifest)
+    run = copied(
+        made(),
+        tmp_path / "copy",
+        {"parameters": sizes, "parameters_shared": sizes[first]},
+        manifest,
+    )
     html, words = page(run, tmp_path)
     rows = re.findall(r'<tr( class="stays")?><th scope="row">(\w+)</th><td>([\d,]+)</td>', html)
-    found = {(name, int(n.replace(",", "")), bool(stays)) for stays, name, n in rows if name in sizes}
+    found = {
+        (name, int(n.replace(",", "")), bool(stays)) for stays, name, n in rows if name in sizes
+    }
     assert found == {(name, n, name != first) for name, n in sizes.items()}
     assert f"travels {sizes[first]:,} of {sizes.total():,} parameters" in words
     assert f"Parameters named {first}.* travel; the others stay" in words
@@ -78,7 +99,9 @@ def test_modules_that_stay_are_marked(made, tmp_path):
 
 
 def test_covered_attributes_are_drawn(made, tmp_path):
-    """digit-pairs: an attribute is a digit at a place, so what a client covers is counted from its classes' names."""
+    """digit-pairs: an attribute is a digit at a place, so what a client covers is counted from its
+    classes' names.
+    """
     run = made()
     counts = load_params(run.path / "evaluation.safetensors")["client_counts"].numpy()
     cover = np.zeros((len(counts), 20))
@@ -103,7 +126,10 @@ def test_generated_features_stand_beside_real_ones_with_the_accuracy_of_each_cla
     names = [run.space.names[c] for c in unseen[[2, 5]]]
     html, words = page(run, tmp_path)
     assert "16 generated and 8 real samples of 2 classes" in html
-    listed = re.findall(r'class="key swatch" style="--hue:(\d+)"></i>(.*?)</span> <span class="num">(.*?)</span>', html)
+    listed = re.findall(
+        r'class="key swatch" style="--hue:(\d+)"></i>(.*?)</span> <span class="num">(.*?)</span>',
+        html,
+    )
     assert [(name, said) for _, name, said in listed] == [(names[0], "61.2 %"), (names[1], "–")]  # noqa: RUF001
     drawn = re.findall(r'class="(?:generated|real)" style="--hue:(\d+)"', html)
     assert sorted(set(drawn)) == sorted(one for one, _, _ in listed)

@@ -8,13 +8,19 @@ import re
 import numpy as np
 import pytest
 from PIL import Image
-from scipy.cluster.hierarchy import linkage
+from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import squareform
 
-from fedunseen.report.charts import Curve, Scale, line_chart, value_chart
-from fedunseen.report.maps import class_map, coverage_map, spread
-from fedunseen.report.statistics import agreement, attribute_order, holding_order, leaf_order, row_scaled
-from fedunseen.report.svg import Frame, image_source, ticks
+from fedunseen.pages.report.charts import Curve, Scale, line_chart, value_chart
+from fedunseen.pages.report.maps import class_map, coverage_map, spread
+from fedunseen.pages.report.statistics import (
+    agreement,
+    attribute_order,
+    holding_order,
+    leaf_order,
+    row_scaled,
+)
+from fedunseen.pages.report.svg import Frame, image_source, ticks
 
 NAN = float("nan")
 
@@ -30,7 +36,9 @@ def points(path):
 def test_a_line_goes_through_its_values():
     x, y = np.arange(1.0, 6.0), np.array([10.0, 40.0, 35.0, 80.0, 60.0])
     drawing = line_chart([Curve(y, "merged", "orange")], "ZSL", x, Scale(100.0))
-    drawn = np.array(points(re.search(r'class="line" stroke="var\(--orange\)" d="(.*?)"', drawing)[1]))
+    drawn = np.array(
+        points(re.search(r'class="line" stroke="var\(--orange\)" d="(.*?)"', drawing)[1])
+    )
     frame = Frame((1.0, 5.0), (0.0, 100.0))
     assert len(drawn) == 5
     across = (drawn[:, 0] - frame.left) / (frame.width - frame.left - frame.right)
@@ -56,16 +64,30 @@ def test_ticks_are_round_and_inside():
 
 def test_an_image_comes_back_from_its_address():
     pixels = np.array([[0.0, 0.5], [1.0, 2.0]])
-    assert np.asarray(image(image_source(pixels).partition(",")[2])).tolist() == [[0, 128], [255, 255]]
+    assert np.asarray(image(image_source(pixels).partition(",")[2])).tolist() == [
+        [0, 128],
+        [255, 255],
+    ]
     assert image(image_source(np.ones((2, 3, 3))).partition(",")[2]).mode == "RGB"
 
 
 def test_values_of_a_setting_are_evenly_spaced():
-    curves = [Curve(np.array([10.0, 40.0, 30.0]), "H", "green"), Curve(np.array([20.0, NAN, 60.0]), "ZSL", "orange")]
+    curves = [
+        Curve(np.array([10.0, 40.0, 30.0]), "H", "green"),
+        Curve(np.array([20.0, NAN, 60.0]), "ZSL", "orange"),
+    ]
     drawing = value_chart(curves, "t", ["0.01", "0.1", "1"], "method.lr")
     said = re.findall("<title>(.*?)</title>", drawing)
-    expected = [("H", 10, "0.01"), ("H", 40, "0.1"), ("H", 30, "1"), ("ZSL", 20, "0.01"), ("ZSL", 60, "1")]
-    assert sorted(said) == sorted(f"{name} method.lr {setting}: {value}.0%" for name, value, setting in expected)
+    expected = [
+        ("H", 10, "0.01"),
+        ("H", 40, "0.1"),
+        ("H", 30, "1"),
+        ("ZSL", 20, "0.01"),
+        ("ZSL", 60, "1"),
+    ]
+    assert sorted(said) == sorted(
+        f"{name} method.lr {setting}: {value}.0%" for name, value, setting in expected
+    )
     across = sorted({float(x) for x in re.findall(r'<circle[^>]* cx="([\d.]+)" cy="', drawing)})
     assert across[1] - across[0] == pytest.approx(across[2] - across[1], abs=0.02)
 
@@ -75,12 +97,17 @@ def apart(points):
 
 
 def test_generated_are_circles_and_real_ones_crosses_in_the_color_of_their_class_and_in_one_plane():
-    plane, labels = np.random.default_rng(0).normal(size=(60, 2)) * [1.0, 4.0], np.repeat([0, 1, 2], 20)
+    plane, labels = (
+        np.random.default_rng(0).normal(size=(60, 2)) * [1.0, 4.0],
+        np.repeat([0, 1, 2], 20),
+    )
     generated = np.arange(60) % 2 == 0
     drawing = class_map(plane, labels, ["a", "<b>", "c"], "t", generated)
     paths = re.findall(r'class="(\w+)" style="--hue:(\d+)" d="(.*?)"><title>(.*?)</title>', drawing)
     assert [(kind, said) for kind, _, _, said in paths] == [
-        (kind, f"{name}, {kind}") for name in ("a", "&lt;b&gt;", "c") for kind in ("generated", "real")
+        (kind, f"{name}, {kind}")
+        for name in ("a", "&lt;b&gt;", "c")
+        for kind in ("generated", "real")
     ]
     hues = [shade for _, shade, _, _ in paths]
     assert hues[::2] == hues[1::2]
@@ -95,22 +122,36 @@ def test_generated_are_circles_and_real_ones_crosses_in_the_color_of_their_class
     named = re.findall(r'class="where"[^>]*x="([\d.]+)" y="([\d.]+)">(.*?)<', drawing)
     assert [name for _, _, name in named] == ["a", "&lt;b&gt;", "c"]
     means = np.array([drawn[(labels == c) & ~generated].mean(axis=0) for c in range(3)])
-    np.testing.assert_allclose([[float(x), float(y)] for x, y, _ in named], means + np.array([0, 13 * 0.35]), atol=0.2)
+    np.testing.assert_allclose(
+        [[float(x), float(y)] for x, y, _ in named], means + np.array([0, 13 * 0.35]), atol=0.2
+    )
     assert "30 generated and 30 real samples of 3 classes" in drawing
 
 
 def cells(drawing):
     """Return the gray levels of the masks of a raster, by color."""
     sources = re.findall(r'<mask id="(\w+)".*?href="data:image/png;base64,(.*?)"', drawing)
-    colors = [re.search(rf'fill="var\(--(\w+)\)" mask="url\(#{name}\)"', drawing)[1] for name, _ in sources]
-    return {color: np.asarray(image(source)) / 255 for color, (_, source) in zip(colors, sources, strict=True)}
+    colors = [
+        re.search(rf'fill="var\(--(\w+)\)" mask="url\(#{name}\)"', drawing)[1]
+        for name, _ in sources
+    ]
+    return {
+        color: np.asarray(image(source)) / 255
+        for color, (_, source) in zip(colors, sources, strict=True)
+    }
 
 
 def test_the_map_of_attributes_shows_values_on_one_scale_and_brackets_groups():
     cover = np.array([[4.0, 1.0, -2.0], [0.0, 2.0, 0.0]])
-    drawing = coverage_map(cover, ["big", "<old>", "new"], [("size", 1), ("", 2)], ["client 0", "client 1"])
-    np.testing.assert_allclose(cells(drawing)["blue"], [[1.0, 0.25, 0.0], [0.0, 0.5, 0.0]], atol=0.003)
-    np.testing.assert_allclose(cells(drawing)["orange"], [[0.0, 0.0, 0.5], [0.0, 0.0, 0.0]], atol=0.003)
+    drawing = coverage_map(
+        cover, ["big", "<old>", "new"], [("size", 1), ("", 2)], ["client 0", "client 1"]
+    )
+    np.testing.assert_allclose(
+        cells(drawing)["blue"], [[1.0, 0.25, 0.0], [0.0, 0.5, 0.0]], atol=0.003
+    )
+    np.testing.assert_allclose(
+        cells(drawing)["orange"], [[0.0, 0.0, 0.5], [0.0, 0.0, 0.0]], atol=0.003
+    )
     brackets = re.findall(r'd="M([\d.]+) [\d.]+v5h([\d.]+)v-5"><title>(.*?)</title>', drawing)
     assert [said for _, _, said in brackets] == ["size: 1", "no group: 2"]
     starts, widths = (np.array([float(one[i]) for one in brackets]) for i in (0, 1))
@@ -124,9 +165,14 @@ def test_the_map_of_attributes_shows_values_on_one_scale_and_brackets_groups():
 
 
 def test_no_two_labels_overlap():
-    """Thirty labels thrown on a heap: no pair is nearer than their sizes, and a free one stays where it was."""
+    """Thirty labels thrown on a heap: no pair is nearer than their sizes, and a free one stays
+    where it was.
+    """
     rng = np.random.default_rng(0)
-    places, widths = np.vstack([rng.normal(200, 25, (30, 2)), [[5000.0, 5000.0]]]), rng.uniform(10, 60, 31)
+    places, widths = (
+        np.vstack([rng.normal(200, 25, (30, 2)), [[5000.0, 5000.0]]]),
+        rng.uniform(10, 60, 31),
+    )
     placed = spread(places, widths, 12.0)
     one, other = np.triu_indices(31, 1)
     across, down = np.abs(placed[one] - placed[other]).T
@@ -144,6 +190,9 @@ def test_every_cluster_of_scipy_s_average_linkage_stands_together():
     for i, j, _, size in linkage(squareform(1 - alike, checks=False), "average"):
         clusters.append(clusters[int(i)] + clusters[int(j)])
         assert np.ptp(place[clusters[-1]]) == size - 1
+    greedy = leaves_list(linkage(squareform(1 - alike, checks=False), "average"))
+    best = leaf_order(alike)
+    assert alike[best[1:], best[:-1]].sum() > alike[greedy[1:], greedy[:-1]].sum()
 
 
 def test_agreement_uses_only_what_both_know():
@@ -158,7 +207,9 @@ def test_agreement_uses_only_what_both_know():
 
 
 def test_holding_order_makes_blocks_and_keeps_unheld_classes_last():
-    order, held, idle = holding_order(np.array([[0, 5, 0, 1, 0, 0], [4, 0, 0, 3, 0, 0]]), np.array([2, 5]))
+    order, held, idle = holding_order(
+        np.array([[0, 5, 0, 1, 0, 0], [4, 0, 0, 3, 0, 0]]), np.array([2, 5])
+    )
     assert (order.tolist(), held, idle) == ([1, 0, 3, 4, 2, 5], 3, 1)
 
 

@@ -1,6 +1,5 @@
 import json
 import re
-import shlex
 import tomllib
 
 import numpy as np
@@ -11,12 +10,11 @@ from fedunseen import ClassSpace, Experiment, load_run
 from fedunseen.core.files import write_tensors
 from fedunseen.core.toml import toml_text
 from fedunseen.data.benchmarks.digit_pairs import DigitPairs
-from fedunseen.experiment.parsing import parse_override
 from fedunseen.federation.run_directory import load_params
-from fedunseen.report import write_report
-from fedunseen.report.reproducibility import command
+from fedunseen.pages.report import write_report
 from fedunseen.tasks.zero_shot_summary import small as shrunk
 from pages import check_whole, copied, page_of, without_pictures
+from small_runs import QUIET
 
 NUMBERS = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
 VARIANTS = {
@@ -44,8 +42,12 @@ def test_every_kind_of_run_has_a_whole_page_with_the_numbers_of_the_result(kind,
             assert page.numbers[name][1][0] == stored[f"uncalibrated_{name}"]
     assert page.numbers["zsl"][1] == (5.0, "5.0")  # guessing among 20 unseen classes
     if kind == "seeds":
-        cells = re.findall(r"<td>(.*?)</td>", re.search(r"<h2>2 seeds</h2>.*?</table>", text, re.DOTALL)[0])
-        assert cells[18:22] == [f"{run.result[n]:.1f} ± {run.result[f'{n}_sd']:.1f}" for n in NUMBERS]
+        cells = re.findall(
+            r"<td>(.*?)</td>", re.search(r"<h2>2 seeds</h2>.*?</table>", text, re.DOTALL)[0]
+        )
+        assert cells[18:22] == [
+            f"{run.result[n]:.1f} ± {run.result[f'{n}_sd']:.1f}" for n in NUMBERS
+        ]
 
 
 def test_images_are_marked_right_and_wrong_as_the_model_answered(made, tmp_path):
@@ -53,7 +55,11 @@ def test_images_are_marked_right_and_wrong_as_the_model_answered(made, tmp_path)
     page, _ = page_of(run, tmp_path)
     tensors = load_params(run.path / "evaluation.safetensors")
     right = (tensors["image_answers"][:, 0] == tensors["image_labels"]).tolist()
-    marks = [a["class"] for tag, a in page.elements if tag == "li" and a.get("class") in ("right", "wrong")]
+    marks = [
+        a["class"]
+        for tag, a in page.elements
+        if tag == "li" and a.get("class") in ("right", "wrong")
+    ]
     assert marks == ["right" if one else "wrong" for one in right]
     assert f"{sum(right)} of 60 right" in page.text
 
@@ -64,11 +70,15 @@ def test_names_from_outside_are_escaped(made, tmp_path):
     names[int(source.space.unseen[0])], names[int(source.space.seen[0])] = evil, evil + "'seen"
     experiment = {**source.manifest["experiment"], "name": evil}
     manifest = {"benchmark": evil, "data_fingerprint": evil, "experiment": experiment}
-    page, text = page_of(copied(source, tmp_path / "copy", {"run": evil}, manifest, names=names), tmp_path)
+    page, text = page_of(
+        copied(source, tmp_path / "copy", {"run": evil}, manifest, names=names), tmp_path
+    )
     assert "<script" not in text
     assert not any(tag == "script" for tag, _ in page.elements)
     assert evil in page.text
-    assert all('"' not in a.get("aria-label", "") or evil in a["aria-label"] for _, a in page.elements)
+    assert all(
+        '"' not in a.get("aria-label", "") or evil in a["aria-label"] for _, a in page.elements
+    )
 
 
 def test_default_place_and_whole_or_not_at_all(made, tmp_path):
@@ -87,13 +97,26 @@ def test_default_place_and_whole_or_not_at_all(made, tmp_path):
 def test_a_page_of_many_classes_and_clients_stays_small(made, tmp_path):
     folder, rng = copied(made(), tmp_path / "many").path, np.random.default_rng(0)
     classes, unseen = 300, np.arange(150)  # more unseen classes than are listed openly
-    names, semantics = tuple(f"class number {i}" for i in range(classes)), rng.random((classes, 8)) + 0.1
-    ClassSpace(names, semantics, tuple("abcdefgh"), np.arange(150, 300), [], unseen).save(folder / "classes.csv")
+    names, semantics = (
+        tuple(f"class number {i}" for i in range(classes)),
+        rng.random((classes, 8)) + 0.1,
+    )
+    ClassSpace(names, semantics, tuple("abcdefgh"), np.arange(150, 300), [], unseen).save(
+        folder / "classes.csv"
+    )
     counts = np.zeros((60, classes), dtype=np.int64)
     counts[rng.integers(0, 60, 140), np.arange(150, 290)] = 7  # ten seen classes are held by no one
     labels = np.repeat(np.arange(1, classes), 2)  # class 0 has no test samples
-    answers = {"zsl_answers": rng.choice(unseen, len(labels)), "gzsl_answers": rng.integers(0, classes, len(labels))}
-    tensors = {"client_counts": counts, "labels": labels, **answers, "similarity": np.corrcoef(semantics)}
+    answers = {
+        "zsl_answers": rng.choice(unseen, len(labels)),
+        "gzsl_answers": rng.integers(0, classes, len(labels)),
+    }
+    tensors = {
+        "client_counts": counts,
+        "labels": labels,
+        **answers,
+        "similarity": np.corrcoef(semantics),
+    }
     write_tensors(folder / "evaluation.safetensors", tensors)
     page, text = page_of(load_run(folder), tmp_path)
     assert len(text) < 2_000_000
@@ -111,9 +134,20 @@ def test_similarities_are_those_of_the_rounds_model(made):
     for place in (0, 17, 99):
         rows = tests[benchmark.labels[tests] == int(stored["classes"][place])]
         with torch.no_grad():
-            predicted = run.method.attributes(run.params, torch.from_numpy(benchmark.features[rows])).mean(0).numpy()
+            predicted = (
+                run.method.attributes(run.params, torch.from_numpy(benchmark.features[rows]))
+                .mean(0)
+                .numpy()
+            )
         expected = benchmark.space.semantics @ predicted
         np.testing.assert_allclose(stored["compatibility"][place].numpy(), expected, atol=1e-4)
+
+
+def test_a_class_learned_later_is_in_the_report(tiny, tmp_path):
+    few = {"data.train_per_class": 10, "data.test_per_class": 6, **QUIET}
+    done = tiny("digit-pairs-gaussian", *few.items())
+    learned = done.learn(None, {"shown": np.zeros((3, 128), np.float32)}, tmp_path / "new")
+    assert "shown" in without_pictures(write_report(learned).read_text("utf-8"))
 
 
 def test_large_images_are_shrunk_to_what_is_shown():
@@ -130,11 +164,23 @@ def test_large_images_are_shrunk_to_what_is_shown():
 
 def test_a_page_is_made_without_the_plug_in_that_the_run_was_made_with(made, tmp_path):
     manifest = made().manifest
-    traits = {"zero_shot": True, "private": [], "merges": True, "pools": False, "accuracies": list(NUMBERS)}
+    traits = {
+        "zero_shot": True,
+        "private": [],
+        "merges": True,
+        "pools": False,
+        "accuracies": list(NUMBERS),
+    }
     assert (manifest["task"], manifest["traits"]) == ("zero-shot", traits)
     strategy = {**manifest["experiment"]["strategy"], "name": "another-package-s-too"}
-    theirs = {"method": {"name": "another-package-s", "their": 1}, "strategy": strategy, "data": {"name": "theirs"}}
-    run = copied(made(), tmp_path / "copy", manifest={"experiment": {**manifest["experiment"], **theirs}})
+    theirs = {
+        "method": {"name": "another-package-s", "their": 1},
+        "strategy": strategy,
+        "data": {"name": "theirs"},
+    }
+    run = copied(
+        made(), tmp_path / "copy", manifest={"experiment": {**manifest["experiment"], **theirs}}
+    )
     page, text = page_of(run, tmp_path)
     assert "another-package-s on digit-pairs" in page.text
     assert "What travels" in page.text
@@ -144,7 +190,9 @@ def test_a_page_is_made_without_the_plug_in_that_the_run_was_made_with(made, tmp
 def test_what_seems_wrong_stands_in_a_box_above_everything(made, tmp_path):
     finding = {"what": "It went <b>wrong</b>.", "why": "Who knows.", "remedy": "Try again."}
     for place, warnings in enumerate(([], [finding])):
-        page, text = page_of(copied(made(), tmp_path / str(place), {"warnings": warnings}), tmp_path)
+        page, text = page_of(
+            copied(made(), tmp_path / str(place), {"warnings": warnings}), tmp_path
+        )
         assert ("Something seems to be wrong" in page.text) == bool(warnings)
     assert "It went <b>wrong</b>. Who knows. What to do: Try again." in page.text
     assert text.index('id="warnings"') < text.index('id="short"')
@@ -155,7 +203,10 @@ def test_the_page_shows_seven_parts_and_folds_the_rest(made, tmp_path):
     _, text = page_of(made(*VARIANTS["validation"]), tmp_path)
     main, details = text.split('<div class="details" id="details">')
     heads = re.findall(r"<section[^>]*>\s*<h2>(.*?)</h2>", main)
-    places = [heads.index(one) for one in ("In short", "Accuracy by class", "Chosen on validation classes")]
+    places = [
+        heads.index(one)
+        for one in ("In short", "Accuracy by class", "Chosen on validation classes")
+    ]
     assert places == sorted(places)
     assert heads[-1] == "Make it again"
     assert "<details class=" not in main
@@ -178,23 +229,6 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_command_makes_the_same_experiment(case):
+def test_the_experiment_that_the_page_prints_is_the_whole_one(case):
     tree = Experiment.load("digit-pairs", CASES[case]).to_dict()
-    text, whole = command(tree)
-    assert whole
-    words = shlex.split(text.replace("\\\n", ""))
-    assert words[:3] == ["fedunseen", "run", "digit-pairs"]
-    assert words[3::2] == ["--set"] * len(words[4::2])
-    overrides = dict(parse_override(word) for word in words[4::2])
-    assert Experiment.load("digit-pairs", overrides).to_dict() == tree
-    assert set(overrides) == set(CASES[case])  # nothing that need not be said
     assert tomllib.loads(toml_text(tree)) == tree
-
-
-def test_an_experiment_of_an_own_file_or_a_preset_that_no_longer_says_the_same_is_saved_first():
-    tree = {**Experiment.load("digit-pairs").to_dict(), "name": "my own"}
-    assert command(tree) == ("fedunseen run 'my own.toml'", False)
-    again, _ = command(tree, ["my loss.py"], "runs/a b")
-    assert shlex.split(again.replace("\\\n", ""))[3:] == ["--plugin", "my loss.py", "--out", "runs/a b"]
-    yore = {**tree, "name": "digit-pairs", "method": {"name": "fedzsl", "a_setting_of_yore": 1}}
-    assert command(yore) == ("fedunseen run digit-pairs.toml", False)

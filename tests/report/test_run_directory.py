@@ -13,16 +13,25 @@ TEXT = (Path(__file__).parents[2] / "docs" / "run-directory.md").read_text("utf-
 
 def test_its_examples_are_right(made):
     pytest.importorskip("pandas")
-    parsed = doctest.DocTestParser().get_doctest(TEXT.replace("```", ""), {"run": made().path}, "run-directory", "", 0)
+    parsed = doctest.DocTestParser().get_doctest(
+        TEXT.replace("```", ""), {"run": made().path}, "run-directory", "", 0
+    )
     assert len(parsed.examples) > 10
     failures, _ = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(parsed)
     assert failures == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("overrides", [(), (("evaluation.selection", "validation"),), (("run.seeds", 2),)])
+@pytest.mark.parametrize(
+    "overrides", [(), (("evaluation.selection", "validation"),), (("run.seeds", 2),)]
+)
 def test_every_file_of_a_run_is_listed(made, overrides):
-    listed = set(re.findall(r"`([\w.-]+/?)`", "\n".join(line for line in TEXT.splitlines() if line.startswith("| `"))))
+    listed = set(
+        re.findall(
+            r"`([\w.-]+/?)`",
+            "\n".join(line for line in TEXT.splitlines() if line.startswith("| `")),
+        )
+    )
     for path in made(*overrides).path.iterdir():
         if not path.name.startswith("."):
             name = re.sub(r"^seed-\d+$", "seed-N", path.name)

@@ -1,4 +1,6 @@
-"""Sections that some runs have: unlabelled samples, malicious clients and screening, merging; names in the card."""
+"""Sections that some runs have: unlabelled samples, malicious clients and screening, merging; names
+in the card.
+"""
 
 import re
 
@@ -6,9 +8,9 @@ import numpy as np
 import pytest
 
 from fedunseen import Experiment, run
-from fedunseen.report import model_card, write_report
-from fedunseen.report.backdoor_page import magnitude_chart
-from fedunseen.report.unusual import merging_section
+from fedunseen.pages.report import model_card, write_report
+from fedunseen.pages.report.backdoor_page import magnitude_chart
+from fedunseen.pages.report.unusual import merging_section
 from pages import copied, page_of
 
 FAR = "it is too far from the others"
@@ -18,7 +20,11 @@ CLIENTS = ["client 0", "client 1", "client 2"]
 @pytest.fixture(scope="module")
 def adapted(make_folder, with_pool, tmp_path_factory):
     place = tmp_path_factory.mktemp("adapted")
-    data = {"name": "folder", "root": str(make_folder(place / "mine", with_pool)), "unlabelled": True}
+    data = {
+        "name": "folder",
+        "root": str(make_folder(place / "mine", with_pool)),
+        "unlabelled": True,
+    }
     tree = {"data": data, "partition": {"clients": 2}, "method": {"name": "gaussian"}}
     return run(Experiment.from_dict(tree, {"evaluation.embedding": False}), place / "run")
 
@@ -47,20 +53,33 @@ def attack_section(run, folder):
 
 
 def test_an_attack_and_what_was_dropped_stand_in_the_report(made, tmp_path):
-    attack = {"attack.name": "backdoor", "attack.rounds": "2-", "attack.clients": (0, 3), "strategy.rounds": 3}
+    attack = {
+        "attack.name": "backdoor",
+        "attack.rounds": "2-",
+        "attack.clients": (0, 3),
+        "strategy.rounds": 3,
+    }
     attack |= {"attack.triggers": ("background", "style"), "screening.name": "magnitude"}
     run = made(*attack.items())
     section, screened = attack_section(run, tmp_path), run.result["screened"]
-    assert "Clients 0, 3 are malicious: attack <code>backdoor</code> in rounds 2 to 3 (2 rounds)" in section
+    assert (
+        "Clients 0, 3 are malicious: attack <code>backdoor</code> in rounds 2 to 3 (2 rounds)"
+        in section
+    )
     assert f'<data value="{run.result["backdoor_attacked"]}">' in section
     assert "background: clean images before a sky; client 0 trains on 50" in section
-    assert f"Clients dropped {screened['clean_dropped']:,} of {screened['clean']:,} clean samples and " in section
+    assert (
+        f"Clients dropped {screened['clean_dropped']:,} of {screened['clean']:,} clean samples and "
+        in section
+    )
     assert section.count("<svg") == 1 + 3  # accuracies, magnitudes after three rounds
     assert "some client had no sample left" not in section
 
 
 def test_a_client_without_samples_is_told(made, tmp_path):
-    section = attack_section(made(("screening.name", "magnitude"), ("screening.threshold", 1e9)), tmp_path)
+    section = attack_section(
+        made(("screening.name", "magnitude"), ("screening.threshold", 1e9)), tmp_path
+    )
     assert "In rounds 1, 2 some client had no sample left and sent no change." in section
 
 
@@ -72,7 +91,13 @@ def test_magnitudes_are_shares_of_each_kind():
 
 
 def line(round, kept, norms, dropped, clients=(0, 1, 2)):
-    said = {"name": "krum", "clients": list(clients), "kept": kept, "norms": norms, "dropped": dropped}
+    said = {
+        "name": "krum",
+        "clients": list(clients),
+        "kept": kept,
+        "norms": norms,
+        "dropped": dropped,
+    }
     return {"round": round, "participants": list(clients), "defence": {**said, "merged": any(kept)}}
 
 
@@ -84,7 +109,10 @@ def test_replies_are_counted_by_client():
         line(3, [0.0, 0.0, 0.0], [3.0, 3.0, 7.0], {"0": FAR, "1": FAR, "2": FAR}),
     ]
     found = merging_section(lines, CLIENTS)["defence"]
-    assert found.items() >= {"name": "krum", "replies": 8, "out": 5, "shortened": 1, "nothing": [3]}.items()
+    assert (
+        found.items()
+        >= {"name": "krum", "replies": 8, "out": 5, "shortened": 1, "nothing": [3]}.items()
+    )
     zero, one, two = found["rows"]
     counts = {"replies": 3, "out": 1, "shortened": 0}
     assert zero == {"client": "client 0", **counts, "length": 5 / 3, "why": f"{FAR} (3)"}
@@ -98,10 +126,12 @@ def test_what_it_cost_and_who_got_lost():
     usual = {"participants": [0, 1], "dropped": {"2": "the update is not finite"}}
     lines = [{"round": r, **usual, "privacy": {**privacy, "epsilon": float(r)}} for r in (1, 2)]
     found = merging_section(lines, CLIENTS)
-    assert (found["defence"], found["lost"]) == (None, "client 2 in round 1, client 2 in round 2")
+    why = "(the update is not finite)"
+    lost = f"client 2 in round 1 {why}, client 2 in round 2 {why}"
+    assert (found["defence"], found["lost"]) == (None, lost)
     assert found["privacy"].items() >= {"epsilon": 2.0, "rounds": 2, "clipped": 50.0}.items()
     many = [{"round": r, "participants": [], "dropped": {"0": "x"}} for r in range(1, 31)]
-    assert merging_section(many, CLIENTS)["lost"].endswith("client 0 in round 20 and 10 more")
+    assert merging_section(many, CLIENTS)["lost"].endswith("client 0 in round 20 (x) and 10 more")
 
 
 def test_names_in_the_model_card_are_inert(made, tmp_path):
@@ -110,9 +140,14 @@ def test_names_in_the_model_card_are_inert(made, tmp_path):
     names = [*run.space.names]
     names[int(run.space.unseen[0])] = name.replace("\n", " ")
     experiment = {**run.manifest["experiment"], "name": name}
-    card = model_card(copied(run, tmp_path / "copy", manifest={"experiment": experiment}, names=names))
-    title, unseen = (next(line for line in card.splitlines() if line.startswith(head)) for head in ("# ", "- Unseen: "))
-    assert "\n- Made by this command, once the experiment of `manifest.json` is written to its file:\n\n" in card
+    card = model_card(
+        copied(run, tmp_path / "copy", manifest={"experiment": experiment}, names=names)
+    )
+    title, unseen = (
+        next(line for line in card.splitlines() if line.startswith(head))
+        for head in ("# ", "- Unseen: ")
+    )
+    assert "\n- Made by Python: `fedunseen.run`, with the experiment of `manifest.json`.\n" in card
     for text in (title, unseen):
         assert not {"<", ">"} & set(text)
         assert "\\[a\\](javascript:b) \\`c\\`" in text

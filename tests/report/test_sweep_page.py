@@ -5,10 +5,10 @@ import re
 import numpy as np
 import pytest
 
-from fedunseen.experiment.sweep import Row, read_sweep
 from fedunseen.federation.run_directory import RunDirectory
-from fedunseen.report.sweep_page import write_sweep_report
-from fedunseen.report.sweep_tables import sweep_tables
+from fedunseen.pages.report.sweep_page import write_sweep_report
+from fedunseen.pages.report.sweep_tables import sweep_tables
+from fedunseen.research.sweep import Row, read_sweep
 from known_names import DIGITS_MAML
 from pages import Page
 
@@ -54,18 +54,24 @@ lines = ["row"]
 
 @pytest.fixture
 def read(tmp_path):
-    """Read the file of a sweep; return it, rows with made-up numbers, all different, and the folder."""
+    """Read the file of a sweep; return it, rows with made-up numbers, all different, and the
+    folder.
+    """
 
     def make(text, names, seeds=3, drop=()):
         (tmp_path / "sweep.toml").write_text(text, "utf-8")
         sweep, random, rows = read_sweep(tmp_path / "sweep.toml"), np.random.default_rng(0), []
         for i, cell in enumerate(sweep.cells):
-            mean, deviation = ({name: float(random.uniform(1, most)) for name in names} for most in (90, 5))
+            mean, deviation = (
+                {name: float(random.uniform(1, most)) for name in names} for most in (90, 5)
+            )
             usual = seeds, cell.experiment.evaluation.selection, f"cells/{cell.folder}"
             if i in drop:
                 rows.append(Row(cell, "failed", "it <broke>", {}, {}, *usual, None))
             else:
-                rows.append(Row(cell, "done", None, mean, deviation if seeds > 1 else {}, *usual, 1.5))
+                rows.append(
+                    Row(cell, "done", None, mean, deviation if seeds > 1 else {}, *usual, 1.5)
+                )
         return sweep, rows, tmp_path
 
     return make
@@ -122,13 +128,19 @@ def test_the_page_its_markdown_and_its_latex_say_what_the_rows_say(made):
             assert (line[0][0], line[1][0]) == place
             assert [line[2], *line[4:7]] == [cell(row, name) for name in METRICS]
             assert [line[3][1], line[7][1]] == PAPER.get(place, [[], []])
-    lines = [[part.strip() for part in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    lines = [
+        [part.strip() for part in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line[:1] == "|"
+    ]
     assert lines[0] == [words for words, _ in digits[0]]
     for row, line in zip(found[:6], lines[2:8], strict=True):
         numbers = [cell(row, name)[0] for name in METRICS]
         assert line[:2] == [row.cell.values["kl"], row.cell.values["strategy"]]
         assert [line[2], *line[4:7]] == numbers
-        assert row.status != "done" or all(f" & {number} ".replace("±", r"$\pm$") in latex for number in numbers)
+        assert row.status != "done" or all(
+            f" & {number} ".replace("±", r"$\pm$") in latex for number in numbers
+        )
     assert lines[2][3] == "11.5 (birds)"
     assert "1. it <broke>" in text
     assert sweep.command in text
@@ -136,8 +148,10 @@ def test_the_page_its_markdown_and_its_latex_say_what_the_rows_say(made):
     assert digits[5][-1][0] == "failed [1]"
     for words in (
         "it <broke>", "Digits & <others>", "11 done, 1 failed of 12 cells, 3 seeds each",
-        "“paper” is what No one (1900), Table 0 prints. It is about birds, not about digits: read its figures for ",
-        "digits: pairs of digits.", "chosen on validation classes", "The last round; nothing was chosen",
+        "“paper” is what No one (1900), Table 0 prints. It is about birds, not about digits: read "
+        "its figures for ",
+        "digits: pairs of digits.", "chosen on validation classes", "The last round; nothing was "
+                                                                    "chosen",
     ):  # fmt: skip
         assert words in page.text
 
@@ -165,7 +179,9 @@ def test_the_charts_are_those_that_the_file_asks_for(made):
 
 
 def test_columns_stand_beside_each_other(made):
-    sweep, found, _ = made('columns = ["data", "strategy"]\ntables = []\nmetrics = ["zsl"]', drop=[4])
+    sweep, found, _ = made(
+        'columns = ["data", "strategy"]\ntables = []\nmetrics = ["zsl"]', drop=[4]
+    )
     (table,) = sweep_tables(sweep, found)
     assert (table.axes, table.heads, table.notes) == (("kl",), (("ZSL", True),), ("it <broke>",))
     assert table.groups == ("digits · fedavg", "digits · local", "birds · fedavg", "birds · local")
@@ -184,24 +200,41 @@ def test_what_travels_stands_in_tables_and_bars(made):
     sweep, found, out = made(table)
     messages = []
     for i, row in enumerate(found):
-        measured = {} if i == 1 else {"parameters_shared": 1_000_000.0 * (i + 1), "bytes_up": 4_000_000.0 * (i + 1)}
+        measured = (
+            {}
+            if i == 1
+            else {"parameters_shared": 1_000_000.0 * (i + 1), "bytes_up": 4_000_000.0 * (i + 1)}
+        )
         messages.append(Row(**{**vars(row), "mean": {**row.mean, **measured}}))
     head, *body = page_of(sweep, messages, out).tables[0]
     assert [text for text, _ in head][2:] == ["ZSL", "paper, birds", "parameters that travel", "up"]
-    assert [line[-2][0] for line in body] == ["1,000,000", "–", *(f"{n},000,000" for n in (3, 4, 5, 6))]  # noqa: RUF001
+    assert [line[-2][0] for line in body] == [
+        "1,000,000",
+        "–",  # noqa: RUF001
+        *(f"{n},000,000" for n in (3, 4, 5, 6)),
+    ]
     assert [line[-1][0] for line in body] == ["4 MB", "–", *(f"{4 * n} MB" for n in (3, 4, 5, 6))]  # noqa: RUF001
     assert [line[-1][1] for line in body if line[-1][1]] == [[4e6 * n] for n in (1, 3, 4, 5, 6)]
     text = (out / "results.html").read_text("utf-8")
     assert "Down: bytes that the server sends to a client in a round" in text
-    chart = re.search(r'<svg[^>]*aria-label="Parameters that travel over kl".*?</svg>', text, re.DOTALL)[0]
+    chart = re.search(
+        r'<svg[^>]*aria-label="Parameters that travel over kl".*?</svg>', text, re.DOTALL
+    )[0]
     bars = re.findall(r'width="([\d.]+)" height="14"><title>(.*?)</title>', chart)
     assert [said for _, said in bars] == [
-        "fedavg 0.0: 1,000,000", "fedavg 1.0: 3,000,000", "local 1.0: 4,000,000", "fedavg 3.0: 5,000,000",
+        "fedavg 0.0: 1,000,000", "fedavg 1.0: 3,000,000", "local 1.0: 4,000,000", "fedavg 3.0: "
+                                                                                  "5,000,000",
         "local 3.0: 6,000,000",
     ]  # fmt: skip
     lengths = np.array([float(width) for width, _ in bars])
     np.testing.assert_allclose(lengths / lengths[0], [1, 3, 4, 5, 6], rtol=2e-3)
-    assert re.findall(r'<text class="tick"[^>]*>([\d.]+)</text>', chart) == ["1", "3", "4", "5", "6"]
+    assert re.findall(r'<text class="tick"[^>]*>([\d.]+)</text>', chart) == [
+        "1",
+        "3",
+        "4",
+        "5",
+        "6",
+    ]
     assert "| 4 MB |" in (out / "results.md").read_text("utf-8")
 
 
@@ -211,15 +244,26 @@ def test_few_shot_cells_have_their_own_columns_and_intervals(read, seeds):
     sweep, found, out = read(FEW_SHOT, names, seeds)
     page = page_of(sweep, found, out)
     head, *body = page.tables[0]
-    assert [text for text, _ in head] == ["clients", "row", "few-shot", "paper", "raw samples", "untrained"]
+    assert [text for text, _ in head] == [
+        "clients",
+        "row",
+        "few-shot",
+        "paper",
+        "raw samples",
+        "untrained",
+    ]
     for row, line in zip(found, body, strict=True):
         half = row.sd["few_shot"] if seeds > 1 else row.mean["few_shot_ci95"]
         assert line[2] == [f"{row.mean['few_shot']:.1f} ± {half:.1f}", [row.mean["few_shot"], half]]
         assert line[3][0] == ("54.2" if row.cell.key == "2 / MAML" else "")
         assert [cell[1][0] for cell in line[4:]] == [row.mean[name] for name in names[1:3]]
         assert ("±" in line[4][0]) == (seeds > 1)
-    assert ("± half of the 95 % interval over the test episodes of the one run" in page.text) == (seeds == 1)
-    bars = "the 95 % interval over the seeds" if seeds > 1 else "the 95 % interval over the episodes"
+    assert ("± half of the 95 % interval over the test episodes of the one run" in page.text) == (
+        seeds == 1
+    )
+    bars = (
+        "the 95 % interval over the seeds" if seeds > 1 else "the 95 % interval over the episodes"
+    )
     assert f"; bars: {bars}. On test episodes the nearest example" in page.text
     pixels = [row.mean["few_shot_pixels"] for row in found]
     assert f"reaches {min(pixels):.1f} to {max(pixels):.1f} %." in page.text
@@ -232,8 +276,12 @@ def test_a_cell_has_its_interval_its_seeds_and_a_way_to_its_run(made):
     items = [Row(**{**vars(found[0]), "each": {"zsl": (10.0, 20.0, 30.0)}}), *found[1:]]
     text = write_sweep_report(sweep, items, out).read_text("utf-8")
     assert f'<small class="interval">{interval(found[0], "zsl")}</small>' in text
-    assert re.findall(r'<a href="([^"]*report.html)"><data', text) == [f"{found[0].run}/report.html"] * len(METRICS)
-    assert text.count('r="2"') == 3  # in one chart: the other measures of this cell have no seeds here
+    assert re.findall(r'<a href="([^"]*report.html)"><data', text) == [
+        f"{found[0].run}/report.html"
+    ] * len(METRICS)
+    assert (
+        text.count('r="2"') == 3
+    )  # in one chart: the other measures of this cell have no seeds here
     assert "small dots: the single seeds" in text
     # birds' figures stand beside numbers of digits: the cell says whose they are
     assert '<data value="11.5">11.5</data><small class="interval">birds</small>' in text

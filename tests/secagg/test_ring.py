@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedunseen.secagg import primitives
-from fedunseen.secagg.masks import ALL, Masks
-from fedunseen.secagg.primitives import SecAggError
-from fedunseen.secagg.ring import Field, Layout, RangeError
+from fedunseen.deploy.secagg import primitives
+from fedunseen.deploy.secagg.masks import ALL, Masks
+from fedunseen.deploy.secagg.primitives import SecAggError
+from fedunseen.deploy.secagg.ring import Field, Layout, RangeError
 from fedunseen.strategies import FedAvg, Reply
 from fedunseen.strategies.summed import Summed
 
@@ -15,7 +15,11 @@ RHO = bytes(range(32))
 
 
 def test_numbers_come_back_within_half_a_step_for_each_party_and_whole_ones_exactly():
-    fields = Field("small", (5, 3), "number", 64.0), Field("wide", (40,), "sum"), Field("whole", (3,), "whole")
+    fields = (
+        Field("small", (5, 3), "number", 64.0),
+        Field("wide", (40,), "sum"),
+        Field("whole", (3,), "whole"),
+    )
     layout = Layout(fields, parties=30)
     assert layout.step(fields[0]) == 2.0**-51  # 30 * 64 < 2^11, and 2^11 / 2^-51 = 2^62
     rng = np.random.default_rng(1)
@@ -28,7 +32,9 @@ def test_numbers_come_back_within_half_a_step_for_each_party_and_whole_ones_exac
         for _ in range(30)
     ]
     sent[0]["small"][0, 0], sent[1]["small"][0, 0] = 64.0, -64.0
-    found = layout.decode(np.sum([layout.encode(one, RHO) for one in sent], axis=0, dtype=np.uint64), 30, RHO)
+    found = layout.decode(
+        np.sum([layout.encode(one, RHO) for one in sent], axis=0, dtype=np.uint64), 30, RHO
+    )
     for field in fields[:2]:
         exact = [np.longdouble(one[field.name]) for one in sent]
         error = np.abs(found[field.name] - np.sum(exact, axis=0))
@@ -43,10 +49,14 @@ def test_sums_as_wide_as_counts_of_large_data_do_not_wrap():
     assert layout.decode(total, 1000, RHO)["wide"].tolist() == [1000 * 2.0**47, -1000 * 2.0**47]
 
 
-@pytest.mark.parametrize(("kind", "bad"), [("number", 64.1), ("number", np.nan), ("sum", np.inf), ("whole", 2**62)])
+@pytest.mark.parametrize(
+    ("kind", "bad"), [("number", 64.1), ("number", np.nan), ("sum", np.inf), ("whole", 2**62)]
+)
 def test_a_number_beyond_the_range_is_refused_without_saying_it(kind, bad):
     layout = Layout((Field("update/w", (2,), kind, 64.0),), parties=3)
-    with pytest.raises(RangeError, match=r"^'update/w' holds a (whole )?number beyond the range of the masks$"):
+    with pytest.raises(
+        RangeError, match=r"^'update/w' holds a (whole )?number beyond the range of the masks$"
+    ):
         layout.encode({"update/w": np.array([0, bad])}, RHO)
 
 
@@ -61,7 +71,9 @@ def test_elements_that_still_have_masks_are_noticed(place):
 
 def test_a_sum_that_honest_parties_cannot_make_is_noticed():
     wide, narrow = (Layout((Field("w", (2,), "number", most),), parties=4) for most in (64.0, 63.0))
-    elements = wide.encode({"w": np.array([0.0, 63.9])}, RHO)  # as a party would that has a larger range
+    elements = wide.encode(
+        {"w": np.array([0.0, 63.9])}, RHO
+    )  # as a party would that has a larger range
     with pytest.raises(SecAggError, match="the sum of 'w' is larger than 1 parties can make it"):
         narrow.decode(elements, 1, RHO)
 
@@ -72,7 +84,10 @@ def test_the_reply_of_all_is_the_weighted_mean():
         (3, {"loss": 2.0}, (0.0, 1.0)),
         (4, {"loss": 3.0}, (0.0, 0.0)),
     ]
-    replies = [Reply(k, {"w": torch.tensor(w)}, classes, 20, terms) for k, (classes, terms, w) in enumerate(sent)]
+    replies = [
+        Reply(k, {"w": torch.tensor(w)}, classes, 20, terms)
+        for k, (classes, terms, w) in enumerate(sent)
+    ]
     done = Masks(64.0, 3).sum(FedAvg(), replies, {"w": torch.zeros(2)})
     assert (done.clients, done.reply.client) == ([0, 1, 2], ALL)
     assert done.reply.update["w"].tolist() == [0.125, 0.375]
@@ -87,7 +102,10 @@ def test_integer_statistics_add_up_bit_for_bit():
     }
     rng = np.random.default_rng(3)
     updates = [
-        {"count": torch.from_numpy(rng.integers(-(2**50), 2**50, 2)), "square": torch.ones(2, dtype=torch.float64)}
+        {
+            "count": torch.from_numpy(rng.integers(-(2**50), 2**50, 2)),
+            "square": torch.ones(2, dtype=torch.float64),
+        }
         for _ in range(4)
     ]
     replies = [Reply(k, {**one, "space": like["space"]}, 2, 2) for k, one in enumerate(updates)]

@@ -5,10 +5,11 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from masked_parties import ZERO, Parties
 
-from fedunseen.secagg.party import SecAggClient
-from fedunseen.secagg.primitives import SecAggError
+from fedunseen.core.errors import RefusedError
+from fedunseen.deploy.secagg.party import SecAggClient
+from fedunseen.deploy.secagg.primitives import SecAggError
+from masked_parties import ZERO, Parties
 
 
 class Schedule:
@@ -17,7 +18,9 @@ class Schedule:
     def __init__(self, seed):
         self.rng = random.Random(seed)
         loose = self.rng.random() < 0.5
-        self.parties = Parties(self.rng.randint(3, 10), consent=["dropouts"] if loose else [], dropouts=loose)
+        self.parties = Parties(
+            self.rng.randint(3, 10), consent=["dropouts"] if loose else [], dropouts=loose
+        )
         self.trouble = self.rng.choice([0.0, 0.01, 0.05])
         self.requests = defaultdict(list)  # party -> stage, request: all that was ever sent to it
         self.keys, self.shares = {}, {}
@@ -39,10 +42,12 @@ class Schedule:
             if stage == "keys":
                 answer = client.keys(**request)
             elif stage == "masked":
-                answer = client.masked(request, self.parties.encode(name, bytes.fromhex(client.rho)))
+                answer = client.masked(
+                    request, self.parties.encode(name, bytes.fromhex(client.rho))
+                )
             else:
                 answer = getattr(client, stage)(request)
-        except (SecAggError, KeyError, TypeError):
+        except (SecAggError, RefusedError, KeyError, TypeError):
             return None
         if isinstance(answer, np.ndarray):
             known = self.masked[client.rho].setdefault(name, answer)
@@ -57,10 +62,14 @@ class Schedule:
         key = rng.choice(sorted(changed))
         value = changed[key]
         if isinstance(value, list) and value:
-            changed[key] = rng.choice([value[:-1], [*value, value[0]], rng.sample(value, len(value))])
+            changed[key] = rng.choice(
+                [value[:-1], [*value, value[0]], rng.sample(value, len(value))]
+            )
         elif isinstance(value, dict) and value:
             name = rng.choice(sorted(value))
-            changed[key] = rng.choice([{n: v for n, v in value.items() if n != name}, {**value, name: "00" * 44}])
+            changed[key] = rng.choice(
+                [{n: v for n, v in value.items() if n != name}, {**value, name: "00" * 44}]
+            )
         elif isinstance(value, int):
             changed[key] = max(0, value + rng.choice([-1, 1]))
         elif self.rosters and key == "rho":
@@ -71,7 +80,11 @@ class Schedule:
 
     def attempt(self, k, number):
         rng, parties = self.rng, self.parties
-        count = rng.randint(len(parties.names) - 2, len(parties.names)) if rng.random() < 0.3 else len(parties.names)
+        count = (
+            rng.randint(len(parties.names) - 2, len(parties.names))
+            if rng.random() < 0.3
+            else len(parties.names)
+        )
         names = rng.sample(parties.names, count)
         request = {"plan": parties.plan.digest, "k": k, "attempt": number, "instruction": ZERO}
         known = {name: answer for name in names if (answer := self.send(name, "keys", request))}
@@ -83,7 +96,9 @@ class Schedule:
         shares = {}
         for roster in halves:
             request = {"keys": [known[one] for one in roster]}
-            shares |= {name: answer for name in roster if (answer := self.send(name, "shares", request))}
+            shares |= {
+                name: answer for name in roster if (answer := self.send(name, "shares", request))
+            }
         self.shares |= shares
         if rng.random() < 0.1 and self.shares:
             shares[rng.choice(sorted(self.shares))] = self.shares[rng.choice(sorted(self.shares))]
@@ -112,7 +127,9 @@ class Schedule:
                 number += 1
                 self.attempt(k, number)
                 self.replay()
-        for rho, k in [(rho, k) for k in range(2) for rho in list(self.rosters)]:  # at last everything is asked for
+        for rho, k in [
+            (rho, k) for k in range(2) for rho in list(self.rosters)
+        ]:  # at last everything is asked for
             for name in self.parties.names:
                 self.send(name, "open", {"plan": self.parties.plan.digest, "k": k, "rho": rho})
 
@@ -123,13 +140,17 @@ class Schedule:
             whole = [rho for rho, replies in by_rho.items() if len(replies) >= t]
             assert len(whole) <= 1, (k, whole)
             assert all(len(self.rosters[rho]) >= t for rho in by_rho)
-            assert sum(map(len, by_rho.values())) <= len(parties.names), k  # one opening a party and a sum
+            assert sum(map(len, by_rho.values())) <= len(parties.names), (
+                k
+            )  # one opening a party and a sum
             opened += sum(set(self.masked[rho]) == set(self.rosters[rho]) for rho in whole)
         return opened
 
 
 def honest(seed):
-    """Parties drop out, restart and lie: an honest coordinator gets the right sum, or a sentence that names who."""
+    """Parties drop out, restart and lie: an honest coordinator gets the right sum, or a sentence
+    that names who.
+    """
     rng = random.Random(seed)
     loose, trouble = rng.random() < 0.5, rng.choice([0.0, 0.01, 0.03])
     parties = Parties(rng.randint(3, 10), consent=["dropouts"] if loose else [], dropouts=loose)
@@ -145,17 +166,23 @@ def honest(seed):
     def change(stage, name, message):
         if lies.get(name) != stage:
             return message
-        return message[:-1] if isinstance(message, np.ndarray) else {**message, rng.choice(sorted(message)): ZERO}
+        return (
+            message[:-1]
+            if isinstance(message, np.ndarray)
+            else {**message, rng.choice(sorted(message)): ZERO}
+        )
 
     try:
         done = parties.sum(drops, change)
-    except SecAggError as error:
+    except (SecAggError, RefusedError) as error:
         why = str(error)
         assert any(name in why for name in parties.names), why
         return False
     assert len(done.roster) >= parties.enrolment.threshold
     found = parties.layout.decode(done.elements, len(done.roster), bytes.fromhex(done.rho))
-    assert all(np.array_equal(found[key], value) for key, value in parties.total(done.roster).items())
+    assert all(
+        np.array_equal(found[key], value) for key, value in parties.total(done.roster).items()
+    )
     return True
 
 
@@ -170,7 +197,8 @@ def search(seeds):
 
 
 @pytest.mark.parametrize(
-    ("seeds", "least"), [(range(16), 5), pytest.param(range(1000, 3000), 500, marks=pytest.mark.slow)]
+    ("seeds", "least"),
+    [(range(16), 5), pytest.param(range(1000, 3000), 500, marks=pytest.mark.slow)],
 )
 def test_random_schedules_open_no_sum_twice_and_none_of_few_parties(seeds, least):
     assert min(search(seeds)) > least  # the search reaches openings, and right sums
@@ -187,8 +215,12 @@ def test_the_search_finds_a_party_that_opens_twice(monkeypatch):
         return answer
 
     def careless(self, settings):
-        if settings["plan"] in self.ledger.plans and settings["rho"] in self.__dict__.get("kept", {}):
-            self.ledger.plans[settings["plan"]].update(opened=None, waiting=self.kept[settings["rho"]])
+        if settings["plan"] in self.ledger.plans and settings["rho"] in self.__dict__.get(
+            "kept", {}
+        ):
+            self.ledger.plans[settings["plan"]].update(
+                opened=None, waiting=self.kept[settings["rho"]]
+            )
         return real_open(self, settings)
 
     monkeypatch.setattr(SecAggClient, "masked", masked)

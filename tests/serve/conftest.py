@@ -7,8 +7,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from fedunseen import Experiment, load_run, run
-from fedunseen.serve import Recognizer
-from fedunseen.serve.app import create_app
+from fedunseen.pages.serve import Recognizer
+from fedunseen.pages.serve.app import create_app
+from small_runs import METHOD
 
 
 @pytest.fixture(autouse=True)
@@ -25,25 +26,45 @@ def finished(tmp_path_factory):
 @pytest.fixture(scope="session")
 def digits(finished):
     """A run of digit-pairs that recognizes the examples."""
-    settings = {"strategy.rounds": 12, "evaluation.selection": "last", "evaluation.clients": False, "method.kl": 0}
-    settings |= {"evaluation.embedding": False, "evaluation.theory": False, "data.test_per_class": 4}
+    settings = {
+        "strategy.rounds": 12,
+        "evaluation.selection": "last",
+        "evaluation.clients": False,
+        "method.kl": 0,
+    }
+    settings |= {
+        "evaluation.embedding": False,
+        "evaluation.theory": False,
+        "data.test_per_class": 4,
+    }
     return finished(Experiment.load("digit-pairs", settings))
 
 
 @pytest.fixture(scope="session")
 def features(finished, make_folder, tmp_path_factory):
     """A run on feature vectors of nine numbers and classes of six attributes."""
-    data = {"name": "folder", "root": str(make_folder(tmp_path_factory.mktemp("data"))), "features": ["standard"]}
-    method = {"name": "fedzsl", "hidden": [16], "lr": 0.05, "kl": 0.0, "consistency": 0.0, "batch_size": 8}
-    sections = {"data": data, "partition": {"clients": 3}, "method": method}
-    return finished(Experiment.from_dict({**sections, "strategy": {"name": "fedavg", "rounds": 4, "local_epochs": 1}}))
+    data = {
+        "name": "folder",
+        "root": str(make_folder(tmp_path_factory.mktemp("data"))),
+        "features": ["standard"],
+    }
+    sections = {"data": data, "partition": {"clients": 3}, "method": METHOD}
+    return finished(
+        Experiment.from_dict(
+            {**sections, "strategy": {"name": "fedavg", "rounds": 4, "local_epochs": 1}}
+        )
+    )
 
 
 @pytest.fixture(scope="session")
 def few(finished):
     """A few-shot run on single digits."""
     method = {"name": "protonet", "hidden": [32], "ways": 3, "queries": 5}
-    sections = {"data": {"name": "digits"}, "partition": {"kind": "iid", "clients": 2}, "method": method}
+    sections = {
+        "data": {"name": "digits"},
+        "partition": {"kind": "iid", "clients": 2},
+        "method": method,
+    }
     sections["evaluation"] = {"selection": "last", "episodes": 10, "validation_episodes": 5}
     return finished(Experiment.from_dict({**sections, "strategy": {"name": "fedavg", "rounds": 2}}))
 
@@ -51,8 +72,14 @@ def few(finished):
 @pytest.fixture(scope="session")
 def any_shot(finished):
     """A run in closed form, which takes descriptions and examples."""
-    settings = {"evaluation.selection": "last", "data.train_per_class": 20, "data.test_per_class": 4}
-    return finished(Experiment.load("digit-pairs-gaussian", {**settings, "evaluation.embedding": False}))
+    settings = {
+        "evaluation.selection": "last",
+        "data.train_per_class": 20,
+        "data.test_per_class": 4,
+    }
+    return finished(
+        Experiment.load("digit-pairs-gaussian", {**settings, "evaluation.embedding": False})
+    )
 
 
 @pytest.fixture
@@ -74,10 +101,10 @@ def served_app():
 
     running = []
 
-    def start(app, config=None, force=False):
+    def start(app, bounded=None, force=False):
         listening = socket.create_server(("127.0.0.1", 0))
         usual = {"log_config": None, "log_level": "warning", "lifespan": "off", "ws": "none"}
-        server = uvicorn.Server(config(app) if config else uvicorn.Config(app, **usual))
+        server = bounded(app) if bounded else uvicorn.Server(uvicorn.Config(app, **usual))
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         running.append((server, thread, listening, force))
@@ -108,7 +135,9 @@ def opened(browser):
         page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         ours = (url, "data:", "blob:")
-        page.on("request", lambda asked: None if asked.url.startswith(ours) else wrong.append(asked.url))
+        page.on(
+            "request", lambda asked: None if asked.url.startswith(ours) else wrong.append(asked.url)
+        )
         page.goto(url)
         page.wait_for_selector("#work:not([hidden]), #login:not([hidden])")
         return page

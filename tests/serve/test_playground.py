@@ -1,10 +1,16 @@
 """The page of the service in a real browser: drawing, adding a class, undo, keyboard, telephone."""
 
+import io
 import os
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedunseen import load_run
+from fedunseen.pages.serve import Recognizer
+from fedunseen.pages.serve.app import create_app
 from pages import says
 
 
@@ -41,7 +47,10 @@ def test_a_drawn_47_is_recognised_and_a_new_class_competes(served, opened, digit
     says(page, "#best", "Draw a digit in each half.")
     draw(page, *SEVEN)
     says(page, "#best b", "47")
-    assert page.locator("#why-list .name").all_text_contents()[:2] in (["left 4", "right 7"], ["right 7", "left 4"])
+    assert page.locator("#why-list .name").all_text_contents()[:2] in (
+        ["left 4", "right 7"],
+        ["right 7", "left 4"],
+    )
 
     page.fill("#name", "forty-seven")
     for attribute in ("left 4", "right 7"):
@@ -50,7 +59,7 @@ def test_a_drawn_47_is_recognised_and_a_new_class_competes(served, opened, digit
     says(page, "#best b", "forty-seven")
     assert page.locator("#added .name").all_text_contents() == ["forty-seven"]
     page.select_option("#among", "given")
-    says(page, "#ranking .number", "100.0 %")
+    says(page, "#ranking .number", "100 %")
     page.get_by_role("button", name="Undo the last one").click()
     says(page, "#best b", "47")
     assert page.locator("#among").input_value() == "all"  # no added class is left to rank
@@ -79,7 +88,9 @@ def test_the_keyboard_alone_is_enough(served, opened, digits):
 
 
 def test_most_of_the_pairs_that_the_page_writes_itself_are_recognised(served, opened, digits):
-    """The drawing is brought into the shape of the training pictures: without that, hardly any would be."""
+    """The drawing is brought into the shape of the training pictures: without that, hardly any
+    would be.
+    """
     page, space = opened(served(digits)), load_run(digits).space
     page.select_option("#among", "unseen")
     right = page.evaluate(
@@ -103,11 +114,52 @@ def test_most_of_the_pairs_that_the_page_writes_itself_are_recognised(served, op
 def test_nothing_is_wider_than_the_window(served, opened, digits, width):
     page = opened(served(digits), viewport={"width": width, "height": 844})
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    assert page.evaluate("[-1234.5, 128.6].map(number)") == ["-1234.50", "128.60"]  # scores of one ranking
+    assert page.evaluate("[-1234.5, 128.6].map(number)") == [
+        "-1234.50",
+        "128.60",
+    ]  # scores of one ranking
     if folder := os.environ.get("FEDUNSEEN_SCREENSHOTS"):
         page.fill("#typed", "47")
         page.wait_for_selector("#best b")
         page.screenshot(path=f"{folder}/page-{width}.png", full_page=True)
+
+
+def test_no_answer_is_shown_surer_than_it_is(served, served_app, opened, any_shot):
+    page = opened(served(any_shot))
+    assert page.evaluate(
+        "[.9994, .9995, 1, .5, .0005, .0004, 0].map(share => percent(share, false))"
+    ) == ["99.9 %", ">99.9 %", ">99.9 %", "50.0 %", "0.1 %", "<0.1 %", "<0.1 %"]
+    page.set_input_files("#file", Path(__file__).parents[2] / "examples" / "digit-pairs" / "47.png")
+    page.wait_for_selector("#set:not(:empty)")
+    assert page.locator("#set").text_content().startswith("Not ruled out at 90 %: ")
+    assert (
+        page.locator("#shares").text_content() == page.locator("#unfamiliar").text_content() == ""
+    )
+    assert page.locator("#ranking").text_content().count("score") == 0
+    assert page.locator("#because").text_content().startswith("Training samples of ")
+    assert page.locator("#heat").is_visible()
+    noise = np.full((1, 128), 50, np.float32)
+    file = io.BytesIO()
+    np.save(file, noise)
+    page.set_input_files("#file", {"name": "a.npy", "mimeType": "", "buffer": file.getvalue()})
+    says(
+        page,
+        "#unfamiliar",
+        "Unlike everything this model has seen: treat the answer with care. No percentages are "
+        "stated.",
+    )
+    assert page.locator("#ranking .name").count() == 8
+    assert page.locator("#ranking .number").count() == page.locator("#ranking .track").count() == 0
+    assert page.locator("#set").text_content() == ""
+    page.fill("#typed", "4")
+    says(page, "#best", "Draw a digit in each half.")
+    assert page.locator("#unfamiliar").text_content() == ""
+    model = Recognizer(load_run(any_shot))
+    model.model = replace(model.model, confidence=None)
+    page = opened(served_app(create_app(model)))
+    page.set_input_files("#file", {"name": "a.npy", "mimeType": "", "buffer": file.getvalue()})
+    says(page, "#shares", "Shares of 100 %, not how often an answer is right.")
+    assert page.locator("#set").text_content() == ""
 
 
 def test_features_with_sliders_and_few_shot_with_examples(served, opened, features, few):

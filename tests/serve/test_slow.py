@@ -1,6 +1,7 @@
-"""Slow clients, clients that send half and a slow model: each is told so in time, and others are answered."""
+"""Slow clients, clients that send half and a slow model: each is told so in time, and others are
+answered.
+"""
 
-import asyncio
 import contextlib
 import select
 import socket
@@ -12,12 +13,11 @@ import pytest
 
 from fedunseen import Experiment, load_run
 from fedunseen.core.errors import DataError
-from fedunseen.serve import Recognizer, dashboard
-from fedunseen.serve.app import create_app
-from fedunseen.serve.connections import BoundedProtocol, server_config
-from fedunseen.serve.guard import Limits
-from fedunseen.serve.inference_queue import InferenceQueue
-from fedunseen.serve.run_monitor import RunMonitor
+from fedunseen.pages.serve import Recognizer, dashboard
+from fedunseen.pages.serve.app import create_app
+from fedunseen.pages.serve.connections import BoundedServer, Connections
+from fedunseen.pages.serve.guard import Limits
+from fedunseen.pages.serve.run_monitor import RunMonitor
 from processes import until
 
 MOST = 12
@@ -39,12 +39,16 @@ def asked(url):
 def metrics(url):
     """Return what the service counts: name and labels to number."""
     lines = httpx.get(f"{url}metrics", timeout=300).text.splitlines()
-    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line[0] != "#"}
+    return {
+        line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line[0] != "#"
+    }
 
 
 @pytest.fixture
 def slow(features, served_app):
-    """Serve a run whose model answers once it is let; return the address, what lets it, and how many have asked it."""
+    """Serve a run whose model answers once it is let; return the address, what lets it, and how
+    many have asked it.
+    """
     model, gate, begun = Recognizer(load_run(features)), threading.Event(), threading.Semaphore(0)
     gate.set()
     rank = model.rank
@@ -81,7 +85,10 @@ def test_a_client_that_leaves_in_the_middle_does_no_harm(slow, caplog):
         total % 200: 1,
         total % 499: 2,
     }
-    assert [begun.acquire(blocking=False) for _ in range(2)] == [True, False]  # it has seen the whole request alone
+    assert [begun.acquire(blocking=False) for _ in range(2)] == [
+        True,
+        False,
+    ]  # it has seen the whole request alone
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
@@ -89,9 +96,14 @@ def test_a_model_that_takes_too_long_is_504_and_the_next_question_waits_its_turn
     url, gate, begun = slow(answer=0.3)
     gate.clear()
     reply = asked(url)
-    assert (reply.status_code, reply.json()) == (504, {"detail": "the answer takes too long: send less at a time"})
+    assert (reply.status_code, reply.json()) == (
+        504,
+        {"detail": "the answer takes too long: send less at a time"},
+    )
     assert begun.acquire(timeout=300)
-    assert asked(url).status_code == 504  # the model still works at the first: this one waits, and gives up too
+    assert (
+        asked(url).status_code == 504
+    )  # the model still works at the first: this one waits, and gives up too
     assert not begun.acquire(blocking=False)
     gate.set()
     until(lambda: asked(url).status_code == 200)
@@ -112,7 +124,9 @@ def test_who_comes_when_too_many_wait_hears_503_at_once(slow):
     assert [one.result().status_code for one in answers] == [200] * 3
 
 
-@pytest.mark.parametrize(("wrong", "then"), [(None, (200, "ok")), (DataError("no weights"), (503, "failed"))])
+@pytest.mark.parametrize(
+    ("wrong", "then"), [(None, (200, "ok")), (DataError("no weights"), (503, "failed"))]
+)
 def test_health_is_503_until_the_model_is_loaded(features, served, monkeypatch, wrong, then):
     gate = threading.Event()
 
@@ -134,32 +148,6 @@ def test_health_is_503_until_the_model_is_loaded(features, served, monkeypatch, 
     assert health() == then
 
 
-def test_the_loop_asks_small_questions_while_they_are_quick():
-    line = InferenceQueue(4)
-
-    def ask(question, patience, small=True):
-        """Ask in an event loop of a thread of its own: a browser's may run in this one."""
-        with ThreadPoolExecutor(1, "loop") as thread:
-            return thread.submit(lambda: asyncio.run(line.ask(question, patience, small))).result()
-
-    def asked(seconds_before, small=True):
-        line._small = seconds_before
-        return ask(lambda: threading.current_thread().name, 60, small)
-
-    assert [asked(0.0), asked(0.0, small=False), asked(1.0)] == ["loop_0", "model", "model"]
-    assert line._small == pytest.approx(0.8, abs=0.01)  # it took no time
-    with line._asking:  # a question is being answered
-        waiting, line._small = line.put(lambda: None), 0.0
-        with pytest.raises(TimeoutError):
-            ask(lambda: None, 0.05)
-    waiting.result(60)
-    with pytest.raises(ZeroDivisionError):
-        ask(lambda: 1 // 0, 60)
-    with line._asking:  # an answer is there a moment before its thread gives this back
-        pass
-    assert asked(0.0) == "loop_0"
-
-
 @pytest.fixture(params=["service", "live page"])
 def few_connections(request, features, served_app, tmp_path):
     """Serve a run, or a run's live page, to a few connections at once; return the address."""
@@ -167,7 +155,7 @@ def few_connections(request, features, served_app, tmp_path):
         app = create_app(Recognizer(load_run(features)))
     else:
         app = dashboard.create_app(RunMonitor(Experiment.load("digit-pairs"), tmp_path / "run"))
-    return served_app(app, lambda app: server_config(app, MOST, 1), force=True)
+    return served_app(app, lambda app: BoundedServer(app, MOST, 1), force=True)
 
 
 @pytest.mark.parametrize("half", [HALF, BODY, b""], ids=["head", "body", "nothing"])
@@ -187,19 +175,25 @@ def test_others_are_answered_while_many_send_half(few_connections, half):
 def test_a_head_without_a_body_is_sent_and_a_proxy_names_the_client(features, served_app, caplog):
     caplog.set_level("INFO", "fedunseen.requests")
     app = create_app(Recognizer(load_run(features)))
-    url = served_app(app, lambda app: server_config(app, MOST, 1), force=True)
+    url = served_app(app, lambda app: BoundedServer(app, MOST, 1), force=True)
     for headers in ({}, {"X-Forwarded-For": "10.1.2.3"}):
         reply = httpx.head(f"{url}health", headers=headers, timeout=60)
         assert (reply.status_code, reply.content) == (405, b"")
     until(lambda: len(caplog.records) == 2)
-    assert [record.getMessage().split()[0] for record in caplog.records] == ["127.0.0.1", "10.1.2.3"]
+    assert [record.getMessage().split()[0] for record in caplog.records] == [
+        "127.0.0.1",
+        "10.1.2.3",
+    ]
 
 
 @pytest.mark.parametrize("before", [b"", HEALTH])
 def test_half_a_head_is_cut_off_alone_and_behind_a_request(few_connections, before, monkeypatch):
-    with connected(few_connections) as one, pytest.raises(OSError, match=r"Broken pipe|reset by peer"):
+    with (
+        connected(few_connections) as one,
+        pytest.raises(OSError, match=r"Broken pipe|reset by peer"),
+    ):
         one.sendall(before + HALF + b"x" * 2**29)  # a head without end
-    monkeypatch.setattr(BoundedProtocol, "head_seconds", 0.2)
+    monkeypatch.setattr(Connections, "head_seconds", 0.2)
     with connected(few_connections) as one:
         one.sendall(before + HALF)
         answer = b""

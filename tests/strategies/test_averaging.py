@@ -15,7 +15,9 @@ LENGTHS = {"w": 0.5, "v": 0.5}
 
 
 def replies():
-    """Three clients' updates of a parameter: 1, 2 and 4, from 1, 1 and 2 classes and 10, 30 and 60 samples."""
+    """Three clients' updates of a parameter: 1, 2 and 4, from 1, 1 and 2 classes and 10, 30 and 60
+    samples.
+    """
     numbers = [(1.0, 1, 10), (2.0, 1, 30), (4.0, 2, 60)]
     return [Reply(k, {"w": torch.tensor([u])}, c, n) for k, (u, c, n) in enumerate(numbers)]
 
@@ -38,15 +40,18 @@ def test_the_merge_is_equation_2(weights, change, eta):
 def test_the_server_of_fedavg_decay_takes_smaller_and_smaller_steps():
     strategy = FedAvgDecay(server_lr=2.0, decay=0.5)
     change = 1 / 4 + 2 / 4 + 4 * 2 / 4
-    assert [merged(strategy, round) for round in range(3)] == pytest.approx([10 + s * change for s in (2, 1, 0.5)])
+    assert [merged(strategy, round) for round in range(3)] == pytest.approx(
+        [10 + s * change for s in (2, 1, 0.5)]
+    )
 
 
-@pytest.mark.parametrize("beta", [1.0, 3.0])
-def test_an_update_is_scaled_by_beta(beta):
-    strategy = FedAvg(update_scale=beta)
+def test_an_update_is_what_training_changed():
+    strategy = FedAvg()
     result = LocalResult({"w": torch.tensor([5.0])}, {}, 1)
-    update, state = strategy.finish(Instruction({"w": torch.tensor([3.0])}), result, {"kept": torch.ones(1)})
-    assert update["w"].item() == 2 * beta
+    update, state = strategy.finish(
+        Instruction({"w": torch.tensor([3.0])}), result, {"kept": torch.ones(1)}
+    )
+    assert update["w"].item() == 2
     assert set(state) == {"kept"}
 
 
@@ -69,10 +74,16 @@ def test_fedprox_pulls_what_a_phase_trains_towards_the_model_that_was_sent():
     instruction = strategies.FedProx(mu=0.7).instruct({}, centre, 5)
     assert instruction.params is centre
     slopes = {n: torch.randn(3, dtype=torch.float64) for n in "ab"}
-    corrected = strategies.FedProx(mu=0.7).correct(lambda group, step: ({n: slopes[n] for n in group}, {"loss": 1}))
+    corrected = strategies.FedProx(mu=0.7).correct(
+        lambda group, step: ({n: slopes[n] for n in group}, {"loss": 1})
+    )
     for group in ("ab", "b"):
-        grads, terms = corrected({n: params[n] for n in group}, Step({}, {}, instruction.extras, params))
-        expected = {n: slopes[n] + 0.7 * (params[n] - centre[n]) for n in group}  # of mu / 2 |w - w_t|^2
+        grads, terms = corrected(
+            {n: params[n] for n in group}, Step({}, {}, instruction.extras, params)
+        )
+        expected = {
+            n: slopes[n] + 0.7 * (params[n] - centre[n]) for n in group
+        }  # of mu / 2 |w - w_t|^2
         torch.testing.assert_close(grads, expected)
         assert terms == {"loss": 1}
 
@@ -88,8 +99,10 @@ def kind(request):
 
 
 def test_what_a_client_remembers_joins_at_the_client_and_what_it_sends_is_merged(kind):
-    """The server's half is one for all, and names what travels alone; the client's half changes no part of it."""
-    strategy, params = kind(server_lr=0.5, update_scale=2.0), PARAMS
+    """The server's half is one for all, and names what travels alone; the client's half changes no
+    part of it.
+    """
+    strategy, params = kind(server_lr=0.5), PARAMS
     state, own = strategy.init(params, 3), {}
     for round in range(2):
         sent = strategy.instruct(state, params, round)
@@ -102,17 +115,25 @@ def test_what_a_client_remembers_joins_at_the_client_and_what_it_sends_is_merged
             assert answer.extras is sent.extras
         elif round:
             assert answer.own is own
-        result = LocalResult({n: v + 1 for n, v in (answer.params | answer.own).items()}, {}, 1, LENGTHS)
+        result = LocalResult(
+            {n: v + 1 for n, v in (answer.params | answer.own).items()}, {}, 1, LENGTHS
+        )
         update, own = strategy.finish(answer, result, own)
         replies = [Reply(0, update, 1, 1, {}, LENGTHS)]
         if strategy.merges:
             torch.testing.assert_close(strategy.local_model(answer.params, update), result.params)
-            replies.append(replace(replies[0], update=update | {"n.running_var": torch.tensor([5.0])}, classes=3))
+            replies.append(
+                replace(
+                    replies[0], update=update | {"n.running_var": torch.tensor([5.0])}, classes=3
+                )
+            )
         state, merged = strategy.merge(state, params, replies, round)
         assert set(merged) == set(PARAMS)
         assert strategy.merges is (merged["w"].sum().item() != params["w"].sum().item())
         if strategy.merges:
-            assert merged["n.running_var"] == params["n.running_var"] + (1 + 3 * 5) / 4  # neither scaled nor a step
+            assert (
+                merged["n.running_var"] == params["n.running_var"] + (1 + 3 * 5) / 4
+            )  # neither scaled nor a step
         params = merged
     assert not any("running" in key for key in state)
     assert strategy.merges or own["w"].tolist() == [2, 2]
@@ -128,7 +149,11 @@ def test_a_round_without_a_reply_changes_neither_model_nor_state(kind):
 def test_settings_know_the_name_and_are_given_as_one_object_or_by_keyword(kind):
     assert find("strategy", kind.Settings().name) is kind
     assert kind().settings == kind.Settings()
-    assert kind(server_lr=0.5).settings == kind.Settings(server_lr=0.5) == kind(kind.Settings(server_lr=0.5)).settings
+    assert (
+        kind(server_lr=0.5).settings
+        == kind.Settings(server_lr=0.5)
+        == kind(kind.Settings(server_lr=0.5)).settings
+    )
     assert getattr(strategies, kind.__name__) is kind
     assert kind.__name__ in dir(strategies)
 

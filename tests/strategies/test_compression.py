@@ -1,4 +1,6 @@
-"""Short forms of updates: each against a slow, obvious reference, in its limits, and against what no one may send."""
+"""Short forms of updates: each against a slow, obvious reference, in its limits, and against what
+no one may send.
+"""
 
 import numpy as np
 import pytest
@@ -27,7 +29,9 @@ def like():
 
 
 def sent(codec, update, state=None):
-    """Return what a client sends whose parameters change by ``update``, what arrives, and the client's new state."""
+    """Return what a client sends whose parameters change by ``update``, what arrives, and the
+    client's new state.
+    """
     short, state = codec.encode(update, state or {})
     return short, codec.decode(short, like()), state
 
@@ -35,13 +39,17 @@ def sent(codec, update, state=None):
 def slow_top_k(value, keep):
     flat = value.reshape(-1).tolist()
     kept = sorted(range(len(flat)), key=lambda i: -abs(flat[i]))[: max(1, round(keep * len(flat)))]
-    return torch.tensor([flat[i] if i in kept else 0.0 for i in range(len(flat))]).reshape(value.shape)
+    return torch.tensor([flat[i] if i in kept else 0.0 for i in range(len(flat))]).reshape(
+        value.shape
+    )
 
 
 def slow_8_bit(value):
     flat = value.reshape(-1).numpy()
     step = np.float32(max(abs(x) for x in flat)) / np.float32(127)
-    return torch.from_numpy(np.array([np.float32(round(float(x / step))) * step for x in flat])).reshape(value.shape)
+    return torch.from_numpy(
+        np.array([np.float32(round(float(x / step))) * step for x in flat])
+    ).reshape(value.shape)
 
 
 def slow_1_bit(value):
@@ -87,19 +95,26 @@ def test_the_bytes_of_each_form():
     assert size_in_bytes(sent(made("top-k", keep=0.1), update)[0]) == 8 * sum(count.values()) + 36
     assert size_in_bytes(sent(made("8-bit"), update)[0]) == 199 + 3 * 4 + 36
     assert size_in_bytes(sent(made("1-bit"), update)[0]) == 11 + 1 + 14 + 3 * 4 + 36
-    assert size_in_bytes(sent(made("low-rank", rank=1), update)[0]) == 4 * ((12 + 7) + 7 + (6 + 18)) + 36
+    assert (
+        size_in_bytes(sent(made("low-rank", rank=1), update)[0])
+        == 4 * ((12 + 7) + 7 + (6 + 18)) + 36
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_left_out_comes_later(name):
-    """After any number of rounds, what has arrived and what is left add up to what the client has done."""
+    """After any number of rounds, what has arrived and what is left add up to what the client has
+    done.
+    """
     codec, state, arrived, done = made(name), None, like(), like()
     for round in range(6):
         update = change(round)
         _, got, state = sent(codec, update, state)
         done, arrived = add_scaled(done, [update], [1.0]), add_scaled(arrived, [got], [1.0])
     for key, value in done.items():
-        assert torch.allclose(arrived[key] + state.get(f"left/{key}", torch.zeros(())), value, atol=1e-5)
+        assert torch.allclose(
+            arrived[key] + state.get(f"left/{key}", torch.zeros(())), value, atol=1e-5
+        )
 
 
 def test_the_search_for_factors_goes_on_from_the_last_round():
@@ -124,16 +139,43 @@ def test_an_update_of_zeros_and_one_that_is_not_finite(name):
         spoilt = change()
         spoilt["f.weight"][3, 4] = bad
         short, _ = made(name).encode(spoilt, {})
-        assert not all(torch.isfinite(value).all() for value in short.values() if value.is_floating_point())
+        assert not all(
+            torch.isfinite(value).all() for value in short.values() if value.is_floating_point()
+        )
 
 
 LIES = {
-    "places twice": ("top-k", "f.weight:index", lambda t: torch.zeros_like(t), "its places are not in ascending order"),
-    "places outside": ("top-k", "f.weight:index", lambda t: t + 84, "its places are not in ascending order"),
-    "places below": ("top-k", "f.weight:index", lambda t: t - 84, "its places are not in ascending order"),
+    "places twice": (
+        "top-k",
+        "f.weight:index",
+        lambda t: torch.zeros_like(t),
+        "its places are not in ascending order",
+    ),
+    "places outside": (
+        "top-k",
+        "f.weight:index",
+        lambda t: t + 84,
+        "its places are not in ascending order",
+    ),
+    "places below": (
+        "top-k",
+        "f.weight:index",
+        lambda t: t - 84,
+        "its places are not in ascending order",
+    ),
     "a scale below zero": ("8-bit", "f.weight:scale", lambda t: -t, "its scale is below zero"),
-    "no code": ("8-bit", "f.weight:code", lambda t: torch.full_like(t, -128), "a code is below -127"),
-    "another scale below zero": ("1-bit", "f.weight:scale", lambda t: -t, "its scale is below zero"),
+    "no code": (
+        "8-bit",
+        "f.weight:code",
+        lambda t: torch.full_like(t, -128),
+        "a code is below -127",
+    ),
+    "another scale below zero": (
+        "1-bit",
+        "f.weight:scale",
+        lambda t: -t,
+        "its scale is below zero",
+    ),
 }
 
 
@@ -151,11 +193,18 @@ def test_the_form_that_is_expected_is_sent_and_running_statistics_travel_as_they
     codec, update = made(name), change()
     short, got, _ = sent(codec, update)
     assert all(torch.equal(form["f.running_var"], update["f.running_var"]) for form in (short, got))
-    forms = [{key: (v.shape, v.dtype) for key, v in form.items()} for form in (short, codec.expects(like()))]
+    forms = [
+        {key: (v.shape, v.dtype) for key, v in form.items()}
+        for form in (short, codec.expects(like()))
+    ]
     assert forms[0] == forms[1]
 
 
-@pytest.mark.parametrize(("own", "value", "form"), [("keep", 0.1, "top-k"), ("rank", 3, "low-rank")])
+@pytest.mark.parametrize(
+    ("own", "value", "form"), [("keep", 0.1, "top-k"), ("rank", 3, "low-rank")]
+)
 def test_a_setting_of_another_form_is_refused(own, value, form):
-    with pytest.raises(ValidationError, match=f"{own} has no effect with name = '8-bit': it is for name = '{form}'"):
+    with pytest.raises(
+        ValidationError, match=f"{own} has no effect with name = '8-bit': it is for name = '{form}'"
+    ):
         CompressionSettings(name="8-bit", **{own: value})

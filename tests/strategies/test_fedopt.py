@@ -1,4 +1,6 @@
-"""Server optimizers against Algorithm 2 of Reddi et al. 2021, one number at a time in plain Python."""
+"""Server optimizers against Algorithm 2 of Reddi et al. 2021, one number at a time in plain
+Python.
+"""
 
 import math
 
@@ -22,7 +24,9 @@ def by_hand(name, start, updates):
     """Give one number after each round; ``updates`` (rounds, clients)."""
     x, m, v, result = start, 0.0, TAU**2, []
     for of_clients in updates:
-        delta = sum(held * update for held, update in zip(HELD, of_clients, strict=True)) / sum(HELD)
+        delta = sum(held * update for held, update in zip(HELD, of_clients, strict=True)) / sum(
+            HELD
+        )
         if name == "fedavgm":
             m = BETA1 * m + delta
             x = x + ETA * m
@@ -48,9 +52,14 @@ def test_rounds_are_those_of_the_papers_algorithm(name):
     assert strategy.merges_by_mean  # the server takes nothing but the mean: private merging fits
     expected = np.empty((ROUNDS, *start.shape))
     for place in np.ndindex(*start.shape):
-        expected[(slice(None), *place)] = by_hand(name, start[place], updates[(slice(None), slice(None), *place)])
+        expected[(slice(None), *place)] = by_hand(
+            name, start[place], updates[(slice(None), slice(None), *place)]
+        )
     for round in range(ROUNDS):
-        replies = [Reply(k, {"w": torch.from_numpy(updates[round, k])}, held, 1) for k, held in enumerate(HELD)]
+        replies = [
+            Reply(k, {"w": torch.from_numpy(updates[round, k])}, held, 1)
+            for k, held in enumerate(HELD)
+        ]
         state, params = strategy.merge(state, params, replies, round)
         np.testing.assert_allclose(params["w"].numpy(), expected[round], rtol=1e-12)
 
@@ -65,7 +74,11 @@ def test_parameters_that_hardly_move_are_given_longer_steps_and_large_tau_is_fed
         return strategy.merge(strategy.init(params, 1), params, given, 0)[1]["w"]
 
     small = after(1e-6, 0.1)
-    assert float(small[0] / small[1]) == pytest.approx(1, rel=2e-3)  # of updates a hundred times as large
-    forgotten = math.sqrt(0.99) if name == "fedadam" else 1.0  # of tau^2, where v begins, FedAdam forgets a part
+    assert float(small[0] / small[1]) == pytest.approx(
+        1, rel=2e-3
+    )  # of updates a hundred times as large
+    forgotten = (
+        math.sqrt(0.99) if name == "fedadam" else 1.0
+    )  # of tau^2, where v begins, FedAdam forgets a part
     large = after(1e6, 1e6 * (forgotten + 1))  # the update over tau sqrt(forgotten) + tau
     torch.testing.assert_close(large, given[0].update["w"], rtol=1e-5, atol=0)

@@ -23,13 +23,15 @@ def test_patterns_choose_what_travels():
 @pytest.mark.parametrize(
     ("shared", "private", "sentence"),
     [
-        (["generater.*"], [], "strategy.shared: 'generater.*' matches no parameter that could travel: write a module "
-         "and a star, for example 'generator.*' (there are: critic, generator, softmax)"),
-        (["generator.*", "softmax.*"], ["softmax.*"], "strategy.shared: 'softmax.*' matches no parameter that could "
-         "travel: write a module and a star, for example 'generator.*' (there are: critic, generator)"),
-        (["generator.*", "critic.*"], ["softmax.*"], "strategy.shared: ['generator.*', 'critic.*'] matches every "
-         "parameter, and the clients keep none: leave it out, or name fewer modules (there are: critic, "
-         "generator)"),
+        (["generater.*"], [], "strategy.shared: 'generater.*' matches no parameter that could "
+         "travel: write a module and a star, for example 'generator.*' (there are: critic, "
+         "generator, softmax)"),
+        (["generator.*", "softmax.*"], ["softmax.*"], "strategy.shared: 'softmax.*' matches no "
+         "parameter that could travel: write a module and a star, for example 'generator.*' (there "
+         "are: critic, generator)"),
+        (["generator.*", "critic.*"], ["softmax.*"], "strategy.shared: ['generator.*', 'critic.*'] "
+         "matches every parameter, and the clients keep none: leave it out, or name fewer modules "
+         "(there are: critic, generator)"),
     ],
 )  # fmt: skip
 def test_patterns_that_choose_nothing_or_everything_are_refused(shared, private, sentence):
@@ -47,7 +49,9 @@ def test_what_stays_starts_from_the_seed_and_then_from_itself():
     update, state = strategy.finish(first, LocalResult(trained, {}, 1), {})
     assert update == {"generator.w": torch.tensor([0.5])}
     trained["critic.w"] += 1  # what is kept is a copy: results may be views of a whole round
-    assert strategy.recall(strategy.instruct({}, sent, 1), state, 1).own == {"critic.w": torch.tensor([7.0])}
+    assert strategy.recall(strategy.instruct({}, sent, 1), state, 1).own == {
+        "critic.w": torch.tensor([7.0])
+    }
 
 
 def gradients(seen):
@@ -75,7 +79,9 @@ def test_where_gradients_are_asked_for_twice_the_rest_follows_the_last():
     state = strategy.init({"generator.w": torch.zeros(2)}, 2)
     instruction = strategy.recall(strategy.instruct(state, params, 0), {}, 0)
     seen = []
-    grads, _ = strategy.correct(gradients(seen))(params, Step({}, {}, instruction.extras | instruction.kept, {}))
+    grads, _ = strategy.correct(gradients(seen))(
+        params, Step({}, {}, instruction.extras | instruction.kept, {})
+    )
     assert len(seen) == 2
     assert grads["critic.w"].tolist() == [2, 2]
     assert not torch.equal(seen[1]["generator.w"], params["generator.w"])  # the sharpness step

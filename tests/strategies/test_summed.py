@@ -9,8 +9,8 @@ from fedunseen.core.parameters import of_each_client
 from fedunseen.core.trainer import LocalResult
 from fedunseen.data import ClassSpace, Quantization
 from fedunseen.encoders.backbone import Backbone
-from fedunseen.engines.local.in_process import InProcess
-from fedunseen.engines.local.worker import Worker
+from fedunseen.federation.in_process import InProcess
+from fedunseen.federation.worker import Worker
 from fedunseen.methods import Ridge
 from fedunseen.strategies import FedAvg, Reply, Scaffold
 from fedunseen.strategies.summed import Summed, forget
@@ -22,11 +22,16 @@ NOTHING = {"total": torch.zeros(3, dtype=torch.float64), "space": SPACE}
 
 def sums(seed, space=SPACE):
     generator = torch.Generator().manual_seed(seed)
-    return {"total": torch.randn(3, generator=generator, dtype=torch.float64) * 10.0**seed, "space": space}
+    return {
+        "total": torch.randn(3, generator=generator, dtype=torch.float64) * 10.0**seed,
+        "space": space,
+    }
 
 
 def merged(strategy, state, clients, round=0):
-    return strategy.merge(state, NOTHING, [Reply(client, sums(client), 1, 1) for client in clients], round)
+    return strategy.merge(
+        state, NOTHING, [Reply(client, sums(client), 1, 1) for client in clients], round
+    )
 
 
 @pytest.mark.parametrize("inner", [FedAvg, Scaffold])
@@ -45,7 +50,12 @@ def test_the_total_is_the_sum_in_client_order_whoever_came_when(inner):
 def test_nothing_is_sent_to_clients_and_their_sums_are_sent_as_they_are():
     strategy = Summed(Scaffold(), NOTHING)
     instruction = strategy.recall(strategy.instruct({}, sums(3), 0), {}, 0)
-    assert (instruction.params, instruction.extras, instruction.kept, instruction.own) == ({}, {}, {}, {})
+    assert (instruction.params, instruction.extras, instruction.kept, instruction.own) == (
+        {},
+        {},
+        {},
+        {},
+    )
     update, state = strategy.finish(instruction, LocalResult(sums(2), {}, 1), {})
     assert torch.equal(update["total"], sums(2)["total"])
     assert (state, strategy.lengths) == ({}, "nothing")
@@ -66,13 +76,15 @@ def test_who_sends_again_counts_once_and_a_forgotten_client_was_never_there():
 def test_what_cannot_be_is_refused():
     strategy = Summed(FedAvg(), NOTHING)
     with refuses(
-        "client 4: its sums are of another class space or another quantization: all parties need the same classes "
-        "with the same descriptions, in the same order, and the same [data]",
+        "client 4: its sums are of another class space or another quantization: all parties need "
+        "the same classes with the same descriptions, in the same order, and the same [data]",
         FedUnseenError,
     ):
         strategy.merge({}, NOTHING, [Reply(4, sums(4, SPACE + 1), 1, 1)], 0)
     state, _ = merged(strategy, {}, [0])
-    with refuses("no sums of client 3 are kept, so it cannot be forgotten (kept are: 0)", FedUnseenError):
+    with refuses(
+        "no sums of client 3 are kept, so it cannot be forgotten (kept are: 0)", FedUnseenError
+    ):
         forget(state, 3)
     with refuses("client 0 is the only one: without it nothing is left", FedUnseenError):
         forget(state, 0)
@@ -86,18 +98,24 @@ def test_what_cannot_be_is_refused():
         (lambda reply: {"classes": 2},
          "its sums are of 20 samples of 1 classes, and it declared 20 samples of 2 classes"),
         (lambda reply: {"update": reply.update | {"total": 10_000 + reply.update["total"]}},
-         "its sums cannot be those of any samples (a class's sum is beyond the range of its samples): leave it out, "
-         "or let it send them again"),
+         "its sums cannot be those of any samples (a class's sum is beyond the range of its "
+         "samples): leave it out, or let it send them again"),
     ],
 )  # fmt: skip
 def test_a_bad_party_is_dropped_and_the_others_are_merged(change, why):
     space = ClassSpace(("cat", "dog", "fox"), np.eye(3), tuple("abc"), [0, 1], [], [2])
     method = Ridge(Ridge.Settings(), space, torch.eye(3), Backbone((4,)))
     method.quantization = Quantization.of_unit_length(8, 5.0, 4)
-    inputs = torch.nn.functional.normalize(torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), dim=1)
+    inputs = torch.nn.functional.normalize(
+        torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), dim=1
+    )
     labels = torch.arange(60) // 20 % 2
-    strategy = Summed(FedAvg(), method.init(np.random.default_rng(0)), validate=method.validate_statistics)
-    worker = Worker(method, strategy, inputs, labels, [np.arange(20 * k, 20 * k + 20) for k in range(3)], 0)
+    strategy = Summed(
+        FedAvg(), method.init(np.random.default_rng(0)), validate=method.validate_statistics
+    )
+    worker = Worker(
+        method, strategy, inputs, labels, [np.arange(20 * k, 20 * k + 20) for k in range(3)], 0
+    )
     honest = worker.finish
 
     def lying(work, result):
@@ -105,7 +123,9 @@ def test_a_bad_party_is_dropped_and_the_others_are_merged(change, why):
         return (replace(reply, **change(reply)) if work.client == 1 else reply), state
 
     worker.finish = lying
-    done = InProcess(strategy, worker, drop_non_finite=True).round(0, {}, strategy.nothing, {}, [0, 1, 2])
+    done = InProcess(strategy, worker, drop_non_finite=True).round(
+        0, {}, strategy.nothing, {}, [0, 1, 2]
+    )
     assert done.dropped[1].startswith(why)
     assert done.params["count"].tolist() == [40, 0, 0]
     with pytest.raises(FedUnseenError, match="client 1: its sums"):

@@ -1,4 +1,6 @@
-"""Any-shot: classes described, shown, or both, after training; what is learned lasts; a party is forgotten exactly."""
+"""Any-shot: classes described, shown, or both, after training; what is learned lasts; a party is
+forgotten exactly.
+"""
 
 import numpy as np
 import pytest
@@ -9,9 +11,7 @@ from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.registry import find
 from fedunseen.experiment.forget import forget
 from fedunseen.federation.run_directory import load_params
-from fedunseen.report import write_report
 from fedunseen.tasks.any_shot import curve
-from pages import without_pictures
 from refusals import message_of
 
 FEW = {"data.train_per_class": 10, "data.test_per_class": 12, "evaluation.embedding": False}
@@ -20,7 +20,9 @@ FEW = {"data.train_per_class": 10, "data.test_per_class": 12, "evaluation.embedd
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     """Give a run of Gaussian classes on digit-pairs."""
-    return run(Experiment.load("digit-pairs-gaussian", FEW), tmp_path_factory.mktemp("any-shot") / "run")
+    return run(
+        Experiment.load("digit-pairs-gaussian", FEW), tmp_path_factory.mktemp("any-shot") / "run"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -47,27 +49,35 @@ def test_a_class_is_described_shown_or_both(done, samples):
     alone, both, shown = scores(described, None), scores(described, support), scores(None, support)
     # Described as an old class is, and never shown, it is that class: both have the same score.
     assert alone["new"] == pytest.approx(alone[done.space.names[c]], rel=1e-9)
-    # Examples of it bring the sample nearer, and what they say differs with and without a description.
-    assert both["new"] > alone["new"]
+    # Examples of it bring the sample nearer, but for what makes it comparable with seen classes.
+    # What they say differs with and without a description.
+    raised = float(done.learn(described, support).params["raised"][-1])
+    assert both["new"] - raised > alone["new"]
     assert shown["new"] != pytest.approx(both["new"], rel=1e-3)
     assert [len(done.predict(own[:3], described, among=among, support={"other": own[:2]})[0]) for among in
             ("given", "unseen", "all")] == [2, 22, 102]  # fmt: skip
 
 
-def test_many_examples_make_a_prototype_their_mean_and_descriptions_matter_no_more(done, samples, unlike):
+def test_many_examples_make_a_prototype_their_mean_and_descriptions_matter_no_more(
+    done, samples, unlike
+):
     own = np.repeat(samples[0], 400, axis=0)
     mean = torch.from_numpy(done.scaler(own).astype(np.float64).mean(0))
     for words in (done.space.semantics[done.space.unseen[0]], unlike):
         learnt = done.learn({"new": words}, {"new": own})
         params, place = learnt.params, learnt.space.names.index("new")
-        prototype = params["weight"][place] @ torch.linalg.inv(params["precision"]) + params["centre"]
+        prototype = (
+            params["weight"][place] @ torch.linalg.inv(params["precision"]) + params["centre"]
+        )
         torch.testing.assert_close(prototype, mean, rtol=0, atol=5e-3)
         assert params["variance"][-1] < 1e-3
 
 
 def test_what_is_learnt_lasts_and_the_run_that_taught_it_stays(done, samples, unlike, tmp_path):
     own, before = samples[3], (done.path / "model.safetensors").read_bytes()
-    memory, kept = (done.learn({"told": unlike}, {"shown": own[:5]}, out) for out in (None, tmp_path / "new"))
+    memory, kept = (
+        done.learn({"told": unlike}, {"shown": own[:5]}, out) for out in (None, tmp_path / "new")
+    )
     again = load_run(tmp_path / "new")
     assert (done.path / "model.safetensors").read_bytes() == before
     assert again.result["learnt"] == ["told", "shown"]
@@ -77,8 +87,9 @@ def test_what_is_learnt_lasts_and_the_run_that_taught_it_stays(done, samples, un
     names = {one.name for one in again.predict(own[5:6], among="unseen")[0]}
     assert names == {*(done.space.names[u] for u in done.space.unseen), "told", "shown"}
     assert "shown" in {one.name for one in again.predict(own[5:6], top=2)[0]}
-    assert "shown" in without_pictures(write_report(again).read_text("utf-8"))
-    with pytest.raises(RunDirectoryError, match=r"is not an empty folder: name another with --out$"):
+    with pytest.raises(
+        RunDirectoryError, match=r"is not an empty folder: name another with --out$"
+    ):
         done.learn({"told": unlike}, out=tmp_path / "new")
 
 
@@ -89,8 +100,16 @@ def test_what_is_learnt_lasts_and_the_run_that_taught_it_stays(done, samples, un
         (None, {}, "there are no examples: give some of at least one class"),
         ({"new": [1.0]}, None, "class 'new' has 1 attributes, but this run's classes have "),
         (None, {"new": np.full((1, 128), np.nan)}, "the inputs hold values that are not finite"),
-        (None, {"new": np.zeros((1, 7))}, "the inputs have the shape (1, 7), but this run's model takes (n, 128)"),
-        ({"Zebra": np.ones(20)}, {"zebra": np.zeros((1, 128))}, "the examples are of 'zebra', and there is a class"),
+        (
+            None,
+            {"new": np.zeros((1, 7))},
+            "the inputs have the shape (1, 7), but this run's model takes (n, 128)",
+        ),
+        (
+            {"Zebra": np.ones(20)},
+            {"zebra": np.zeros((1, 128))},
+            "the examples are of 'zebra', and there is a class",
+        ),
     ],
 )
 def test_what_cannot_be_learnt_is_one_sentence(done, tmp_path, classes, examples, sentence):
@@ -102,9 +121,16 @@ def test_a_party_is_forgotten_from_any_folder(make_folder, tmp_path, monkeypatch
     """The run's relative data folder is found from the run, not from where the command is typed."""
     make_folder(tmp_path / "data")
     (tmp_path / "elsewhere").mkdir()
-    tree = {"data": {"name": "folder", "root": "data"}, "method": {"name": "gaussian"}, "partition": {"clients": 2}}
+    tree = {
+        "data": {"name": "folder", "root": "data"},
+        "method": {"name": "gaussian"},
+        "partition": {"clients": 2},
+    }
     monkeypatch.chdir(tmp_path)
-    run(Experiment.from_dict({**tree, "evaluation": {"selection": "last", "embedding": False}}), "runs/one")
+    run(
+        Experiment.from_dict({**tree, "evaluation": {"selection": "last", "embedding": False}}),
+        "runs/one",
+    )
     here = forget(load_run("runs/one"), "0", "runs/here")
     monkeypatch.chdir(tmp_path / "elsewhere")
     there = forget(load_run("../runs/one"), "0", "there")
@@ -119,9 +145,12 @@ def test_the_curve_by_examples(done):
     assert both[0] == pytest.approx(done.result["zsl"], abs=1e-9)
     assert (both[1:] >= both[0] - 2).all()
     assert (both[1:] >= stored["curve_examples"][1:].mean(1) - 1).all()
-    # A curve on made-up data: classes far apart are told by one example each, whatever they are called.
+    # A curve on made-up data: classes far apart are told by one example each, whatever they are
+    # called.
     rng, labels = np.random.default_rng(0), np.repeat(done.space.unseen[:3], 8)
-    rows = torch.from_numpy(np.repeat(50 * rng.normal(size=(3, 128)), 8, axis=0) + rng.normal(size=(24, 128)))
+    rows = torch.from_numpy(
+        np.repeat(50 * rng.normal(size=(3, 128)), 8, axis=0) + rng.normal(size=(24, 128))
+    )
     found = curve(done.method, done.params, rows, labels, (0, 1, 5, 8), rng)
     assert found["curve_shots"].tolist() == [0, 1, 5]
     assert found["curve_nearest"][1:].tolist() == [[100.0] * 5] * 2

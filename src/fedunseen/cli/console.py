@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from fedunseen.cli.logs import emit
-from fedunseen.core.errors import ArgumentError, ExperimentError, FedUnseenError, counted
+from fedunseen.core.errors import ExperimentError, FedUnseenError, MissingDependencyError
+from fedunseen.core.extensions import added, at
 from fedunseen.core.files import holding
+from fedunseen.core.text import shown
 
 if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
@@ -32,26 +33,47 @@ def print_json(as_json: bool, result: object) -> None:
 
 def show(result: object, text: str, as_json: bool) -> None:
     """Print a result: as one line of JSON, or for people."""
-    print(json.dumps(result) if as_json else text, flush=True)
+    print(json.dumps(result) if as_json else shown(text), flush=True)
 
 
-def filled(template: str, context: Mapping[str, Any]) -> str:
-    """Return a text for people: a template of ``texts/``, filled in."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+def write_pages(run: Run) -> list[str]:
+    """Write the pages about a finished run; return the lines that say where the run and its report
+    are.
+    """
+    lines = [f"run:    {run.path}"]
+    if not added("AFTER_RUN"):
+        return [*lines, "note: there is no report: fedunseen.pages is missing"]
+    return [*lines, *(f"report: {place}" for place in pages_of("AFTER_RUN", run))]
 
-    loader = PackageLoader("fedunseen.cli", "texts")
-    environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.globals |= {"quote": quote, "json": json.dumps, "counted": counted}
-    return environment.get_template(f"{template}.txt").render(context).rstrip("\n")
+
+def pages_of(hook: str, *facts: object) -> list[Any]:
+    """Return what each writer of pages returns; print a note where a library for them is
+    missing.
+    """
+    try:
+        return [at(place)(*facts) for place in added(hook)]
+    except MissingDependencyError as error:
+        say(f"note: there is no report: {error}")
+        return []
 
 
-def finish(run: Run, report: Path, as_json: bool, *lines: str, said: Collection[str] = ()) -> None:
-    """Say what came out of a run (``lines`` after its headline, no notes ``said`` before); with JSON its result too."""
+def finish(
+    run: Run, pages: Sequence[str], as_json: bool, *lines: str, said: Collection[str] = ()
+) -> None:
+    """Print what came out of a run; with JSON its result too.
+
+    Args:
+        run: the finished run.
+        pages: the lines that :func:`write_pages` returned.
+        as_json: print the result as JSON, too.
+        lines: printed after the headline.
+        said: notes that were printed before.
+    """
     result = run.result
     weak = result.get("summary", {}).get("text", [])  # classes, and advice
     notes = [f"note: {note}" for note in result.get("notes", []) if note not in said]
     warnings = [f"warning: {each['what']} {each['remedy']}" for each in result.get("warnings", [])]
-    say(run.headline(), *lines, *weak, *notes, *warnings, f"run:    {run.path}", f"report: {report}")
+    say(run.headline(), *lines, *weak, *notes, *warnings, *pages)
     print_json(as_json, result)
 
 
@@ -75,15 +97,6 @@ def check_consent(consent: Sequence[str] | None, known: Collection[str]) -> None
         raise ExperimentError(f"--consent {stray[0]}: choose among {', '.join(sorted(known))}")
 
 
-def check_delta_limit(epsilon_limit: float | None, delta_limit: float, samples: int) -> None:
-    """Raise an ArgumentError where limits of privacy let a run give one of the party's samples away."""
-    if epsilon_limit is not None and delta_limit * samples >= 1:
-        raise ArgumentError(
-            f"--delta-limit {delta_limit:g} is not below one over {samples}, the number of your samples, so that a run "
-            "may give one of them away: give a smaller one"
-        )
-
-
 @contextmanager
 def sole_user(state: Path, remedy: str) -> Iterator[None]:
     """Hold a party's folder, which no one else may read, against a second process."""
@@ -103,7 +116,9 @@ def overrides_of(texts: list[str] | None) -> dict[str, Any]:
 
 
 def chosen(experiment: str, overrides: list[str] | None) -> Experiment:
-    """Read an experiment; what a glance shows to be wrong is refused before PyTorch is loaded, which takes seconds."""
+    """Read an experiment; what a glance shows to be wrong is refused before PyTorch is loaded,
+    which takes seconds.
+    """
     from fedunseen.experiment.parsing import glance
 
     replaced = overrides_of(overrides)

@@ -1,4 +1,6 @@
-"""``fedunseen learn``, ``adapt``, ``sums`` and ``forget``: what changes a finished run without training."""
+"""``fedunseen learn``, ``adapt``, ``sums`` and ``forget``: what changes a finished run without
+training.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedunseen.cli import options as opt
-from fedunseen.cli.console import check_named, filled, open_run, print_json, say
+from fedunseen.cli import texts
+from fedunseen.cli.console import check_named, open_run, print_json, say, write_pages
 from fedunseen.core.errors import ArgumentError, ExperimentError, counted
+from fedunseen.core.extensions import added, at
+from fedunseen.core.small_cells import MIN_SAMPLES
+from fedunseen.experiment.traces import sentences
 
 if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
@@ -25,19 +31,26 @@ def learn(
     support: opt.Support = None,
     sums: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="What a party has written with fedunseen sums; repeatable."),
+        typer.Option(
+            metavar="FILE", help="What a party has written with fedunseen sums; repeatable."
+        ),
     ] = None,
     client: opt.Client = None,
     plugins: opt.Plugins = None,
     as_json: opt.Json = False,
 ) -> None:
-    """Add classes to a finished run for good: described, shown by examples, or both. Nothing is trained."""
+    """Add classes to a finished run for good: described, shown by examples, or both. Nothing is
+    trained.
+    """
     if sums and (named or classes is not None or support is not None):
-        raise ArgumentError("--sums brings its own descriptions and examples: learn from it and from others in turn")
+        raise ArgumentError(
+            "--sums brings its own descriptions and examples: learn from it and from others in turn"
+        )
     check_named(named, classes)
     if classes is None and not named and support is None and not sums:
         raise ExperimentError(
-            "there is nothing to learn: give --classes FILE, --class NAME, --support FOLDER or --sums FILE"
+            "there is nothing to learn: give --classes FILE, --class NAME, --support FOLDER or "
+            "--sums FILE"
         )
     run = open_run(path, client)
     if not sums:
@@ -49,22 +62,32 @@ def learn(
         new, examples = read_all_class_sums(run, sums)
         done = run.learn(new or None, examples, out)
     added = done.result["learnt"]
-    say(f"learned: {', '.join(added) if added else 'more of classes that were known'}", *_pages(done))
+    say(
+        f"learned: {', '.join(added) if added else 'more of classes that were known'}",
+        *write_pages(done),
+    )
     print_json(as_json, {"run": str(done.path), "learnt": added, "classes": len(done.space.names)})
 
 
 def adapt(
     path: opt.RunPath,
     inputs: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Unlabelled samples: a folder of pictures or an array.")
+        Path,
+        typer.Argument(
+            metavar="FOLDER", help="Unlabelled samples: a folder of pictures or an array."
+        ),
     ],
     out: New,
-    among: Annotated[str, typer.Option(help="The classes that samples may be of: all, or only unseen ones.")] = "all",
+    among: Annotated[
+        str, typer.Option(help="The classes that samples may be of: all, or only unseen ones.")
+    ] = "all",
     client: opt.Client = None,
     plugins: opt.Plugins = None,
     as_json: opt.Json = False,
 ) -> None:
-    """Adapt a finished run to unlabelled samples: prototypes of unseen classes move to where samples lie."""
+    """Adapt a finished run to unlabelled samples: prototypes of unseen classes move to where
+    samples lie.
+    """
     if among not in ("all", "unseen"):
         raise ArgumentError(f"--among {among}: name all or unseen")
     say_adapted(open_run(path, client).adapt(inputs, out, among), as_json)
@@ -74,25 +97,41 @@ def say_adapted(done: Run, as_json: bool) -> None:
     """Write the card and the report of an adapted run, and say what each unseen class got."""
     note = done.result["adapted"]
     empty = {"before": None, "after": None}
-    rows = [empty | dict(zip(note["classes"], row, strict=True)) for row in zip(*note["classes"].values(), strict=True)]
-    say(*filled("adapted", {"note": note, "rows": rows, "result": done.result}).splitlines())
-    say(done.headline(), *_pages(done))
+    rows = [
+        empty | dict(zip(note["classes"], row, strict=True))
+        for row in zip(*note["classes"].values(), strict=True)
+    ]
+    say(*texts.adapted(note, rows, done.result))
+    say(done.headline(), *write_pages(done))
     print_json(as_json, done.result)
 
 
 def sums(
     path: opt.RunPath,
     data: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Your samples, as a party's: classes.csv with features or images.")
+        Path,
+        typer.Option(
+            metavar="FOLDER",
+            help="Your samples, as a party's: classes.csv with features or images.",
+        ),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The new file, FILE.safetensors.")],
-    removal: Annotated[bool, typer.Option("--removal", help="For fedunseen forget RUN --removal FILE.")] = False,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="The new file, FILE.safetensors.")
+    ],
+    removal: Annotated[
+        bool, typer.Option("--removal", help="For fedunseen forget RUN --removal FILE.")
+    ] = False,
     samples: opt.Removed = None,
-    consent: Annotated[bool, typer.Option("--consent", help="Remove fewer samples than method.removal_batch.")] = False,
+    min_samples: opt.MinSamples = MIN_SAMPLES,
+    consent: Annotated[
+        bool, typer.Option("--consent", help="Remove fewer samples than method.removal_batch.")
+    ] = False,
     plugins: opt.Plugins = None,
     as_json: opt.Json = False,
 ) -> None:
-    """Write the sums over a party's samples, for fedunseen learn RUN --sums FILE elsewhere: the samples stay here."""
+    """Write the sums over a party's samples, for fedunseen learn RUN --sums FILE elsewhere: the
+    samples stay here.
+    """
     from fedunseen.experiment.changed import write_class_sums
     from fedunseen.experiment.result.run import load_run
 
@@ -100,10 +139,14 @@ def sums(
     if removal:
         from fedunseen.experiment.forget import write_removal
 
-        count = write_removal(run, data, out, samples or (), consent)
+        few = min_samples if run.experiment.deployed else 1
+        count = write_removal(run, data, out, samples or (), consent, few)
         return say(f"to be removed: {counted(count, 'sample')}", f"file:   {out}")
     counts = write_class_sums(run.first, data, out)
-    say(f"summed: {', '.join(f'{name} ({count})' for name, count in counts.items())}", f"file:   {out}")
+    say(
+        f"summed: {', '.join(f'{name} ({count})' for name, count in counts.items())}",
+        f"file:   {out}",
+    )
     if alone := [name for name, count in counts.items() if count == 1]:
         say(f"the sum of a single sample is that sample: {', '.join(alone)}")
     print_json(as_json, {"file": str(out), "samples": counts})
@@ -112,44 +155,61 @@ def sums(
 def forget(
     path: opt.RunPath,
     out: New,
-    party: Annotated[str, typer.Option(metavar="NAME", help="The party's name, or a client's number from 0.")] = "",
+    party: Annotated[
+        str, typer.Option(metavar="NAME", help="The party's name, or a client's number from 0.")
+    ] = "",
     samples: opt.Removed = None,
-    removal: Annotated[Path | None, typer.Option(metavar="FILE", help="What the party wrote: sums --removal.")] = None,
-    consent: Annotated[bool, typer.Option("--consent", help="Remove fewer samples than method.removal_batch.")] = False,
+    removal: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What the party wrote: sums --removal.")
+    ] = None,
+    consent: Annotated[
+        bool, typer.Option("--consent", help="Remove fewer samples than method.removal_batch.")
+    ] = False,
     removing: Annotated[
-        str, typer.Option(help="In place of --party: a,b, whose samples are removed in one masked sum.")
+        str,
+        typer.Option(help="In place of --party: a,b, whose samples are removed in one masked sum."),
     ] = "",
     kit: Annotated[
-        Path | None, typer.Option(help="--removing: your credentials folder, made by `fedunseen certs`.")
+        Path | None,
+        typer.Option(help="--removing: your credentials folder, made by `fedunseen certs`."),
     ] = None,
-    address: Annotated[str, typer.Option(help="--removing: where to listen: HOST or HOST:PORT.")] = "127.0.0.1",
+    address: Annotated[
+        str, typer.Option(help="--removing: where to listen: HOST or HOST:PORT.")
+    ] = "127.0.0.1",
     plugins: opt.Plugins = None,
     as_json: opt.Json = False,
 ) -> None:
-    """Take a party, or samples, out of a run: a closed form follows bit for bit, a trained method is trained again."""
+    """Take a party, or samples, out of a run: a closed form follows bit for bit, a trained method
+    is trained again.
+    """
     if bool(party) == bool(removing):
-        raise ArgumentError("give --party NAME, also with --removal FILE, or --removing a,b with --kit: one of the two")
+        raise ArgumentError(
+            "give --party NAME, also with --removal FILE, or --removing a,b with --kit: one of the "
+            "two"
+        )
     from fedunseen.experiment.forget import forget as forget_party
     from fedunseen.experiment.result.run import load_run
 
     if removing:
-        from fedunseen.cli.deployment import host_removal
-
+        places = added("REMOTE_REMOVAL")
+        if not places:
+            raise ArgumentError(
+                "--removing asks parties elsewhere, and fedunseen.deploy is missing"
+            )
+        host_removal = at(places[0])
         return say_forgotten(host_removal(load_run(path), removing, kit, address, out), as_json)
-    say_forgotten(forget_party(load_run(path), party, out, samples or (), removal, consent), as_json)
+    say_forgotten(
+        forget_party(load_run(path), party, out, samples or (), removal, consent), as_json
+    )
 
 
 def say_forgotten(done: Run, as_json: bool) -> None:
     """Write the card and the report of a run without some samples, and say what was removed."""
-    say(f"removed: {done.result['forgotten'][-1]}", done.headline(), *_pages(done))
+    say(f"removed: {done.result['forgotten'][-1]}", done.headline(), *write_pages(done))
     if "sums_sha256" in done.result:
-        say("note: an observer of the sums from before and after learns exactly the sums of what was removed")
+        say(
+            "note: an observer of the sums from before and after learns exactly the sums of what "
+            "was removed"
+        )
+    say(*(f"stays: {sentence}" for sentence in sentences(done.result["stays"])))
     print_json(as_json, done.result)
-
-
-def _pages(done: Run) -> tuple[str, str]:
-    """Write the card and the report of a new run; return the lines that say where they are."""
-    from fedunseen.report import write_card, write_report
-
-    write_card(done)
-    return f"run:    {done.path}", f"report: {write_report(done)}"

@@ -1,4 +1,6 @@
-"""Write every line on standard error, as text or as JSON: time, level, message, an error's code, a round's numbers."""
+"""Write every line on standard error, as text or as JSON: time, level, message, an error's code, a
+round's numbers.
+"""
 
 import json
 import logging
@@ -12,6 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fedunseen.core.text import shown
+
 Listener = Callable[[str, str], None]
 """Receives a line: its level and its message."""
 
@@ -24,7 +28,10 @@ class Format(StrEnum):
 
 
 LogFormat = Annotated[
-    Format, typer.Option(help="How lines on standard error are written: json has date, zone and level in each.")
+    Format,
+    typer.Option(
+        help="How lines on standard error are written: json has date, zone and level in each."
+    ),
 ]
 
 _LEVELS = ("error", "warning")  # what a line of that level begins with; all others are info
@@ -44,7 +51,9 @@ def is_json() -> bool:
 
 
 def emit(line: str, code: str = "") -> None:
-    """Write a line to standard error, at the level that its first word names, with an error's code."""
+    """Write a line to standard error, at the level that its first word names, with an error's
+    code.
+    """
     level, colon, rest = line.partition(": ")
     level, message = (level, rest) if colon and level in _LEVELS else ("info", line)
     for listener in _listeners:
@@ -53,7 +62,7 @@ def emit(line: str, code: str = "") -> None:
         line = _line(datetime.now(), level, message, {"code": code} if code else None)
     elif code:
         line = f"{line} [{code}]"
-    print(line, file=sys.stderr, flush=True)
+    print(shown(line), file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -68,12 +77,19 @@ def subscribed(listener: Listener) -> Iterator[None]:
 
 @contextmanager
 def logged(
-    folder: Path | None = None, *more: logging.Handler, name: str = "fedunseen.federation", least: int = logging.INFO
+    folder: Path | None = None,
+    *more: logging.Handler,
+    name: str = "fedunseen.federation",
+    least: int = logging.INFO,
 ) -> Iterator[None]:
-    """Write what a logger receives to standard error, to ``federation.log`` in a folder, and to listeners."""
+    """Write what a logger receives to standard error, to ``federation.log`` in a folder, and to
+    listeners.
+    """
     log = logging.getLogger(name)
     shown = logging.StreamHandler(sys.stderr)
-    shown.setFormatter(_Machines() if is_json() else logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    shown.setFormatter(
+        _Machines() if is_json() else logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
+    )
     handlers: list[logging.Handler] = [shown, *more]
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -98,7 +114,9 @@ class _Machines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created)
-        return _line(moment, record.levelname.lower(), record.getMessage(), getattr(record, "fields", {}))
+        return _line(
+            moment, record.levelname.lower(), record.getMessage(), getattr(record, "fields", {})
+        )
 
 
 class _Dated(logging.Formatter):
@@ -109,6 +127,10 @@ class _Dated(logging.Formatter):
         return f"{when} {record.levelname:<7} {record.getMessage()}"
 
 
-def _line(moment: datetime, level: str, message: str, fields: Mapping[str, Any] | None = None) -> str:
+def _line(
+    moment: datetime, level: str, message: str, fields: Mapping[str, Any] | None = None
+) -> str:
     when = moment.astimezone().isoformat(timespec="milliseconds")
-    return json.dumps({"time": when, "level": level, "message": message, **(fields or {})}, ensure_ascii=False)
+    return json.dumps(
+        {"time": when, "level": level, "message": message, **(fields or {})}, ensure_ascii=False
+    )

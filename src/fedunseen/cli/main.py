@@ -1,11 +1,12 @@
-"""``fedunseen``: init, run, report, export, predict, compare, sweep, presets, settings, data, attack, host, join ..."""
+"""``fedunseen``: init, run, report, export, predict, compare, sweep, presets, settings, data,
+attack, host, join ...
+"""
 
-import atexit
-import gc
 import json
 import os
 import sys
 import warnings
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -15,31 +16,37 @@ import typer.core
 
 from fedunseen import __version__
 from fedunseen.cli import options as opt
-from fedunseen.cli.attack import attack_app
-from fedunseen.cli.console import chosen, filled, finish, print_json, say, show
-from fedunseen.cli.dashboard import BindAddress, both, live_page, watched
+from fedunseen.cli import texts
+from fedunseen.cli.console import chosen, finish, say, show, write_pages
 from fedunseen.cli.data import data_app
-from fedunseen.cli.deployment import certs, host, join
-from fedunseen.cli.health import health, ledger
 from fedunseen.cli.learn import adapt, forget, learn, sums
 from fedunseen.cli.logs import Format, emit, speak
-from fedunseen.cli.offline import offline_app
-from fedunseen.cli.predict import export, predict
-from fedunseen.cli.serve import serve
+from fedunseen.cli.predict import predict
 from fedunseen.cli.start import estimate, examine, init, new
-from fedunseen.cli.sweep import bench, sweep, sweeps
+from fedunseen.cli.watching import Watching, watched, with_options
+from fedunseen.core.command_line import typed
 from fedunseen.core.errors import ArgumentError, FedUnseenError, unknown
+from fedunseen.core.extensions import at, commands
 from fedunseen.core.registry import fault
 
 # Help without boxes: rich takes longer to import than everything else that --help needs.
 typer.core.HAS_RICH = False
-PANELS = {
-    "Start": ("doctor", "presets", "settings", "new", "init", "run", "report", "predict"),
+PANELS: dict[str, tuple[str, ...]] = {
+    "Start": ("doctor", "presets", "settings", "new", "init", "run", "predict"),
     "Data": ("data", "estimate"),
-    "Use a finished run": ("learn", "adapt", "sums", "forget", "export", "serve"),
-    "Deploy": ("certs", "host", "join", "offline", "health", "ledger"),
-    "Research": ("compare", "sweep", "sweeps", "bench", "attack"),
+    "Use a finished run": ("learn", "adapt", "sums", "forget"),
+    "Deploy": (),
+    "Research": ("compare",),
 }
+"""Panels of the help in their order, each with the core's commands."""
+
+
+def panels() -> dict[str, list[str]]:
+    """Return title -> commands of each panel: the core's, then those of the folders beside it."""
+    shown = {title: list(names) for title, names in PANELS.items()}
+    for other in commands():
+        shown.setdefault(other.panel, []).append(other.name)
+    return shown
 
 
 class Known(typer.core.TyperGroup):
@@ -53,13 +60,20 @@ class Known(typer.core.TyperGroup):
 
 
 class Grouped(Known):
-    """Lists commands by what they are for."""
+    """Lists commands by what they are for, and lets runs record what was typed."""
+
+    def main(self, args: Sequence[str] | None = None, *given: Any, **more: Any) -> Any:
+        """Run a command."""
+        with typed(["fedunseen", *(sys.argv[1:] if args is None else args)]):
+            return super().main(args, *given, **more)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a section for each panel."""
-        for title, names in PANELS.items():
-            with formatter.section(title):
-                formatter.write_dl([(name, self.commands[name].get_short_help_str(78)) for name in names])
+        for title, names in panels().items():
+            rows = [(name, self.commands[name].get_short_help_str(78)) for name in names]
+            if rows:  # a folder that is missing takes its commands with it
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 app = typer.Typer(
@@ -71,8 +85,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(data_app, name="data", cls=Known)
-app.add_typer(attack_app, name="attack", cls=Known)
-app.add_typer(offline_app, name="offline", cls=Known)
 
 
 def _version(wanted: bool) -> None:
@@ -85,79 +97,76 @@ def _version(wanted: bool) -> None:
 def begin(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and stop."
+        ),
     ] = False,
 ) -> None:
     """Train, evaluate, attack and deploy federated zero-shot and few-shot models."""
     if context.invoked_subcommand is None:
-        print(files("fedunseen.cli").joinpath("texts/begin.txt").read_text("utf-8"), end="")
+        print(files("fedunseen.cli").joinpath("begin.txt").read_text("utf-8"), end="")
 
 
 @app.command()
-@live_page
+@with_options("live_page", "tracking")
 def run(
     experiment: opt.ExperimentName,
     overrides: opt.Overrides = None,
     plugins: opt.Plugins = None,
     out: opt.Out = None,
     resume: opt.Resume = False,
-    track: opt.Track = None,
     as_json: opt.Json = False,
     *,
-    listen_at: BindAddress | None,
+    watching: Mapping[str, Watching],
 ) -> None:
     """Run an experiment."""
     plan = chosen(experiment, overrides)
     from fedunseen.cli.progress import live_progress
+    from fedunseen.evaluation.summary import stopped
     from fedunseen.experiment.manifest import free_directory
     from fedunseen.experiment.running import run as run_experiment
-    from fedunseen.experiment.tracking import tracked
 
     if out is None and not resume:
         out = free_directory(plan)
     if resume and out is not None and not (out / "manifest.json").exists():
         say(f"note: {out} holds no run yet: starting a new one")
     try:
-        with watched(listen_at, plan, out or Path()) as monitor:
-            with live_progress() as progress, tracked(progress, track or [], out or Path(), plan) as on_round:
-                done = run_experiment(
-                    plan, out, resume, both(monitor, on_round), present=monitor.meet if monitor else None
-                )
-            # Figures take a second to import: not before they are needed.
-            from fedunseen.report import write_card, write_report
-            from fedunseen.report.parts import stopped
-
-            report = write_report(done)
-            write_card(done)
+        with (
+            live_progress() as progress,
+            watched(watching, plan, out or Path(), progress) as (on_round, present),
+        ):
+            done = run_experiment(plan, out, resume, on_round, present=present)
+        pages = write_pages(done)
     except KeyboardInterrupt:  # caught here, because typer ends the process without a word
         _fail(f"interrupted: continue with the same command and --out {out} --resume", 130)
-    finish(done, report, as_json, *filter(None, [stopped(done.result).strip()]))
-
-
-@app.command()
-def report(path: opt.RunPath, as_json: opt.Json = False) -> None:
-    """Write a run's report.html again."""
-    from fedunseen.experiment.result.run import load_run
-    from fedunseen.report import write_report
-
-    written = write_report(load_run(path))
-    say(f"report: {written}")
-    print_json(as_json, {"run": str(path), "report": str(written)})
+    finish(done, pages, as_json, *filter(None, [stopped(done.result).strip()]))
 
 
 @app.command()
 def compare(
-    path: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory that the others are compared with.")],
-    others: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories of the same seeds.")],
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="The run directory that the others are compared with."),
+    ],
+    others: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run directories of the same seeds.")
+    ],
     as_json: opt.Json = False,
 ) -> None:
-    """Say by how much runs differ from the first, with 95 % intervals: by seed, or by test episode or sample."""
+    """Say by how much runs differ from the first, with 95 % intervals: by seed, or by test episode
+    or sample.
+    """
     from fedunseen.evaluation.measures import SHORT
     from fedunseen.experiment.result.run import load_run
     from fedunseen.experiment.tables import compare as compare_runs
 
-    found = [compare_runs(load_run(other), load_run(path)) for other in others]
-    show([result.to_dict() for result in found], filled("compare", {"found": found, "short": SHORT}), as_json)
+    comparisons = [compare_runs(load_run(other), load_run(path)) for other in others]
+    show(
+        [result.to_dict() for result in comparisons],
+        texts.compared(comparisons, SHORT),
+        as_json,
+    )
 
 
 @app.command()
@@ -170,11 +179,13 @@ def presets() -> None:
         print(f"{name:<{width}}  {opt.title(preset_text(name))}")
 
 
-for command in (
-    init, predict, new, learn, adapt, sums, forget, export, serve, sweep, sweeps, bench, certs, host, join, health,
-    ledger, estimate,
-):  # fmt: skip
+for command in (init, predict, new, learn, adapt, sums, forget, estimate):
     app.command()(command)
+for other in commands():
+    if other.group:
+        app.add_typer(at(other.place), name=other.name, cls=Known)
+    else:
+        app.command(other.name)(at(other.place))
 
 
 @app.command()
@@ -187,9 +198,11 @@ def settings() -> None:
 
 @app.command()
 def doctor(as_json: opt.Json = False) -> None:
-    """Say what is installed, which devices and data are there, what is missing and how to get it."""
+    """Say what is installed, which devices and data are there, what is missing and how to get
+    it.
+    """
     findings = examine()
-    show(findings, filled("doctor", findings), as_json)
+    show(findings, texts.examined(findings), as_json)
 
 
 _WARNED: set[str] = set()
@@ -203,10 +216,15 @@ def _warn(message: Warning | str, *place: Any, **more: Any) -> None:
 
 
 def _fail(message: str, status: int, code: str = "") -> NoReturn:
-    message = message if len(message) < 4000 else f"{message[:2000]} ... {message[-200:]}"  # a name of a file's length
+    message = (
+        message if len(message) < 4000 else f"{message[:2000]} ... {message[-200:]}"
+    )  # a name of a file's length
     emit(message, code)
     if code and "--json" in sys.argv:
-        print(json.dumps({"error": {"code": code, "message": message.removeprefix("error: ")}}), flush=True)
+        print(
+            json.dumps({"error": {"code": code, "message": message.removeprefix("error: ")}}),
+            flush=True,
+        )
     raise SystemExit(status)
 
 
@@ -214,12 +232,10 @@ def main() -> None:
     """Run the command; what the user can fix is one sentence on standard error and exit code 2."""
     warnings.showwarning = _warn
     speak(Format.text)
-    atexit.register(gc.freeze)  # else Python's last search, through all libraries, takes a quarter of a second
-    if sys.argv[1:2] in (["run"], ["report"], ["predict"]):
-        gc.disable()  # libraries leave no garbage, and a search takes a sixth of loading them; rounds enable it
     if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
-        # Before PyTorch is loaded: between operations its threads shall spin a little, then sleep. On a machine whose
-        # cores have other work too, long spinning makes a run of many small operations several times slower.
+        # Before PyTorch is loaded: between operations its threads shall spin a little, then sleep.
+        # On a machine whose cores have other work too, long spinning makes a run of many small
+        # operations several times slower.
         os.environ["GOMP_SPINCOUNT"] = "1000"
     try:
         app()
@@ -233,5 +249,8 @@ def main() -> None:
             raise
         place = error.filename or "a file"
         _fail(
-            f"error: {place} cannot be read or written ({error.strerror or error}): fix that and try again", 2, "file"
+            f"error: {place} cannot be read or written ({error.strerror or error}): fix that and "
+            "try again",
+            2,
+            "file",
         )

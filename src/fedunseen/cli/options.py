@@ -1,4 +1,6 @@
-"""Arguments and options that mean the same in every command, and what a shell completes: no library of models."""
+"""Arguments and options that mean the same in every command, and what a shell completes: no library
+of models.
+"""
 
 import tomllib
 from collections.abc import Callable, Sequence
@@ -8,10 +10,15 @@ from typing import Annotated
 
 import typer
 
-from fedunseen.core.presets import experiment_text, preset_names, preset_text, sweep_names, sweep_text
+from fedunseen.core.presets import (
+    experiment_text,
+    preset_names,
+    preset_text,
+)
 from fedunseen.core.registry import announce
 
-_WORDS = 60  # characters that explain a name: a longer line is broken in two, and shells take the rest for a name
+# characters that explain a name: a longer line is broken in two, and shells take the rest for a name
+_WORDS = 60
 
 
 def title(text: str) -> str:
@@ -19,30 +26,39 @@ def title(text: str) -> str:
     return text.splitlines()[0].lstrip("# ")
 
 
-def _named(names: Sequence[str], text: Callable[[str], str], incomplete: str) -> list[tuple[str, str]]:
+def named(
+    names: Sequence[str], text: Callable[[str], str], incomplete: str
+) -> list[tuple[str, str]]:
+    """Return the names that begin so, each with the first line of its text."""
     fitting = [name for name in names if name.startswith(incomplete)]
     return [(name, shorten(title(text(name)), _WORDS, placeholder=" ...")) for name in fitting]
 
 
 def presets(incomplete: str) -> list[tuple[str, str]]:
-    """Return the presets whose names begin so, and what they are; where there are none, shells complete files."""
-    return _named(preset_names(), preset_text, incomplete)
-
-
-def sweeps(incomplete: str) -> list[tuple[str, str]]:
-    """Return the shipped sweeps whose names begin so, and what they are."""
-    return _named(sweep_names(), sweep_text, incomplete)
+    """Return the presets whose names begin so, and what they are; where there are none, shells
+    complete files.
+    """
+    return named(preset_names(), preset_text, incomplete)
 
 
 def settings(incomplete: str) -> list[str]:
     """Return the keys that presets set and that begin so; ``fedunseen settings`` lists all."""
-    sections = [item for name in preset_names() for item in tomllib.loads(preset_text(name)).items()]
-    keys = {f"{section}.{key}=" for section, content in sections if isinstance(content, dict) for key in content}
+    sections = [
+        item for name in preset_names() for item in tomllib.loads(preset_text(name)).items()
+    ]
+    keys = {
+        f"{section}.{key}="
+        for section, content in sections
+        if isinstance(content, dict)
+        for key in content
+    }
     return sorted(key for key in keys if key.startswith(incomplete))
 
 
 def _known(experiment: str) -> str:
-    """Refuse the name of no preset and no file at once: everything else of an experiment needs PyTorch."""
+    """Refuse the name of no preset and no file at once: everything else of an experiment needs
+    PyTorch.
+    """
     if experiment:
         experiment_text(experiment)
     return experiment
@@ -51,7 +67,10 @@ def _known(experiment: str) -> str:
 ExperimentName = Annotated[
     str,
     typer.Argument(
-        metavar="EXPERIMENT", help="A preset's name, or a TOML file.", autocompletion=presets, callback=_known
+        metavar="EXPERIMENT",
+        help="A preset's name, or a TOML file.",
+        autocompletion=presets,
+        callback=_known,
     ),
 ]
 Overrides = Annotated[
@@ -65,22 +84,28 @@ Overrides = Annotated[
 ]
 Own = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Your own way: run.device=cuda, encoder.model=FILE"),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Your own way: run.device=cuda, encoder.model=FILE"
+    ),
 ]
 Described = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Classes to add or replace: a CSV file of name, attributes..., or of names alone."
+        metavar="FILE",
+        help="Classes to add or replace: a CSV file of name, attributes..., or of names alone.",
     ),
 ]
 Named = Annotated[
     list[str] | None,
     typer.Option(
-        "--class", metavar="NAME", help="A class to add by its name, where a text encoder describes; repeatable."
+        "--class",
+        metavar="NAME",
+        help="A class to add by its name, where a text encoder describes; repeatable.",
     ),
 ]
 Support = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="A folder with a folder of examples for each class.")
+    Path | None,
+    typer.Option(metavar="FOLDER", help="A folder with a folder of examples for each class."),
 ]
 Plugins = Annotated[
     list[Path] | None,
@@ -91,33 +116,63 @@ Plugins = Annotated[
         callback=announce,
     ),
 ]
-Out = Annotated[Path | None, typer.Option(help="The run directory (default: runs/NAME-seedN, or a new one).")]
+Out = Annotated[
+    Path | None, typer.Option(help="The run directory (default: runs/NAME-seedN, or a new one).")
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")]
-Track = Annotated[list[str] | None, typer.Option("--track", help="Write curves for tensorboard or mlflow too.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON as the last line of standard output.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one line of JSON as the last line of standard output.")
+]
 EpsilonLimit = Annotated[
     float | None,
-    typer.Option(min=0.0, help="Refuse a run that would spend more privacy on these data, over all runs together."),
+    typer.Option(
+        min=0.0,
+        help="Refuse a run that would spend more privacy on these data, over all runs together.",
+    ),
 ]
 DeltaLimit = Annotated[
-    float, typer.Option(min=0.0, max=1.0, help="With --epsilon-limit: the same of delta. Below one over your samples.")
+    float,
+    typer.Option(
+        min=0.0,
+        max=1.0,
+        help="With --epsilon-limit: the same of delta. Below one over your samples.",
+    ),
 ]
-Data = Annotated[Path, typer.Option(help="Your data: classes.csv and features.npz, or folders of images.")]
+Data = Annotated[
+    Path, typer.Option(help="Your data: classes.csv and features.npz, or folders of images.")
+]
 State = Annotated[
-    Path | None, typer.Option(help="Where to keep what must not be lost: the ledger (default: fedunseen-NAME).")
+    Path | None,
+    typer.Option(help="Where to keep what must not be lost: the ledger (default: fedunseen-NAME)."),
 ]
 Consent = Annotated[
     list[str] | None,
     typer.Option(
-        help="Under masks, agree to: again (a second sum of the same data), moved (the data folder), dropouts "
-        "(where a coordinator hosts: sums that differ by few parties), removal (of few parties or samples)."
+        help="Under masks, agree to: again (a second experiment over the same data), moved (the "
+        "data folder), dropouts (sums that differ by few parties), removal (of few parties or "
+        "samples), refusals (where a coordinator hosts: refuse again, after so many that the party "
+        "has left)."
     ),
 ]
-Removed = Annotated[list[int] | None, typer.Option(help="Remove only this sample, from 0; repeatable.")]
+Removed = Annotated[
+    list[int] | None, typer.Option(help="Remove only this sample, from 0; repeatable.")
+]
+MinSamples = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Leave a class of which you have fewer samples out of all sums of a closed form: sums "
+        "of few samples nearly show them. 1 sends every class.",
+    ),
+]
 Only = Annotated[
-    list[str] | None, typer.Option("--only", metavar="AXIS=VALUE", help="Run a part of the grid; may be repeated.")
+    list[str] | None,
+    typer.Option("--only", metavar="AXIS=VALUE", help="Run a part of the grid; may be repeated."),
 ]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 Client = Annotated[
-    int | None, typer.Option(min=0, metavar="K", help="Whose model, counted from 0, where every client has its own.")
+    int | None,
+    typer.Option(
+        min=0, metavar="K", help="Whose model, counted from 0, where every client has its own."
+    ),
 ]

@@ -1,10 +1,11 @@
-"""``fedunseen predict`` and ``export``: ranked classes for new inputs; numbers and models as files."""
+"""``fedunseen predict``: ranked classes for new inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -12,9 +13,14 @@ from fedunseen.cli import options as opt
 from fedunseen.cli.console import check_named, open_run, overrides_of, print_json, say
 from fedunseen.core.errors import ArgumentError, DataError, ExperimentError, counted
 from fedunseen.core.runs import check_question, check_where
+from fedunseen.core.text import percent, shown
 
 if TYPE_CHECKING:
-    from fedunseen.tasks.base import Prediction
+    from fedunseen.model import Prediction
+
+ALARM = 0.01
+"""The p-value up to which a sample is called unfamiliar."""
+_DETAILS = ("unfamiliar", "set", "why", "why_attributes", "why_places")
 
 
 def predict(
@@ -22,27 +28,70 @@ def predict(
     inputs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="INPUT...", help="Images, folders of them, or arrays: features or images (.npy .npz .csv)."
+            metavar="INPUT...",
+            help="Images, folders of them, or arrays: features or images (.npy .npz .csv).",
         ),
     ],
     classes: opt.Described = None,
     named: opt.Named = None,
     among: Annotated[
-        str, typer.Option(help="Rank all classes, only unseen ones, or only those given by --classes or --class.")
+        str,
+        typer.Option(
+            help="Rank all classes, only unseen ones, or only those given by --classes or --class."
+        ),
     ] = "all",
     support: opt.Support = None,
     top: Annotated[int, typer.Option(help="How many classes to show.")] = 5,
     proba: Annotated[
         bool,
-        typer.Option("--proba", help="Show shares of 100 % beside scores: the softmax over all classes that compete."),
+        typer.Option(
+            "--proba",
+            hidden=True,
+            help="For scripts of before: probabilities are always shown.",
+        ),
     ] = False,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Show the method's own scores, too.")
+    ] = False,
+    sets: Annotated[
+        float | None,
+        typer.Option(
+            metavar="COVERAGE",
+            help="Show the classes that cannot be ruled out: with 0.9 the right one is among them "
+            "nine times in ten.",
+        ),
+    ] = None,
+    why: Annotated[
+        bool,
+        typer.Option(
+            "--why",
+            help="Show which seen classes, attributes and places of a picture speak for each "
+            "answer.",
+        ),
+    ] = False,
+    heat: Annotated[
+        Path | None,
+        typer.Option(
+            "--why-pictures",
+            metavar="FOLDER",
+            help="With --why: write each picture with what speaks for its answer (orange) and "
+            "against it (blue).",
+        ),
+    ] = None,
     table: Annotated[
         Path | None,
-        typer.Option("--csv", metavar="FILE", help="Write input, place, class and score as a table, a line for each."),
+        typer.Option(
+            "--csv",
+            metavar="FILE",
+            help="Write input, place, class, score and probability as a table, a line for each.",
+        ),
     ] = None,
     encoder: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Where the encoder's weights are, if they are not found by their content."),
+        typer.Option(
+            metavar="FILE",
+            help="Where the encoder's weights are, if they are not found by their content.",
+        ),
     ] = None,
     client: opt.Client = None,
     overrides: opt.Overrides = None,
@@ -51,34 +100,75 @@ def predict(
 ) -> None:
     """Rank classes for new inputs, also classes that the model was never trained on."""
     _check(path, classes, named, table, among, top)
-    from fedunseen.tasks.base import shares
-
+    _check_details(sets, why, bool(named or classes or support) or among != "all")
+    if heat is not None and not why:
+        raise ArgumentError("--why-pictures shows reasons: give --why, too")
     settings = overrides_of(overrides)
     check_where(list(settings))
     done = open_run(path, client, encoder=encoder, overrides=settings)
     answers: list[dict[str, Any]] = []
-    for name, ranking in _ranked(done, inputs, named or classes, among, support):
-        odds = shares(ranking) if proba else [None] * len(ranking)
-        best: list[dict[str, Any]] = [
-            {"name": prediction.name, "score": prediction.score, **({} if share is None else {"probability": share})}
-            for prediction, share in list(zip(ranking, odds, strict=True))[:top]
+    for name, ranking, details in _ranked(
+        done, inputs, named or classes, among, support, Details(sets, why, heat)
+    ):
+        best = [
+            {
+                "name": prediction.name,
+                "score": prediction.score,
+                "probability": prediction.probability,
+            }
+            for prediction in ranking[:top]
         ]
-        answers.append({"input": name, "classes": best})
+        answers.append({"input": name, "classes": best, **details})
     if table is not None:
-        _write(answers, table, proba)
+        _write(answers, table)
         lines = sum(len(prediction["classes"]) for prediction in answers)
         say(f"{table}: {counted(len(answers), 'input')}, {counted(lines, 'line')}")
     print_json(as_json, answers)
+    if done.first.model.confidence is None:
+        say(
+            "Percentages are shares of 100 %, not how often an answer is right: this run's answers "
+            "were not compared with held-out samples."
+        )
     if table is None and not as_json:
-        for prediction in answers:
-            print(prediction["input"])
-            for place, answer in enumerate(prediction["classes"], 1):
-                share = f"  {100 * answer['probability']:.1f} %" if proba else ""
-                print(f"  {place}. {answer['name']}  {answer['score']:z.3f}{share}")
+        for answer in answers:
+            _show(answer, scores)
 
 
-def _check(run: Path, classes: Path | None, named: list[str] | None, table: Path | None, among: str, top: int) -> None:
-    """Refuse what cannot be answered or written while that takes no time: PyTorch is not loaded yet."""
+def _show(answer: dict[str, Any], scores: bool) -> None:
+    """Print the ranking of one input, and what is said of it."""
+    print(shown(answer["input"]))
+    unfamiliar = float(answer.get("unfamiliar", 1.0))
+    odd = unfamiliar <= ALARM
+    for place, one in enumerate(answer["classes"], 1):
+        score = f"  {one['score']:z.3f}" if scores else ""
+        # percentages are of samples like the known ones alone
+        stated = "not stated" if odd else percent(one["probability"])
+        print(f"  {place}. {shown(one['name'])}  {stated}{score}")
+    if odd:
+        print(
+            f"  Unlike all known samples: {100 * unfamiliar:.1f} % of these are as far away. No "
+            "percentages are stated."
+        )
+    if "set" in answer:
+        print(f"  Not ruled out: {', '.join(map(shown, answer['set']))}")
+    if "why" in answer:
+        print(f"  Why {shown(answer['why'])}")
+    for key, word in (("why_attributes", "Attributes"), ("why_places", "Where")):
+        if answer.get(key):
+            print(f"  {word}: {shown(answer[key])}")
+
+
+def _check(
+    run: Path,
+    classes: Path | None,
+    named: list[str] | None,
+    table: Path | None,
+    among: str,
+    top: int,
+) -> None:
+    """Refuse what cannot be answered or written while that takes no time: PyTorch is not loaded
+    yet.
+    """
     check_named(named, classes)
     check_question(among, top)
     if (named or classes is not None) and (run / "classes.csv").is_file():
@@ -88,7 +178,9 @@ def _check(run: Path, classes: Path | None, named: list[str] | None, table: Path
 
 
 def _check_classes(named: list[str] | None, classes: Path | None, run: Path, among: str) -> None:
-    """Refuse classes that do not fit the run: a name that it knows, where that changes nothing, or other attributes."""
+    """Refuse classes that do not fit the run: a name that it knows, where that changes nothing, or
+    other attributes.
+    """
     from fedunseen.data.class_space import ClassSpace, read_classes
     from fedunseen.data.names import plain
     from fedunseen.experiment.class_descriptions import names_in
@@ -100,68 +192,117 @@ def _check_classes(named: list[str] | None, classes: Path | None, run: Path, amo
     known = {plain(name) for name in space.names}
     if among != "given" and (again := [name for name in names or () if plain(name) in known]):
         raise ExperimentError(
-            f"--class {again[0]}: this run has the class already: leave it out, or rank it alone with --among given",
+            f"--class {again[0]}: this run has the class already: leave it out, or rank it alone "
+            "with --among given",
             "known-class",
         )
 
 
+def _check_details(sets: float | None, why: bool, other: bool) -> None:
+    """Refuse a coverage that is none, and details of classes that the run does not have."""
+    if sets is not None and not 0 < sets < 1:
+        raise ArgumentError(
+            f"--sets {sets:g} is not between 0 and 1: give for example 0.9, for sets that hold the "
+            "right class nine times in ten"
+        )
+    if other and (sets is not None or why):
+        raise ArgumentError(
+            "--sets and --why are about the run's own classes: leave out --class, --classes, "
+            "--support and --among, or add the classes with `fedunseen learn` first"
+        )
+
+
+class Details(NamedTuple):
+    """What is said of each input beside its ranking: the coverage of a set, reasons, and where
+    pictures of them go.
+    """
+
+    sets: float | None
+    why: bool
+    heat: Path | None
+
+
 def _ranked(
-    run: Any, inputs: list[Path], classes: Any, among: str, support: Path | None
-) -> Iterator[tuple[str, list[Prediction]]]:
-    """Yield the name and the whole ranking of every input, asked in batches."""
-    from fedunseen.tasks.few_shot import examples_of
-
+    run: Any,
+    inputs: list[Path],
+    classes: Any,
+    among: str,
+    support: Path | None,
+    wanted: Details,
+) -> Iterator[tuple[str, list[Prediction], dict[str, Any]]]:
+    """Yield the name, the whole ranking and details of every input, asked in batches."""
     reader = run.first
+    model = reader.model
     given = reader.described(classes)  # once: a text encoder takes seconds
-    shown = None if support is None else {n: reader.read_inputs(files) for n, files in examples_of(support).items()}
-    for names, rows in reader.batches(inputs):
-        yield from zip(names, reader.predict(rows, given, None, among, shown), strict=True)
+    shown = None if support is None else reader.read_examples(support)
+    for batch in reader.batches(inputs):
+        names, rows, _ = batch
+        details: list[dict[str, Any]] = [{} for _ in names]
+        if model.finds_unfamiliar:
+            for detail, value in zip(details, model.unfamiliar(rows).tolist(), strict=True):
+                detail["unfamiliar"] = value
+        if wanted.sets is not None:
+            for detail, inside in zip(details, model.predict_set(rows, wanted.sets), strict=True):
+                detail["set"] = [model.space.names[c] for c in inside.nonzero()[0]]
+        if wanted.why:
+            _explain(reader, batch, details, wanted.heat)
+        rankings = reader.predict(rows, given, None, among, shown)
+        yield from zip(names, rankings, details, strict=True)
 
 
-def _write(answers: list[dict[str, Any]], table: Path, proba: bool) -> None:
-    from fedunseen.data.io.csv_io import write_csv
+def _explain(run: Any, batch: Any, details: list[dict[str, Any]], heat: Path | None) -> None:
+    """Add reasons to details, and write pictures of them."""
+    explanations = run.model.explain(batch.rows, maps=run.maps_of(batch.pictures))
+    for detail, one in zip(details, explanations, strict=True):
+        detail["why"] = one.sentence()
+        detail["why_attributes"] = one.attribute_sentence() if one.parts else ""
+        detail["why_places"] = "" if one.places is None else one.places.sentence()
+    if heat is not None:
+        _write_heat(heat, batch, explanations)
 
-    last = ["probability"] if proba else []
-    rows: list[list[str]] = [["input", "place", "class", "score", *last]]
+
+def _write_heat(folder: Path, batch: Any, explanations: list[Any]) -> None:
+    """Write the pictures of a batch under their heat, by the names of the files."""
+    from fedunseen.core.files import replacing
+
+    if batch.pictures is None or any(one.places is None for one in explanations):
+        raise DataError(
+            "--why-pictures needs pictures whose features are means over places: use an encoder "
+            "that averages them (efficientnet-lite, resnet, tflite), or leave it out"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, pixels, one in zip(batch.names, batch.pictures, explanations, strict=True):
+        with replacing(_free(folder, name)) as temporary:
+            one.places.over(pixels).save(temporary, "png")
+
+
+def _free(folder: Path, name: str) -> Path:
+    """Return a file of a folder that is not there, named as an input or a place in it."""
+    file, _, place = Path(name).name.partition("[")
+    stem = Path(file).stem + (f"-{place.rstrip(']')}" if place else "")
+    path = folder / f"{stem}.png"
+    again = count(2)
+    while path.exists():
+        path = folder / f"{stem} ({next(again)}).png"
+    return path
+
+
+def _write(answers: list[dict[str, Any]], table: Path) -> None:
+    from fedunseen.data.io.csv_io import write_table
+
+    more = [key for key in _DETAILS if key in (answers or [{}])[0]]
+    rows: list[list[object]] = [["input", "place", "class", "score", "probability", *more]]
     for prediction in answers:
+        details = ["; ".join(prediction[key]) if key == "set" else prediction[key] for key in more]
         for place, answer in enumerate(prediction["classes"], 1):
             rows.append(
-                [prediction["input"], str(place), answer["name"], *(repr(answer[key]) for key in ("score", *last))]
+                [
+                    prediction["input"],
+                    place,
+                    answer["name"],
+                    answer["score"],
+                    answer["probability"],
+                    *details,
+                ]
             )
-    write_csv(table, rows)
-
-
-def export(
-    path: opt.RunPath,
-    csv: Annotated[Path | None, typer.Option("--csv", metavar="DIR", help="The folder to write the tables to.")] = None,
-    latex: Annotated[
-        Path | None, typer.Option("--latex", metavar="DIR", help="The folder to write the tables to, as LaTeX.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="A new folder for the model as ONNX, with its classes.")
-    ] = None,
-    client: opt.Client = None,
-    plugins: opt.Plugins = None,
-    as_json: opt.Json = False,
-) -> None:
-    """Write a run's tables as CSV or LaTeX, or its model as ONNX, which loads without this package."""
-    if csv is None and latex is None and out is None:
-        raise ArgumentError(
-            "there is nothing to export: give --csv DIR or --latex DIR for tables, --out DIR for the model, or several"
-        )
-    if client is not None and out is None:
-        raise ArgumentError("--client says whose model --out writes: give --out DIR, or leave out --client")
-    run, written = open_run(path, None), []
-    if out is not None:
-        from fedunseen.experiment.portable import export_model
-        from fedunseen.report.card import model_card
-
-        exported = run if client is None else run.of_client(client)
-        written += export_model(exported, out, model_card(exported.first))
-    for folder, tex in ((csv, False), (latex, True)):
-        if folder is not None:
-            from fedunseen.experiment.tables import write_tables
-
-            written += write_tables(run, folder, tex)
-    print_json(as_json, {"files": [str(exported) for exported in written]})
-    say(*(f"wrote {file}" for file in ([] if as_json else written)))
+    write_table(table, rows)

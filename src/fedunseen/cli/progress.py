@@ -10,9 +10,8 @@ from typing import Any
 from fedunseen.cli.console import say
 from fedunseen.cli.logs import is_json, logged
 from fedunseen.core.array_cache import shown
-from fedunseen.engines.remote.coordinator import PartyStatus
-from fedunseen.experiment.tracking import scalars
-from fedunseen.federation.callbacks import Progress
+from fedunseen.federation.callbacks import Progress, scalars
+from fedunseen.federation.engine import PartyStatus
 
 EVERY = 20.0  # seconds between two lines
 
@@ -53,7 +52,12 @@ def _bars(*texts: str) -> Iterator[Callable[..., None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
-    columns = TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), *map(TextColumn, texts)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        *map(TextColumn, texts),
+    )
     with Bars(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bars:
         tasks: dict[str, Any] = {}
 
@@ -67,7 +71,9 @@ def _bars(*texts: str) -> Iterator[Callable[..., None]]:
 
 @contextmanager
 def preparation_bars() -> Iterator[None]:
-    """Show a bar while images are decoded or encoded; elsewhere than on a terminal, a line every half minute."""
+    """Show a bar while images are decoded or encoded; elsewhere than on a terminal, a line every
+    half minute.
+    """
     if is_json() or not sys.stderr.isatty():
         yield
         return
@@ -90,7 +96,12 @@ def state(line: Mapping[str, Any] | None) -> str:
         return ""
     loss = line["losses"].get("loss")
     words = [] if loss is None else [f"loss {loss:.3f}"]
-    for name, short in (("few_shot", "few-shot"), ("zsl", "ZSL"), ("gzsl_harmonic", "H"), ("backdoor", "backdoor")):
+    for name, short in (
+        ("few_shot", "few-shot"),
+        ("zsl", "ZSL"),
+        ("gzsl_harmonic", "H"),
+        ("backdoor", "backdoor"),
+    ):
         if name in line:
             words.append(f"{short} {line[name]:.1f}")
     if "privacy" in line:
@@ -104,7 +115,9 @@ _log = logging.getLogger("fedunseen.federation")
 
 @contextmanager
 def client_table(parties: Sequence[PartyStatus]) -> Iterator[Progress]:
-    """Yield a progress callback: a live table of the parties on a terminal, one line for each round elsewhere."""
+    """Yield a progress callback: a live table of the parties on a terminal, one line for each round
+    elsewhere.
+    """
     if is_json() or not sys.stderr.isatty():
         yield _say_round
         return
@@ -135,4 +148,10 @@ def client_table(parties: Sequence[PartyStatus]) -> Iterator[Progress]:
 
 def _say_round(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
     if line is not None:
-        _log.info("round %d of %d: %s", round, rounds, state(line).strip(), extra={"fields": numbers(stage, line)})
+        _log.info(
+            "round %d of %d: %s",
+            round,
+            rounds,
+            state(line).strip(),
+            extra={"fields": numbers(stage, line)},
+        )

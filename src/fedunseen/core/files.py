@@ -1,12 +1,16 @@
-"""Writing files so that they are whole or absent: beside their place, flushed to disk, then moved into it."""
+"""Writing files so that they are whole or absent: beside their place, flushed to disk, then moved
+into it.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import stat
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -19,12 +23,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+_SHOWN = 40  # characters of a key in a message
+
+_TENSOR_HEADER = 100_000_000  # bytes of names, types and shapes that safetensors reads at most
+
 DEEPEST = 64
 """Levels of tables and lists within each other that an experiment or a manifest may have."""
 
 
 def cache_folder() -> Path:
-    """Return where results that take long are kept between runs: ``$FEDUNSEEN_CACHE``, or the user's cache folder."""
+    """Return where results that take long are kept between runs: ``$FEDUNSEEN_CACHE``, or the
+    user's cache folder.
+    """
     if folder := os.environ.get("FEDUNSEEN_CACHE"):
         return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedunseen"
@@ -32,13 +42,17 @@ def cache_folder() -> Path:
 
 def existing_folder(folder: Path, remedy: str) -> Path:
     """Return a folder of the user's that is there."""
-    if not os.path.isdir(folder):  # which is False, not an error, within a folder without permission
+    if not os.path.isdir(
+        folder
+    ):  # which is False, not an error, within a folder without permission
         raise DataError(f"the folder {folder} is missing: {remedy}")
     return folder
 
 
 def is_occupied(path: Path, ours: Callable[[str], bool] = lambda name: False) -> bool:
-    """Say whether a file is at ``path``, or a folder that holds more than files whose names are ``ours``."""
+    """Say whether a file is at ``path``, or a folder that holds more than files whose names are
+    ``ours``.
+    """
     if path.is_dir():
         return not all(ours(child.name) for child in path.iterdir())
     return os.path.lexists(path)
@@ -52,7 +66,9 @@ def free_folder(folder: str | Path, remedy: str = "name another with --out") -> 
 
 
 def check_ordinary(path: Path) -> None:
-    """Refuse pipes, sockets and devices, because reading one may never end; a missing file passes."""
+    """Refuse pipes, sockets and devices, because reading one may never end; a missing file
+    passes.
+    """
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -61,22 +77,57 @@ def check_ordinary(path: Path) -> None:
         raise DataError(f"{path} is a pipe or a device, not a file: put a file in its place")
 
 
+class RepeatedKeyError(ValueError):
+    """A JSON table names a key twice: of the two values, other programs may read another one."""
+
+
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text."""
+    """Return the value of a JSON text.
+
+    Raises:
+        RepeatedKeyError: a table, at any depth, names a key twice.
+        ValueError: it is not JSON, or is nested too deeply.
+    """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_table)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
+def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
+        raise RepeatedKeyError(f"it names {key[:_SHOWN]!a} twice")
+    return table
+
+
+def check_tensor_names(source: bytes | Path) -> None:
+    """Raise RepeatedKeyError if safetensors content names anything twice: the library reads the
+    last.
+
+    The library makes all other checks.
+    """
+    with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
+        header = file.read(min(int.from_bytes(file.read(8), "little"), _TENSOR_HEADER))
+    try:
+        parse_json(header.decode())
+    except RepeatedKeyError:
+        raise
+    except ValueError:
+        return  # the library says what is wrong
+
+
 def depth(value: Any) -> int:
-    """Return how many tables and lists lie within each other, 0 for a plain value; without recursion.
+    """Return how many tables and lists lie within each other, 0 for a plain value; without
+    recursion.
 
     Example:
         >>> depth({"a": [1, {"b": 2}]})
         3
     """
-    level, inner = 0, [value]
+    level = 0
+    inner = [value]
     while inner := [one for one in inner if isinstance(one, (dict, list))]:
         level += 1
         inner = [one for box in inner for one in (box.values() if isinstance(box, dict) else box)]
@@ -85,7 +136,9 @@ def depth(value: Any) -> int:
 
 @contextmanager
 def holding(folder: Path, name: str = ".lock") -> Iterator[bool]:
-    """Lock a file of a folder against other processes; yield False, without the lock, if another process has it."""
+    """Lock a file of a folder against other processes; yield False, without the lock, if another
+    process has it.
+    """
     from filelock import FileLock, Timeout  # here, because most commands lock nothing
 
     try:
@@ -99,14 +152,20 @@ def holding(folder: Path, name: str = ".lock") -> Iterator[bool]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path; the file written there replaces ``path``, or what it links to, if nothing failed.
+    """Yield a temporary path; the file written there replaces ``path``, or what it links to, if
+    nothing failed.
 
     A pipe, a device or this process's own output cannot be replaced: it receives the content.
     """
-    target, receiver = Path(os.path.realpath(path)), _receiver(path)
+    target = Path(os.path.realpath(path))
+    receiver = _receiver(path)
     if receiver is None:
         target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() if receiver is not None else nullcontext(target.parent) as folder:
+    with (
+        tempfile.TemporaryDirectory()
+        if receiver is not None
+        else nullcontext(target.parent) as folder
+    ):
         temporary = Path(folder, f".{target.name}.{os.getpid()}.tmp")
         try:
             yield temporary
@@ -126,21 +185,27 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def _receiver(path: Path) -> Path | int | None:
-    """Return what the content of ``path`` must be written to, where replacing it would lose something; else None."""
+    """Return what the content of ``path`` must be written to, where replacing it would lose
+    something; else None.
+    """
     try:
-        there = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return None
     for number in (1, 2):  # opened again, a file that others write too would lose what it holds
         with suppress(OSError):
-            if os.path.samestat(there, os.fstat(number)):
+            if os.path.samestat(status, os.fstat(number)):
                 return number
-    return None if stat.S_ISREG(there.st_mode) or stat.S_ISDIR(there.st_mode) else path
+    return None if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode) else path
 
 
 @contextmanager
-def whole_folder(folder: Path, like: Path | None = None, without: tuple[str, ...] = ()) -> Iterator[Path]:
-    """Yield a temporary folder beside ``folder``, a new or an empty one; it takes its place if nothing failed."""
+def whole_folder(
+    folder: Path, like: Path | None = None, without: tuple[str, ...] = ()
+) -> Iterator[Path]:
+    """Yield a temporary folder beside ``folder``, a new or an empty one; it takes its place if
+    nothing failed.
+    """
     temporary = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -172,7 +237,9 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_tensors(
-    path: Path, tensors: Mapping[str, NDArray[Any]] | Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+    path: Path,
+    tensors: Mapping[str, NDArray[Any]] | Mapping[str, Tensor],
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Write a safetensors file whole, from NumPy arrays or torch tensors."""
     import numpy as np  # here, because who writes a text does not wait for it
@@ -180,7 +247,8 @@ def write_tensors(
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    # Copies, because safetensors refuses two names for one tensor (a server state that keeps the parameters, say).
+    # Copies, because safetensors refuses two names for one tensor (a server state that keeps the
+    # parameters, say).
     copies = {
         name: value.detach().to("cpu", copy=True).contiguous()
         if isinstance(value, torch.Tensor)
@@ -188,7 +256,8 @@ def write_tensors(
         for name, value in tensors.items()
     }
     with replacing(path) as temporary:
-        # safetensors moves a file of its own here, which only the owner may read: restore the usual rights.
+        # safetensors moves a file of its own here, which only the owner may read: restore the usual
+        # rights.
         temporary.touch()
         rights = temporary.stat().st_mode
         try:

@@ -1,7 +1,11 @@
-r"""Tables as LaTeX, in the manner of the package booktabs: ``\input`` the file within a document that loads it."""
+r"""Tables as LaTeX, in the manner of the package booktabs: ``\input`` the file within a document
+that loads it.
+"""
 
 import re
 from collections.abc import Sequence
+
+from fedunseen.core.text import shown
 
 _SPECIAL = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
@@ -14,14 +18,21 @@ _SPECIAL = {
 
 def escaped(words: str) -> str:
     r"""Return words as LaTeX shows them."""
-    return "".join(_SPECIAL.get(letter, letter) for letter in " ".join(words.split()))
+    return "".join(_SPECIAL.get(letter, letter) for letter in " ".join(shown(words).split()))
 
 
 def tabular(heads: Sequence[str], lines: Sequence[Sequence[str]], numbers: Sequence[bool]) -> str:
     r"""Write a table as a ``tabular`` of booktabs."""
     rows = [_row(line) for line in lines]
     columns = "".join("r" if right else "l" for right in numbers)
-    text = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _row(heads), r"\midrule", *rows, r"\bottomrule"]
+    text = [
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        _row(heads),
+        r"\midrule",
+        *rows,
+        r"\bottomrule",
+    ]
     return "\n".join([*text, r"\end{tabular}"]) + "\n"
 
 

@@ -13,22 +13,33 @@ from fedunseen.core.errors import MissingDependencyError
 
 
 def check_onnx(what: str) -> None:
-    """Refuse ``what`` where a library of the extra `onnx` is missing: torch says less plainly that it is."""
+    """Refuse ``what`` where a library of the extra `onnx` is missing: torch says less plainly that
+    it is.
+    """
     for library in ("onnx", "onnxruntime", "onnxscript"):
         try:
             import_module(library)
         except ImportError:
             raise MissingDependencyError(
-                f"{what} needs a library that is not installed ({library}): pip install 'fedunseen[onnx]'"
+                f"{what} needs a library that is not installed ({library}): pip install "
+                "'fedunseen[onnx]'"
             ) from None
 
 
 def onnx_graph(
-    module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str], output: str, many: Sequence[str]
+    module: nn.Module,
+    inputs: Sequence[Tensor],
+    names: Sequence[str],
+    output: str,
+    many: Sequence[str],
 ) -> Any:
-    """Return a module's forward pass as an ONNX program; ``many`` names the first axis of each input, of any length."""
+    """Return a module's forward pass as an ONNX program; ``many`` names the first axis of each
+    input, of any length.
+    """
     axes = {name: torch.export.Dim(name, min=1) for name in dict.fromkeys(many)}
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # of libraries for images that a graph does not need
+    logging.getLogger("torch.onnx").setLevel(
+        logging.ERROR
+    )  # of libraries for images that a graph does not need
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         return torch.onnx.export(

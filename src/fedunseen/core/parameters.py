@@ -1,4 +1,6 @@
-"""Parameters are plain dictionaries of tensors: here is the arithmetic that strategies, merging and checks need."""
+"""Parameters are plain dictionaries of tensors: here is the arithmetic that strategies, merging and
+checks need.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,11 +16,15 @@ Params = dict[str, Tensor]
 """Name -> tensor. Nothing may depend on the order of names: files do not keep it."""
 
 ClientStates = Mapping[int, Mapping[str, Tensor]]
-"""Client -> what it keeps; tensors may be on disk (``core.tensor_store``), and are read when they are asked for."""
+"""Client -> what it keeps; tensors may be on disk (``core.tensor_store``), and are read when they
+are asked for.
+"""
 
 
 def difference(new: Mapping[str, Tensor], old: Mapping[str, Tensor], scale: float = 1.0) -> Params:
-    """Return ``scale * (new - old)``, name by name: a client's update (FedZSL, Algorithm 1, line 26)."""
+    """Return ``scale * (new - old)``, name by name: a client's update (FedZSL, Algorithm 1, line
+    26).
+    """
     if scale == 1.0:
         return {name: new[name] - old[name] for name in new}
     return {name: scale * (new[name] - old[name]) for name in new}
@@ -27,7 +33,9 @@ def difference(new: Mapping[str, Tensor], old: Mapping[str, Tensor], scale: floa
 def add_scaled(
     params: Mapping[str, Tensor], updates: Sequence[Mapping[str, Tensor]], weights: Sequence[float]
 ) -> Params:
-    """Return ``params + sum_k weights[k] * updates[k]``, added in the order given (so merging is reproducible)."""
+    """Return ``params + sum_k weights[k] * updates[k]``, added in the order given (so merging is
+    reproducible).
+    """
     total = {name: value.clone() for name, value in params.items()}
     for update, weight in zip(updates, weights, strict=True):
         for name, value in update.items():
@@ -36,10 +44,13 @@ def add_scaled(
 
 
 class Scaled(Mapping[str, Tensor]):
-    """Tensors times a factor, each made when it is asked for: many clipped updates take no memory of their own."""
+    """Tensors times a factor, each made when it is asked for: many clipped updates take no memory
+    of their own.
+    """
 
     def __init__(self, params: Mapping[str, Tensor], factor: float) -> None:
-        self.params, self.factor = params, factor
+        self.params = params
+        self.factor = factor
 
     def __getitem__(self, name: str) -> Tensor:
         return self.params[name] * self.factor
@@ -52,7 +63,9 @@ class Scaled(Mapping[str, Tensor]):
 
 
 def length(params: Mapping[str, Tensor]) -> float:
-    """Return the L2 norm of all tensors taken as one vector, added in order of names; not finite if a number is not."""
+    """Return the L2 norm of all tensors taken as one vector, added in order of names; not finite if
+    a number is not.
+    """
     total = 0.0
     for name in sorted(params):
         value = params[name]
@@ -64,27 +77,37 @@ def length(params: Mapping[str, Tensor]) -> float:
 
 
 def under(prefix: str, params: Mapping[str, Tensor]) -> Params:
-    """Return the tensors under names that begin with ``prefix``: how several models share one dictionary."""
+    """Return the tensors under names that begin with ``prefix``: how several models share one
+    dictionary.
+    """
     return {prefix + name: value for name, value in params.items()}
 
 
 def within(prefix: str, params: Mapping[str, Tensor]) -> Params:
     """Return what :func:`under` put there."""
-    return {name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): value
+        for name, value in params.items()
+        if name.startswith(prefix)
+    }
 
 
 def of_each_client(params: Mapping[str, T]) -> dict[int, dict[str, T]]:
-    """Return what lies under ``client/K/`` for each client, in client order; other names are left out."""
-    found: dict[int, dict[str, T]] = {}
+    """Return what lies under ``client/K/`` for each client, in client order; other names are left
+    out.
+    """
+    clients: dict[int, dict[str, T]] = {}
     for key, value in params.items():
         if key.startswith("client/"):
             _, client, name = key.split("/", 2)
-            found.setdefault(int(client), {})[name] = value
-    return dict(sorted(found.items()))
+            clients.setdefault(int(client), {})[name] = value
+    return dict(sorted(clients.items()))
 
 
 def is_statistic(name: str) -> bool:
-    """Say whether ``name`` is a running statistic of a normalization layer: kept and merged, but not learned."""
+    """Say whether ``name`` is a running statistic of a normalization layer: kept and merged, but
+    not learned.
+    """
     return name.endswith((".running_mean", ".running_var"))
 
 
@@ -94,7 +117,9 @@ def zeros(like: Mapping[str, Tensor]) -> Params:
 
 
 def transformed(*values: Tensor) -> bool:
-    """Say whether any of these is within a transform of ``torch.func``: mapped over, or differentiated there."""
+    """Say whether any of these is within a transform of ``torch.func``: mapped over, or
+    differentiated there.
+    """
     return any(torch.func.debug_unwrap(value) is not value for value in values)
 
 
@@ -110,7 +135,8 @@ def unstack(stacked: Mapping[str, Tensor], position: int) -> Params:
 
 def finite(params: Mapping[str, Tensor]) -> bool:
     """Say whether every number is finite."""
-    # A sum is finite only if all it adds is, and takes a tenth of the time; it may overflow where nothing is infinite.
+    # A sum is finite only if all it adds is, and takes a tenth of the time; it may overflow where
+    # nothing is infinite.
     return all(
         math.isfinite(value.sum().item()) or bool(torch.isfinite(value).all())
         for value in params.values()
@@ -134,7 +160,10 @@ def fits_int32(value: Tensor) -> bool:
 
 def wire_size(params: Mapping[str, Tensor]) -> int:
     """Return the bytes of tensors in a message: whole numbers travel in 32 bits where they fit."""
-    return sum(value.numel() * 4 if fits_int32(value) else size_in_bytes([value]) for value in params.values())
+    return sum(
+        value.numel() * 4 if fits_int32(value) else size_in_bytes([value])
+        for value in params.values()
+    )
 
 
 def to_device(params: Mapping[str, Tensor], device: torch.device) -> Params:
@@ -143,7 +172,9 @@ def to_device(params: Mapping[str, Tensor], device: torch.device) -> Params:
 
 
 def linear_layer(name: str, width_in: int, width_out: int, rng: np.random.Generator) -> Params:
-    """Draw a linear layer as PyTorch does: weight (out, in) and bias (out,) from U(-1/sqrt(in), 1/sqrt(in))."""
+    """Draw a linear layer as PyTorch does: weight (out, in) and bias (out,) from U(-1/sqrt(in),
+    1/sqrt(in)).
+    """
     bound = width_in**-0.5
     weight = rng.uniform(-bound, bound, (width_out, width_in)).astype(np.float32)
     bias = rng.uniform(-bound, bound, width_out).astype(np.float32)

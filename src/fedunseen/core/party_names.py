@@ -1,4 +1,4 @@
-"""What parties may be called."""
+"""What parties may be called, and the file that lists them."""
 
 import re
 from collections.abc import Sequence
@@ -8,18 +8,27 @@ from fedunseen.core.errors import ExperimentError
 COORDINATOR = "coordinator"
 """The name of the folder that no party may have."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")  # what may stand in a certificate, a folder's name and a host's
+FEDERATION = "federation.json"
+"""The name of the signed list of parties, in every credentials folder."""
+
+_NAME = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9-]{0,62}"
+)  # what may stand in a certificate, a folder's name and a host's
 
 
 def party_names(names: Sequence[str]) -> list[str]:
-    """Return the names of parties, checked: one rule for their folders and for their certificates."""
-    found = [name.strip() for name in names]
-    for name in found:
+    """Return the names of parties, checked: one rule for their folders and for their
+    certificates.
+    """
+    stripped = [name.strip() for name in names]
+    for name in stripped:
         if not _NAME.fullmatch(name) or name.casefold() == COORDINATOR:
             raise ExperimentError(
-                f"{name!r} cannot be a party's name: take up to 63 letters, digits and hyphens, no hyphen at the "
-                f"beginning, and not {COORDINATOR!r}"
+                f"{name!r} cannot be a party's name: take up to 63 letters, digits and hyphens, no "
+                f"hyphen at the beginning, and not {COORDINATOR!r}"
             )
-    if len({name.casefold() for name in found}) != len(found):
-        raise ExperimentError(f"two of the parties {', '.join(found)} have the same name: rename one")
-    return found
+    if len({name.casefold() for name in stripped}) != len(stripped):
+        raise ExperimentError(
+            f"two of the parties {', '.join(stripped)} have the same name: rename one"
+        )
+    return stripped

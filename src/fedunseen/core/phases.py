@@ -1,8 +1,10 @@
-"""Phases: a local update is a schedule of phases, each a pure loss with its own parameters and optimiser.
+"""Phases: a local update is a schedule of phases, each a pure loss with its own parameters and
+optimiser.
 
-One phase covers FedZSL (all parameters, one loss); several cover adversarial methods (a critic five times, then a
-generator). Losses are pure functions of their arguments, so that the trainer can differentiate them for one client
-or, with ``torch.func.vmap``, for all clients of a round at once. Random numbers of a loss arrive in the batch.
+One phase covers FedZSL (all parameters, one loss); several cover adversarial methods (a critic five
+times, then a generator). Losses are pure functions of their arguments, so that the trainer can
+differentiate them for one client or, with ``torch.func.vmap``, for all clients of a round at once.
+Random numbers of a loss arrive in the batch.
 """
 
 import fnmatch
@@ -18,20 +20,27 @@ from torch import Tensor
 from fedunseen.core.parameters import Params, is_statistic
 
 Batch = dict[str, Tensor]
-"""``inputs`` (B, d), ``labels`` (B,), ``weights`` (B,): 1, or 0 where a sample is dropped; and a plan's extras."""
+"""``inputs`` (B, d), ``labels`` (B,), ``weights`` (B,): 1, or 0 where a sample is dropped; and a
+plan's extras.
+"""
 
 Context = dict[str, Tensor]
-"""What a loss knows beside its batch: semantics, similarities, masks; shared by all clients or a client's own."""
+"""What a loss knows beside its batch: semantics, similarities, masks; shared by all clients or a
+client's own.
+"""
 
 PEER_COUNTS = "peers_count"
-"""In the context beside a peer model that does not count in every round: 1, or 0 before the first in which it does."""
+"""In the context beside a peer model that does not count in every round: 1, or 0 before the first
+in which it does.
+"""
 
 Terms = dict[str, Tensor]
 """The loss and its named parts, each a scalar, for the log."""
 
 Loss = Callable[[Params, Batch, Context], tuple[Tensor, Terms]]
-"""``(params, batch, context) -> (scalar, terms)``. The term ``representation``, if there is one, is not logged: it is
-the batch's features (B, d), so that a strategy that contrasts them need not compute them again."""
+"""``(params, batch, context) -> (scalar, terms)``. The term ``representation``, if there is one, is
+not logged: it is the batch's features (B, d), so that a strategy that contrasts them need not
+compute them again."""
 
 Represent = Callable[[Params, Batch, Context], Tensor]
 """``(params, batch, context) -> (B, d)``: what a strategy contrasts, computed as in evaluation."""
@@ -50,12 +59,19 @@ GradientFunction = Callable[[Params, Step], tuple[Params, Terms]]
 """Gradients of the loss by the phase's parameters. Strategies wrap it (``Strategy.correct``)."""
 
 
+POISONED = "poisoned"
+"""The extra of a plan that marks the places of a batch that an attack has filled: 1, else 0. It is
+only counted.
+"""
+
+
 @dataclass(frozen=True)
 class SGD:
-    """Stochastic gradient descent with momentum and weight decay: the update rule of ``torch.optim.SGD``.
+    """Stochastic gradient descent with momentum and weight decay: the update rule of
+    ``torch.optim.SGD``.
 
-    Parameters and state, of one client or stacked, are changed in place, which saves memory and time. Gradients are
-    only read: two parameters may share one.
+    Parameters and state, of one client or stacked, are changed in place, which saves memory and
+    time. Gradients are only read: two parameters may share one.
     """
 
     lr: float
@@ -69,31 +85,42 @@ class SGD:
     def step_length(self, steps: int) -> float:
         """Return how far ``steps`` steps along a constant gradient of one move a parameter: lr * a.
 
-        With momentum rho, a = (steps - rho (1 - rho^steps) / (1 - rho)) / (1 - rho): FedNova's ||a||_1.
+        With momentum rho, a = (steps - rho (1 - rho^steps) / (1 - rho)) / (1 - rho): FedNova's
+        ||a||_1.
         """
         rho = self.momentum
         return self.lr * (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
 
-    def update(self, params: list[Tensor], grads: list[Tensor], state: list[list[Tensor]], step: int) -> None:
+    def update(
+        self, params: list[Tensor], grads: list[Tensor], state: list[list[Tensor]], step: int
+    ) -> None:
         """Take one step in place; ``step`` counts from 1.
 
-        The fused update passes over memory once, in 0.4 of the time. It rounds numbers beyond its last vector of 16
-        differently: only where rows have no such rest does a client get the same bits alone as among others.
+        The fused update passes over memory once, in 0.4 of the time. It rounds numbers beyond its
+        last vector of 16 differently: only where rows have no such rest does a client get the same
+        bits alone as among others.
         """
         fused = [value.shape[-1:].numel() % 16 == 0 for value in params]
         for act, kind in ((self._fused, True), (self._plain, False)):
-            chosen = ([v for v, own in zip(of, fused, strict=True) if own is kind] for of in (params, grads, *state))
+            chosen = (
+                [v for v, own in zip(of, fused, strict=True) if own is kind]
+                for of in (params, grads, *state)
+            )
             values, gradients, *velocity = chosen
             if values:
                 act(values, gradients, velocity[0] if velocity else [], step)
 
-    def _fused(self, params: list[Tensor], grads: list[Tensor], velocity: list[Tensor], step: int) -> None:
+    def _fused(
+        self, params: list[Tensor], grads: list[Tensor], velocity: list[Tensor], step: int
+    ) -> None:
         torch._fused_sgd_(
             params, _laid_out(grads, params), velocity, weight_decay=self.weight_decay, momentum=self.momentum,
             lr=self.lr, dampening=0.0, nesterov=False, maximize=False, is_first_step=step == 1,
         )  # fmt: skip
 
-    def _plain(self, params: list[Tensor], grads: list[Tensor], velocity: list[Tensor], step: int) -> None:
+    def _plain(
+        self, params: list[Tensor], grads: list[Tensor], velocity: list[Tensor], step: int
+    ) -> None:
         if self.weight_decay:
             grads = list(torch._foreach_add(grads, params, alpha=self.weight_decay))
         if self.momentum and step == 1:
@@ -118,13 +145,19 @@ class Adam:
         return [[torch.zeros_like(value) for value in params.values()] for _ in range(2)]
 
     def step_length(self, steps: int) -> float:
-        """Return how far ``steps`` steps along a constant gradient move a parameter of any size: lr * steps."""
+        """Return how far ``steps`` steps along a constant gradient move a parameter of any size: lr
+        * steps.
+        """
         return self.lr * steps
 
-    def update(self, params: list[Tensor], grads: list[Tensor], state: list[list[Tensor]], step: int) -> None:
+    def update(
+        self, params: list[Tensor], grads: list[Tensor], state: list[list[Tensor]], step: int
+    ) -> None:
         """Take one step in place; ``step`` counts from 1."""
         (first, second), (beta1, beta2) = state, self.betas
-        steps = [torch.tensor(float(step), device=params[0].device)] * len(params)  # read, not changed
+        steps = [torch.tensor(float(step), device=params[0].device)] * len(
+            params
+        )  # read, not changed
         torch._fused_adam_(
             params, _laid_out(grads, params), first, second, [], steps, lr=self.lr, beta1=beta1, beta2=beta2,
             weight_decay=self.weight_decay, eps=self.eps, amsgrad=False, maximize=False,
@@ -132,9 +165,14 @@ class Adam:
 
 
 def _laid_out(grads: list[Tensor], params: list[Tensor]) -> list[Tensor]:
-    """Return gradients laid out in memory as the parameters are, which fused updates (2.4 times as fast) need."""
+    """Return gradients laid out in memory as the parameters are, which fused updates (2.4 times as
+    fast) need.
+    """
     pairs = zip(grads, params, strict=True)
-    return [g if g.stride() == value.stride() else torch.empty_like(value).copy_(g) for g, value in pairs]
+    return [
+        g if g.stride() == value.stride() else torch.empty_like(value).copy_(g)
+        for g, value in pairs
+    ]
 
 
 Optimiser = SGD | Adam
@@ -149,13 +187,17 @@ class Phase:
         loss: pure; returns the scalar to minimize and its named parts.
         optimiser: fresh at the start of every round.
         updates: patterns (``fnmatch``) of the parameters that this phase changes.
-        repeats: how often it runs before the next phase's turn, each time on a batch of its own (a critic's steps); the
-            phases after it continue with the last one.
-        before_round: run over a plan of its own before the other phases start (a classifier that must exist first).
-        once: it runs before the first round that a client takes part in, and not before later ones (only with
-            ``before_round``). The parameters that it trains have to stay with the client.
-        contrasted: MOON, and other strategies that contrast representations, add their term to this phase's loss.
-        among: says of a parameter's name whether it may change in this phase, beside ``updates``; None: all may.
+        repeats: how often it runs before the next phase's turn, each time on a batch of its own (a
+            critic's steps); the phases after it continue with the last one.
+        before_round: run over a plan of its own before the other phases start (a classifier that
+            must exist first).
+        once: it runs before the first round that a client takes part in, and not before later ones
+            (only with ``before_round``). The parameters that it trains have to stay with the
+            client.
+        contrasted: MOON, and other strategies that contrast representations, add their term to this
+            phase's loss.
+        among: says of a parameter's name whether it may change in this phase, beside ``updates``;
+            None: all may.
     """
 
     name: str
@@ -169,7 +211,9 @@ class Phase:
     among: Callable[[str], bool] | None = None
 
     def owns(self, name: str) -> bool:
-        """Say whether this phase updates the parameter ``name``; no phase updates running statistics."""
+        """Say whether this phase updates the parameter ``name``; no phase updates running
+        statistics.
+        """
         if is_statistic(name) or (self.among is not None and not self.among(name)):
             return False
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.updates)
@@ -177,14 +221,15 @@ class Phase:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Which of a client's samples each step sees, drawn before the round from the client's own stream.
+    """Which of a client's samples each step sees, drawn before the round from the client's own
+    stream.
 
     Attributes:
         index: (steps, batch) positions among the client's samples.
         weight: (steps, batch) 1, or 0 for a place that only pads a short batch.
         extras: name -> (steps, batch, ...) other values of a batch, one for each of its places.
-        draws: step -> name -> (batch, ...): extras too large to hold for all steps at once, such as a generator's
-            noise. Two calls with the same step return the same numbers.
+        draws: step -> name -> (batch, ...): extras too large to hold for all steps at once, such as
+            a generator's noise. Two calls with the same step return the same numbers.
     """
 
     index: NDArray[np.int64]
@@ -199,18 +244,24 @@ class Plan:
 
 
 def draws_of(
-    rng: np.random.Generator, batch: int, shapes: Mapping[str, tuple[int, ...]], uniform: Sequence[str] = ()
+    rng: np.random.Generator,
+    batch: int,
+    shapes: Mapping[str, tuple[int, ...]],
+    uniform: Sequence[str] = (),
 ) -> Callable[[int], dict[str, NDArray[np.float32]]]:
-    """Return a plan's ``draws`` of (batch, *shape): standard normal numbers, or for ``uniform`` names from U(0, 1)."""
+    """Return a plan's ``draws`` of (batch, *shape): standard normal numbers, or for ``uniform``
+    names from U(0, 1).
+    """
     key = rng.integers(2**63, size=2, dtype=np.uint64)
 
     def draws(step: int) -> dict[str, NDArray[np.float32]]:
-        # The counter's third word: a step would have to draw 2^128 numbers to run into the next one's.
-        own = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, step, 0]))
+        # The counter's third word: a step would have to draw 2^128 numbers to run into the next
+        # one's.
+        generator = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, step, 0]))
         return {
-            name: own.random((batch, *shape), dtype=np.float32)
+            name: generator.random((batch, *shape), dtype=np.float32)
             if name in uniform
-            else own.standard_normal((batch, *shape), dtype=np.float32)
+            else generator.standard_normal((batch, *shape), dtype=np.float32)
             for name, shape in shapes.items()
         }
 
@@ -218,7 +269,9 @@ def draws_of(
 
 
 def epochs_plan(samples: int, batch_size: int, epochs: int, rng: np.random.Generator) -> Plan:
-    """Plan ``epochs`` passes over all samples in a new random order each; the last batch of a pass may be short."""
+    """Plan ``epochs`` passes over all samples in a new random order each; the last batch of a pass
+    may be short.
+    """
     steps = -(-samples // batch_size)
     index = np.zeros((epochs, steps * batch_size), dtype=np.int64)
     weight = np.zeros((epochs, steps * batch_size), dtype=np.float32)
@@ -230,5 +283,7 @@ def epochs_plan(samples: int, batch_size: int, epochs: int, rng: np.random.Gener
 
 
 def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
-    """Return the mean of ``values`` (B,) over the samples whose weight (B,) is not zero; 0 if none is left."""
+    """Return the mean of ``values`` (B,) over the samples whose weight (B,) is not zero; 0 if none
+    is left.
+    """
     return (values * weights).sum() / weights.sum().clamp_min(1.0)

@@ -1,4 +1,4 @@
-"""The files of experiments and sweeps, those of the package among them, found without waiting for PyTorch."""
+"""The files of experiments, those of the package among them, found without waiting for PyTorch."""
 
 import difflib
 import os
@@ -10,16 +10,17 @@ from pathlib import Path
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.files import check_ordinary
 
-SWEEPS, PRESETS = files("fedunseen") / "sweeps", files("fedunseen") / "experiment" / "presets"
+PRESETS = files("fedunseen") / "experiment" / "presets"
 
 
-def _names(folder: Traversable) -> list[str]:
+def names_in(folder: Traversable) -> list[str]:
+    """Return the names of the TOML files in a folder of the package."""
     return sorted(Path(item.name).stem for item in folder.iterdir() if item.name.endswith(".toml"))
 
 
 def preset_names() -> list[str]:
     """Return the presets shipped in the package."""
-    return _names(PRESETS)
+    return names_in(PRESETS)
 
 
 @cache
@@ -29,11 +30,16 @@ def preset_text(name: str) -> str:
 
 
 def experiment_text(source: str | Path) -> tuple[str, Path]:
-    """Return the TOML text of a preset or a file, and the folder that paths in it are relative to."""
+    """Return the TOML text of a preset or a file, and the folder that paths in it are relative
+    to.
+    """
     path = Path(source)
     if is_shipped(path):
         if str(source) not in preset_names():
-            raise ExperimentError(unknown("preset", str(source), preset_names()) + "; an experiment file ends in .toml")
+            raise ExperimentError(
+                unknown("preset", str(source), preset_names())
+                + "; an experiment file ends in .toml"
+            )
         return preset_text(str(source)), Path()
     near = ", ".join(difflib.get_close_matches(path.stem, preset_names(), 3, 0.0))
     remedy = f"name an experiment file that is there, or a preset (the nearest: {near})"
@@ -46,7 +52,9 @@ def data_folder() -> Path:
 
 
 def is_shipped(path: Path) -> bool:
-    """Say whether a path is the name of a preset or a sweep; a folder may well have such a name."""
+    """Return whether a path is the name of a file of the package; a folder may well have such a
+    name.
+    """
     return path.suffix != ".toml" and not os.path.isfile(path)
 
 
@@ -61,24 +69,3 @@ def readable_text(path: Path, remedy: str) -> str:
         raise ExperimentError(f"{path} cannot be read ({error.strerror}): {remedy}") from None
     except UnicodeDecodeError:
         raise ExperimentError(f"{path} is not a text file in UTF-8: save it as UTF-8") from None
-
-
-def sweep_names() -> list[str]:
-    """Return the sweeps shipped in the package."""
-    return _names(SWEEPS)
-
-
-def sweep_text(name: str) -> str:
-    """Return a shipped sweep's TOML text."""
-    return (SWEEPS / f"{name}.toml").read_text("utf-8")
-
-
-def sweep_source(source: str | Path) -> tuple[str, Path | None]:
-    """Return the TOML text of a shipped sweep or a file, and the file's folder."""
-    path = Path(source)
-    if not is_shipped(path):
-        remedy = f"name a sweep file or a shipped sweep ({', '.join(sweep_names())})"
-        return readable_text(path, remedy), path.parent
-    if str(source) not in sweep_names():
-        raise ExperimentError(unknown("sweep", str(source), sweep_names()) + "; a sweep file ends in .toml")
-    return sweep_text(str(source)), None

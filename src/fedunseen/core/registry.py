@@ -1,10 +1,12 @@
 """Find a benchmark, encoder, method, strategy, attack, defence, engine or task by name.
 
-A name is one of this package, one of another package's entry points, or one that a Python file registers.
+A name is one of this package, one of another package's entry points, or one that a Python file
+registers.
 
-A file adds a class with ``@fedunseen.register`` above it, and ``--plugin FILE`` loads it before anything is looked for.
-Every process that a run starts does so too: the environment variable ``FEDUNSEEN_PLUGINS`` lists the files. A run
-directory names no file to load: predicting with such a run needs ``--plugin`` again.
+A file adds a class with ``@fedunseen.register`` above it, and ``--plugin FILE`` loads it before
+anything is looked for. Every process that a run starts does so too: the environment variable
+``FEDUNSEEN_PLUGINS`` lists the files. A run directory names no file to load: predicting with such a
+run needs ``--plugin`` again.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ import importlib
 import importlib.util
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedunseen.core.errors import ArgumentError, ExperimentError, FedUnseenError, unknown
+from fedunseen.core.extensions import Section, at, own_names, sections
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
@@ -26,105 +30,128 @@ if TYPE_CHECKING:
 VARIABLE = "FEDUNSEEN_PLUGINS"
 """The files that are loaded, separated as paths are on this machine."""
 
-SECTIONS = {  # section of the experiment -> where this package's names are, other packages' entry points, base class
-    "data": ("fedunseen.data:BENCHMARKS", "fedunseen.benchmarks", "fedunseen.data.base:BenchmarkLoader"),
-    "encoder": ("fedunseen.encoders:ENCODERS", "fedunseen.encoders", "fedunseen.encoders.backbone:Encoder"),
-    "method": ("fedunseen.methods:METHODS", "fedunseen.methods", "fedunseen.methods.base:Method"),
-    "strategy": ("fedunseen.strategies:STRATEGIES", "fedunseen.strategies", "fedunseen.strategies.base:Strategy"),
-    "attack": ("fedunseen.attacks:ATTACKS", "fedunseen.attacks", "fedunseen.attacks.base:Attack"),
-    "screening": ("fedunseen.defences:SCREENINGS", "fedunseen.screenings", "fedunseen.defences.screening:Magnitude"),
-    "defence": ("fedunseen.defences:DEFENCES", "fedunseen.defences", "fedunseen.defences.base:Defence"),
-    "engine": ("fedunseen.engines:ENGINES", "fedunseen.engines", "fedunseen.engines.remote.coordinator:Distributed"),
-    "task": ("fedunseen.tasks:TASKS", "fedunseen.tasks", "fedunseen.tasks.base:Task"),
-}
-_REGISTERED: dict[str, dict[str, type[Any]]] = {section: {} for section in SECTIONS}
+_REGISTERED: defaultdict[str, dict[str, type[Any]]] = defaultdict(dict)
 _LOADED: dict[str, str] = {}  # file -> the name of its module
 
 Kind = TypeVar("Kind", bound=type[Any])
 
 
-def _at(place: str) -> Any:
-    """Import what is at ``module:attribute``."""
-    module, _, attribute = place.partition(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
 def lazily(
     package: str, table: Mapping[str, str], **modules: Sequence[str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` for a package (PEP 562), so that one class does not load all others.
+    """Return ``__getattr__`` and ``__dir__`` for a package (PEP 562), so that one class does not
+    load all others.
 
     It has the classes of ``table``, and what is named of its modules.
     """
     places = {place.partition(":")[2]: place for place in table.values()}
-    places |= {name: f"{package}.{module}:{name}" for module, own in modules.items() for name in own}
+    places |= {
+        name: f"{package}.{module}:{name}" for module, own in modules.items() for name in own
+    }
 
     def find(name: str) -> Any:
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return _at(places[name])
+        return at(places[name])
 
     return find, lambda: sorted({*vars(sys.modules[package]), *places})
 
 
+TASK = Section(
+    "task",
+    table="fedunseen.tasks:TASKS",
+    entry_points="fedunseen.tasks",
+    base="fedunseen.tasks.base:Task",
+)
+"""Tasks are chosen by methods, and not by a section of the experiment."""
+
+
+def choosable() -> dict[str, Section]:
+    """Return name -> section for each whose ``name`` chooses a class, and ``task``."""
+    return {name: one for name, one in (*sections().items(), ("task", TASK)) if one.base}
+
+
 def own(section: str) -> Mapping[str, str]:
-    """Return this package's names of a section, each with the place of its class, ``module:Class``."""
-    table: Mapping[str, str] = _at(SECTIONS[section][0])
-    return table
+    """Return this package's names of a section, each with the place of its class,
+    ``module:Class``.
+    """
+    return own_names(choosable()[section])
 
 
 def names(section: str) -> list[str]:
-    """Return the known names of a section (``data``, ``encoder``, ``method``, ``strategy``, ``attack`` ...)."""
-    return sorted({*own(section), *_registered(section), *(entry.name for entry in _entry_points(section))})
+    """Return the known names of a section (``data``, ``encoder``, ``method``, ``strategy``,
+    ``attack`` ...).
+    """
+    return sorted(
+        {*own(section), *_registered(section), *(entry.name for entry in _entry_points(section))}
+    )
 
 
 def _entry_points(section: str) -> EntryPoints:
     """Return what other packages declare for a section."""
     from importlib.metadata import entry_points  # the command line starts without it
 
-    return entry_points(group=SECTIONS[section][1])
+    return entry_points(group=choosable()[section].entry_points)
 
 
 def find(section: str, name: str) -> type[Any]:
     """Return the class registered as ``name`` in a section."""
     registered = _registered(section)  # first: a file that cannot be loaded is refused for any name
     if place := own(section).get(name):
-        found: type[Any] = _at(place)
-        return found
+        kind: type[Any] = _of_file(section, name, place) if place.endswith(":") else at(place)
+        return kind
     if name in registered:
         return registered[name]
     for entry in _entry_points(section):
         if entry.name == name:
             try:
                 loaded: type[Any] = entry.load()
-                if not issubclass(loaded, base := _at(SECTIONS[section][2])):
+                if not issubclass(loaded, base := at(choosable()[section].base)):
                     raise TypeError(f"{loaded.__name__} is not a {base.__name__}")
             except Exception as error:  # another package's code: it may raise anything
                 package = entry.dist.name if entry.dist else "another package"
                 raise ExperimentError(
-                    f"{section}.name: {name!r} of {package} cannot be loaded ({type(error).__name__}: {error}): "
-                    "fix or update that package"
+                    f"{section}.name: {name!r} of {package} cannot be loaded "
+                    f"({type(error).__name__}: {error}): fix or update that package"
                 ) from error
             return loaded
     raise ExperimentError(
-        f"{section}.name: " + unknown("benchmark" if section == "data" else section, name, names(section))
+        f"{section}.name: "
+        + unknown("benchmark" if section == "data" else section, name, names(section))
+    )
+
+
+def _of_file(section: str, name: str, place: str) -> type[Any]:
+    """Return the class of a file that no table names: the one whose settings have its name."""
+    module = importlib.import_module(place.rstrip(":"))
+    base = at(choosable()[section].base)
+    for kind in vars(module).values():
+        if isinstance(kind, type) and issubclass(kind, base):
+            settings: Any = kind.Settings  # type: ignore[attr-defined]
+            if settings.model_fields["name"].default == name:
+                return kind
+    raise ExperimentError(
+        f"{section}.name: {module.__file__} has no {base.__name__} of the name {name!r}: write "
+        f"`class Mine({base.__name__}, name={name!r})`, or name the module in SHARED of its package"
     )
 
 
 def register(section: str, name: str) -> Callable[[Kind], Kind]:
     """Return a decorator that registers a class under a name.
 
-    A class that inherits its ``Settings`` gets some of its own, which differ in the name alone. A name may be
-    registered again by the same module, as a notebook does whose cell runs twice: the last class counts.
+    A class that inherits its ``Settings`` gets some of its own, which differ in the name alone. A
+    name may be registered again by the same module, as a notebook does whose cell runs twice: the
+    last class counts.
 
     Args:
-        section: of the experiment, in which ``name`` will choose it: ``data``, ``encoder``, ``method``, ``strategy``,
-            ``attack``, ``screening``, ``defence``, ``engine`` or ``task``.
+        section: of the experiment, in which ``name`` will choose it: ``data``, ``encoder``,
+            ``method``, ``strategy``, ``attack``, ``screening``, ``defence``, ``engine`` or
+            ``task``.
         name: by which the experiment names it.
 
     Raises:
-        ArgumentError: there is no such section, the class is of another kind, or the name is taken: by this package,
-            another package or another file.
+        ArgumentError: there is no such section, the class is of another kind, or the name is taken:
+            by this package, another package or another file.
 
     Example:
         >>> from fedunseen import Experiment
@@ -137,21 +164,26 @@ def register(section: str, name: str) -> Callable[[Kind], Kind]:
         >>> Experiment.load("digit-pairs", {"method.name": "fedzsl-twice"}).method.name
         'fedzsl-twice'
     """
-    if section not in SECTIONS:
-        raise ArgumentError(unknown("section", section, list(SECTIONS)))
+    if section not in choosable():
+        raise ArgumentError(unknown("section", section, list(choosable())))
 
     def add(kind: Kind) -> Kind:
-        base = _at(SECTIONS[section][2])
+        base = at(choosable()[section].base)
         if not (isinstance(kind, type) and issubclass(kind, base)):
             raise ArgumentError(
                 f"{section} {name!r}: {kind.__name__} is not a {base.__name__}: derive it from "
                 f"{base.__module__}.{base.__name__}"
             )
         if taker := _taker(section, name, kind):
-            raise ArgumentError(f"{section} {name!r} comes with {taker}: register {kind.__name__} under another name")
+            raise ArgumentError(
+                f"{section} {name!r} comes with {taker}: register {kind.__name__} under another "
+                "name"
+            )
         settings = getattr(kind, "Settings", None)
         if settings is not None and settings.model_fields["name"].default != name:
-            from fedunseen.core.settings import name_settings  # loads pydantic, without which the command line starts
+            from fedunseen.core.settings import (
+                name_settings,
+            )  # loads pydantic, without which the command line starts
 
             name_settings(kind, name)
         _REGISTERED[section][name] = kind
@@ -166,12 +198,24 @@ def _taker(section: str, name: str, kind: type[Any]) -> str:
         return "fedunseen"
     earlier = _REGISTERED[section].get(name)
     if earlier and earlier.__module__ != kind.__module__ and kind.__module__ in _LOADED.values():
-        return next((file for file, module in _LOADED.items() if module == earlier.__module__), earlier.__module__)
-    return next((e.dist.name if e.dist else "another package" for e in _entry_points(section) if e.name == name), "")
+        return next(
+            (file for file, module in _LOADED.items() if module == earlier.__module__),
+            earlier.__module__,
+        )
+    return next(
+        (
+            e.dist.name if e.dist else "another package"
+            for e in _entry_points(section)
+            if e.name == name
+        ),
+        "",
+    )
 
 
 def announce(files: list[Path] | None) -> None:
-    """Have files loaded by this process, once something is looked for by name, and by those that it starts."""
+    """Have files loaded by this process, once something is looked for by name, and by those that it
+    starts.
+    """
     for file in files or ():
         if not file.is_file():
             raise ExperimentError(f"--plugin {file}: there is no such file")
@@ -187,7 +231,9 @@ def announced() -> list[str]:
 
 
 def _registered(section: str) -> dict[str, type[Any]]:
-    """Return the classes that were registered for a section, by name, after a look at the announced files."""
+    """Return the classes that were registered for a section, by name, after a look at the announced
+    files.
+    """
     for file in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
         if file not in _LOADED:
             _load(file)
@@ -209,16 +255,20 @@ def _load(file: str) -> None:
         spec.loader.exec_module(module)
         if sum(map(len, _REGISTERED.values())) == before:
             raise ExperimentError(
-                f'--plugin {file} registers nothing: write @fedunseen.register("method", "NAME") above a class'
+                f'--plugin {file} registers nothing: write @fedunseen.register("method", "NAME") '
+                "above a class"
             )
     except (Exception, SystemExit) as error:  # another's code: it may raise anything
         del _LOADED[file]  # it is refused again where something else is looked for
         line = line_in(spec.origin, error)
         if isinstance(error, FedUnseenError):
-            raise (error.reworded(f"--plugin {file}, line {line}: {error}") if line else error) from None
+            raise (
+                error.reworded(f"--plugin {file}, line {line}: {error}") if line else error
+            ) from None
         place = f", line {line}" if line else ""  # a syntax error names its line itself
         raise ExperimentError(
-            f"--plugin {file}{place} cannot be loaded ({type(error).__name__}: {error}): fix that file"
+            f"--plugin {file}{place} cannot be loaded ({type(error).__name__}: {error}): fix that "
+            "file"
         ) from error
 
 
@@ -233,4 +283,7 @@ def fault(error: BaseException) -> str:
 
 def line_in(file: str | None, error: BaseException) -> int:
     """Return the last line of a file in an error's traceback; 0 where the error did not pass it."""
-    return [0, *(line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == file)][-1]
+    return [
+        0,
+        *(line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == file),
+    ][-1]

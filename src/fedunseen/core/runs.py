@@ -1,4 +1,6 @@
-"""What can be said of a run directory, and of a question to its model, without waiting for PyTorch."""
+"""What can be said of a run directory, and of a question to its model, without waiting for
+PyTorch.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,9 +8,12 @@ from typing import Any
 
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.core.files import DEEPEST, check_ordinary, depth, parse_json
+from fedunseen.core.removed_settings import without_removed
 
 AMONG = ("all", "unseen", "given")
-"""Which classes are ranked: all, those that no one trained on, or those that come with the question."""
+"""Which classes are ranked: all, those that no one trained on, or those that come with the
+question.
+"""
 
 
 def read_manifest(run: Path) -> dict[str, Any]:
@@ -21,8 +26,13 @@ def read_manifest(run: Path) -> dict[str, Any]:
         raise RunDirectoryError(f"{run} is not a run directory: {remedy}")
     problem = f"{path} is damaged: restore it, or run the experiment again in another --out"
     manifest = read_json(path, problem, ("experiment", "data_fingerprint", "input_shape"))
-    if not isinstance(manifest["experiment"], dict):
+    experiment = manifest["experiment"]
+    if not isinstance(experiment, dict):
         raise RunDirectoryError(problem)
+    manifest["experiment"] = {
+        name: without_removed(name, content) if isinstance(content, dict) else content
+        for name, content in experiment.items()
+    }
     return manifest
 
 
@@ -31,14 +41,18 @@ def read_result(run: Path) -> dict[str, Any] | None:
     path = run / "result.json"
     if not path.exists():
         return None
-    return read_json(path, f"{path} is damaged: delete it and resume the run", ("rounds", "selection"))
+    return read_json(
+        path, f"{path} is damaged: delete it and resume the run", ("rounds", "selection")
+    )
 
 
 def complete_result(run: Path) -> dict[str, Any]:
     """Read the final numbers of a complete run."""
     result = read_result(run)
     if result is None:
-        raise RunDirectoryError(f"{run}: this run is not complete: resume it with --out {run} --resume")
+        raise RunDirectoryError(
+            f"{run}: this run is not complete: resume it with --out {run} --resume"
+        )
     return result
 
 
@@ -54,16 +68,24 @@ def check_where(keys: Sequence[str]) -> None:
     """Refuse to change more of a finished run than where things are on this machine."""
     for key in keys:
         if key.split(".")[0] not in ("data", "encoder"):
-            raise ExperimentError(f"--set {key}: a finished run takes settings of data and encoder alone")
+            raise ExperimentError(
+                f"--set {key}: a finished run takes settings of data and encoder alone"
+            )
 
 
 def read_json(path: Path, problem: str, needed: Sequence[str]) -> dict[str, Any]:
-    """Read a table of a file, which must have some keys; ``problem`` says what to do if it is damaged."""
+    """Read a table of a file, which must have some keys; ``problem`` says what to do if it is
+    damaged.
+    """
     try:
         check_ordinary(path)
         value = parse_json(path.read_bytes())
     except (OSError, ValueError, DataError):
         raise RunDirectoryError(problem) from None
-    if not isinstance(value, dict) or any(key not in value for key in needed) or depth(value) > DEEPEST:
+    if (
+        not isinstance(value, dict)
+        or any(key not in value for key in needed)
+        or depth(value) > DEEPEST
+    ):
         raise RunDirectoryError(problem)
     return value

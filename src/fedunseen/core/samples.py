@@ -1,6 +1,7 @@
 """Samples that stay in main memory, or on disk, and go to the device batch by batch."""
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,12 +33,26 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class ScaledSamples:
-    """Feature vectors (N, d) that are scaled when they are read, so that no second copy of them is in memory."""
+    """Feature vectors (N, d) that are scaled when they are read, so that no second copy of them is
+    in memory.
+    """
 
     rows: NDArray[Any]
     device: torch.device
     scale: Callable[[NDArray[Any]], NDArray[Any]]
     encode: Callable[[NDArray[Any]], tuple[NDArray[Any], int]]
+    find_clipped: Callable[[NDArray[Any]], NDArray[np.bool_]]
+    scale_by_steps: Callable[[NDArray[Any]], list[NDArray[Any]]]
+
+    def clipped(self, rows: Tensor | slice) -> Tensor:
+        """Return (n, d) which features of some samples the whole numbers clip."""
+        return torch.from_numpy(self.find_clipped(self.rows[_place(rows)]))
+
+    def stages(self, rows: Tensor | slice) -> list[Tensor]:
+        """Return (n, d) some samples before and after each scaling; the last become whole
+        numbers.
+        """
+        return [torch.from_numpy(np.array(v)) for v in self.scale_by_steps(self.rows[_place(rows)])]
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
         """Return scaled samples on the device; see :class:`Samples`."""
@@ -46,10 +61,16 @@ class ScaledSamples:
     def codes(self, rows: Tensor | slice) -> tuple[Tensor, int]:
         """Return the samples' whole numbers on the device, and how many features were clipped."""
         place = _place(rows)
-        some = [place] if isinstance(place, slice) else np.array_split(place, -(-len(place) // 256) or 1)  # few copies
+        some = (
+            [place]
+            if isinstance(place, slice)
+            else np.array_split(place, -(-len(place) // 256) or 1)
+        )  # few copies
         codes, beyond = zip(*(self.encode(self.rows[part]) for part in some), strict=True)
         free_pages(self.rows)
-        return torch.from_numpy(codes[0] if len(codes) == 1 else np.concatenate(codes)).to(self.device), sum(beyond)
+        return torch.from_numpy(codes[0] if len(codes) == 1 else np.concatenate(codes)).to(
+            self.device
+        ), sum(beyond)
 
     @property
     def shape(self) -> torch.Size:
@@ -72,6 +93,21 @@ class CodedRows:
     def codes(self, rows: slice) -> tuple[Tensor, int]:
         """Return the whole numbers of some of them, and how many features were clipped."""
         return self.samples.codes(self.rows[rows])
+
+
+def first_of_equal(samples: Iterable[NDArray[Any]], enough: int | None = None) -> list[bool]:
+    """Return for each sample whether none before it is the same; stop after ``enough`` that are
+    not.
+    """
+    digests = set[bytes]()
+    first = list[bool]()
+    for one in samples:
+        known = len(digests)
+        digests.add(hashlib.sha256(np.ascontiguousarray(one).data).digest())
+        first.append(len(digests) > known)
+        if len(digests) == enough:
+            break
+    return first
 
 
 def _place(rows: Tensor | slice) -> NDArray[Any] | slice:

@@ -14,7 +14,9 @@ class FileText(str):
 
     @classmethod
     def within(cls, value: Any, locate: Callable[[Path], Path]) -> Any:
-        """Return a value of a file with its texts, also in lists and tables, as texts of this file."""
+        """Return a value of a file with its texts, also in lists and tables, as texts of this
+        file.
+        """
         if isinstance(value, Mapping):
             return {key: cls.within(item, locate) for key, item in value.items()}
         if isinstance(value, list):
@@ -48,17 +50,27 @@ def _is_path(annotation: Any) -> bool:
 class Settings(BaseModel):
     """Settings are checked when they are read, refuse unknown keys and never change.
 
-    A ``Path`` of a file is relative to that file. The docstring below a field is what ``fedunseen settings`` shows.
+    A ``Path`` of a file is relative to that file. The docstring below a field is what
+    ``fedunseen settings`` shows.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    @property
+    def chosen(self) -> bool:
+        """Whether an optional section has an effect."""
+        return bool(getattr(self, "name", "none") != "none")
 
     @model_validator(mode="before")
     @classmethod
     def _locate_paths(cls, content: Any) -> Any:
         paths = {key for key, field in cls.model_fields.items() if _is_path(field.annotation)}
         known = content if isinstance(content, dict) else {}
-        return {**known, **{key: _path(known[key]) for key in paths & known.keys()}} if known else content
+        return (
+            {**known, **{key: _path(known[key]) for key in paths & known.keys()}}
+            if known
+            else content
+        )
 
 
 class NamedSettings(Settings):
@@ -73,11 +85,14 @@ def name_settings(kind: Any, name: str) -> None:
     fields: Any = {"name": (Literal[name], name)}
     kind.Settings = create_model("Settings", __base__=base, __doc__=base.__doc__, **fields)
     # where pickle finds them
-    kind.Settings.__module__, kind.Settings.__qualname__ = kind.__module__, f"{kind.__qualname__}.Settings"
+    kind.Settings.__module__ = kind.__module__
+    kind.Settings.__qualname__ = f"{kind.__qualname__}.Settings"
 
 
 class Named:
-    """A class that a section's ``name`` chooses: ``class Mine(Base, name="mine")`` has settings of this name."""
+    """A class that a section's ``name`` chooses: ``class Mine(Base, name="mine")`` has settings of
+    this name.
+    """
 
     Settings: ClassVar[type[NamedSettings]] = NamedSettings
 

@@ -1,7 +1,9 @@
-"""Tensors of thousands of clients on disk: what they reply in a round, and what they keep, one at a time in memory.
+"""Tensors of thousands of clients on disk: what they reply in a round, and what they keep, one at a
+time in memory.
 
-A store is a file without a name, gone with the process. What is put there comes back as a mapping that reads a tensor
-when it is asked for; once no one holds the mapping any more, its place is used again.
+A store is a file without a name, gone with the process. What is put there comes back as a mapping
+that reads a tensor when it is asked for; once no one holds the mapping any more, its place is used
+again.
 """
 
 import errno
@@ -27,14 +29,17 @@ _CODES = {torch.float32: "F32", torch.float64: "F64", torch.float16: "F16", torc
 """What safetensors calls types."""
 
 Layout = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
-"""Names, types and shapes of the tensors of a record, in the order in which they lie in the file."""
+"""Names, types and shapes of the tensors of a record, in the order in which they lie in the
+file.
+"""
 
 
 class _Reading:
     """How the tensors of a record are read."""
 
     def __init__(self, layout: Layout) -> None:
-        self.layout, self.size = layout, 0
+        self.layout = layout
+        self.size = 0
         self.places: dict[str, tuple[int, int, torch.dtype, tuple[int, ...]]] = {}
         self.views: list[tuple[str, tuple[int, ...], tuple[int, ...], int]] = []
         types = {dtype for _, dtype, _ in layout}
@@ -53,7 +58,9 @@ class TensorStore:
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = str(device)
         self.free: dict[int, list[int]] = {}
-        self.layouts: dict[Layout, _Reading] = {}  # records alike share one: of thousands, each its own is a kilobyte
+        self.layouts: dict[
+            Layout, _Reading
+        ] = {}  # records alike share one: of thousands, each its own is a kilobyte
         self.end = 0
 
     @cached_property
@@ -74,8 +81,9 @@ class TensorStore:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise FedUnseenError(
-                f"what clients reply and keep cannot be written to {tempfile.gettempdir()} ({error.strerror}): set "
-                "the environment variable TMPDIR to a folder with more room"
+                f"what clients reply and keep cannot be written to {tempfile.gettempdir()} "
+                f"({error.strerror}): set the environment variable TMPDIR to a folder with more "
+                "room"
             ) from None
         self.end = max(self.end, place + len(record))
         reading = self.layouts.get(layout)
@@ -88,8 +96,11 @@ class StoredTensors(Mapping[str, Tensor]):
     """Tensors on a store, each read when it is asked for."""
 
     def __init__(self, store: TensorStore, place: int, reading: _Reading) -> None:
-        self.store, self.place, self.reading = store, place, reading
-        self.layout, self.size = reading.layout, reading.size
+        self.store = store
+        self.place = place
+        self.reading = reading
+        self.layout = reading.layout
+        self.size = reading.size
 
     def __getitem__(self, name: str) -> Tensor:
         start, size, dtype, shape = self.reading.places[name]
@@ -98,12 +109,17 @@ class StoredTensors(Mapping[str, Tensor]):
         return self._read(start, size, dtype).view(shape)
 
     def items(self) -> ItemsView[str, Tensor]:
-        """Read all tensors at once, which for small ones of one type is several times as fast as one by one."""
+        """Read all tensors at once, which for small ones of one type is several times as fast as
+        one by one.
+        """
         reading = self.reading
         if reading.dtype is None or not reading.size:
             return super().items()
         flat = self._read(0, reading.size, reading.dtype)
-        return {name: flat.as_strided(shape, strides, before) for name, shape, strides, before in reading.views}.items()
+        return {
+            name: flat.as_strided(shape, strides, before)
+            for name, shape, strides, before in reading.views
+        }.items()
 
     def _read(self, start: int, size: int, dtype: torch.dtype) -> Tensor:
         read = bytearray(size)
@@ -130,40 +146,66 @@ def _record(params: Mapping[str, Tensor]) -> tuple[Layout, bytes]:
     layout = tuple((name, value.dtype, value.shape) for name, value in params.items())
     try:
         return layout, b"".join([value.numpy().data for value in params.values()])
-    except (TypeError, RuntimeError, BufferError):  # on a GPU, a transposed one, or of a type that NumPy has not
+    except (
+        TypeError,
+        RuntimeError,
+        BufferError,
+    ):  # on a GPU, a transposed one, or of a type that NumPy has not
         host = [value.detach().cpu().reshape(-1).view(torch.uint8) for value in params.values()]
         return layout, b"".join([value.numpy().data for value in host])
 
 
 def write_records(path: Path, stored: Mapping[int, StoredTensors]) -> None:
-    """Write what clients keep to a safetensors file, a client at a time: ``clients``, ``records``, and their layout."""
+    """Write what clients keep to a safetensors file, a client at a time: ``clients``, ``records``,
+    and their layout.
+    """
     first = next(iter(stored.values()))
-    layout = [[name, str(dtype).removeprefix("torch."), shape] for name, dtype, shape in first.layout]
+    layout = [
+        [name, str(dtype).removeprefix("torch."), shape] for name, dtype, shape in first.layout
+    ]
     ids = np.array(list(stored), dtype="<i8")
-    count, size = len(ids), first.size
+    count = len(ids)
+    size = first.size
     header = {
         "__metadata__": {"layout": json.dumps(layout)},
         "clients": {"dtype": "I64", "shape": [count], "data_offsets": [0, ids.nbytes]},
-        "records": {"dtype": "U8", "shape": [count, size], "data_offsets": [ids.nbytes, ids.nbytes + count * size]},
+        "records": {
+            "dtype": "U8",
+            "shape": [count, size],
+            "data_offsets": [ids.nbytes, ids.nbytes + count * size],
+        },
     }
     _write(path, header, chain([ids.tobytes()], (one.record() for one in stored.values())))
 
 
-def write_models(path: Path, clients: Sequence[int], models: Sequence[Mapping[str, Tensor]]) -> None:
-    """Write the models of clients to a safetensors file under ``client/K/``, one at a time in memory."""
+def write_models(
+    path: Path, clients: Sequence[int], models: Sequence[Mapping[str, Tensor]]
+) -> None:
+    """Write the models of clients to a safetensors file under ``client/K/``, one at a time in
+    memory.
+    """
     layout, _ = _record(models[0])
     codes = {_CODES.get(dtype) for _, dtype, _ in layout}
     if len(codes) > 1 or None in codes:  # numbers of several widths would not lie in order
         pairs = zip(clients, models, strict=True)
-        write_tensors(path, {f"client/{k}/{name}": value for k, model in pairs for name, value in model.items()})
+        write_tensors(
+            path,
+            {f"client/{k}/{name}": value for k, model in pairs for name, value in model.items()},
+        )
         return
     (code,), header, start = codes, {}, 0
     for client in clients:
         for name, dtype, shape in layout:
             end = start + math.prod(shape) * dtype.itemsize
-            header[f"client/{client}/{name}"] = {"dtype": code, "shape": list(shape), "data_offsets": [start, end]}
+            header[f"client/{client}/{name}"] = {
+                "dtype": code,
+                "shape": list(shape),
+                "data_offsets": [start, end],
+            }
             start = end
-    _write(path, header, (_record({name: model[name] for name, *_ in layout})[1] for model in models))
+    _write(
+        path, header, (_record({name: model[name] for name, *_ in layout})[1] for model in models)
+    )
 
 
 def _write(path: Path, header: Mapping[str, Any], parts: Iterable[bytes]) -> None:
@@ -181,12 +223,19 @@ def read_records(path: Path, store: TensorStore) -> dict[int, StoredTensors]:
     with safe_open(path, "pt") as file:
         listed = parse_json((file.metadata() or {}).get("layout", "null")) or ()
         try:
-            layout = tuple((str(name), getattr(torch, dtype), tuple(map(int, shape))) for name, dtype, shape in listed)
+            layout = tuple(
+                (str(name), getattr(torch, dtype), tuple(map(int, shape)))
+                for name, dtype, shape in listed
+            )
         except (AttributeError, TypeError, KeyError) as error:
             raise ValueError(str(error)) from None
         if not layout or not all(isinstance(dtype, torch.dtype) for _, dtype, _ in layout):
             raise ValueError("it says nothing of how its records are laid out")
-        clients, records = file.get_tensor("clients").tolist(), file.get_slice("records")
+        clients = file.get_tensor("clients").tolist()
+        records = file.get_slice("records")
         if records.get_shape() != [len(clients), _Reading(layout).size]:
             raise ValueError("its records are not as long as it says")
-        return {client: store.put_record(layout, records[i].numpy().tobytes()) for i, client in enumerate(clients)}
+        return {
+            client: store.put_record(layout, records[i].numpy().tobytes())
+            for i, client in enumerate(clients)
+        }

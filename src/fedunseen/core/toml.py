@@ -1,7 +1,7 @@
 """Values as TOML, on one line each: what ``--set`` takes and what experiment files hold.
 
-The library tomli-w writes files, not values: a table within a section becomes a section of its own there, which cannot
-stand behind ``--set``.
+The library tomli-w writes files, not values: a table within a section becomes a section of its own
+there, which cannot stand behind ``--set``.
 """
 
 import json
@@ -14,13 +14,17 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.core.files import DEEPEST, depth
 
 LONGEST = 2**18
-"""Characters of a TOML file at most: the parser's time grows with the square of a hostile file's length."""
+"""Characters of a TOML file at most: the parser's time grows with the square of a hostile file's
+length.
+"""
 
 
 def parse_toml(text: str, source: object) -> dict[str, Any]:
     """Return the content of a TOML file; ``source`` is its name in messages."""
     if len(text) > LONGEST:
-        raise ExperimentError(f"{source} has {len(text):,} characters: an experiment has {LONGEST:,} at most")
+        raise ExperimentError(
+            f"{source} has {len(text):,} characters: an experiment has {LONGEST:,} at most"
+        )
     parts = max(
         piece.count(".") for piece in re.split(r"[][{},=#\n]", text)
     )  # of a key: the parser's time is quadratic
@@ -28,16 +32,23 @@ def parse_toml(text: str, source: object) -> dict[str, Any]:
         raise ExperimentError(f"{source}: a key has {parts + 1} parts: {DEEPEST} at most")
     try:
         tree = tomllib.loads(text)
-    except (RecursionError, ValueError) as error:  # ValueError also for a number or a date that Python cannot hold
+    except (
+        RecursionError,
+        ValueError,
+    ) as error:  # ValueError also for a number or a date that Python cannot hold
         why = "nested too deeply" if isinstance(error, RecursionError) else error
         raise ExperimentError(f"{source}: this is not a TOML file: {why}") from None
     if depth(tree) > DEEPEST:
-        raise ExperimentError(f"{source}: its tables are nested more than {DEEPEST} deep: write them flat")
+        raise ExperimentError(
+            f"{source}: its tables are nested more than {DEEPEST} deep: write them flat"
+        )
     return tree
 
 
 def toml_text(tree: Mapping[str, Any]) -> str:
-    """Return the text of a TOML file that reads back to ``tree``: plain values first, then a section each."""
+    """Return the text of a TOML file that reads back to ``tree``: plain values first, then a
+    section each.
+    """
     plain = {key: value for key, value in tree.items() if not isinstance(value, Mapping)}
     text = _lines(plain)
     for section, content in tree.items():

@@ -1,22 +1,20 @@
-"""The trainer: runs a method's phases on clients' data, one client at a time or all clients of a round at once.
+"""The trainer: runs a method's phases on clients' data, one client at a time or all clients of a
+round at once.
 
-Both ways draw the same batches and take the same steps, so they agree to float tolerance; which one runs is a matter
-of speed alone (:func:`batching_pays`). Batched, the parameters of K clients are stacked to (K, ...) and the gradient
-function is mapped over them with ``torch.func.vmap``.
+Both ways draw the same batches and take the same steps, so they agree to float tolerance; which one
+runs is a matter of speed alone (:func:`batching_pays`). Batched, the parameters of K clients are
+stacked to (K, ...) and the gradient function is mapped over them with ``torch.func.vmap``.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial, wraps
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch._functorch import eager_transforms
 
 from fedunseen.core.errors import ArgumentError
 from fedunseen.core.parameters import Params, size_in_bytes, stack, unstack
@@ -43,7 +41,9 @@ class Task:
 
     params: Params  # to start from; not changed
     samples: NDArray[np.int64]  # (n,) positions in the trainer's inputs
-    plans: Mapping[str, Plan]  # by phase; phases that take turns on the same batches share the plan named ""
+    plans: Mapping[
+        str, Plan
+    ]  # by phase; phases that take turns on the same batches share the plan named ""
     context: Context  # what only this client's loss knows
     extras: Params  # what the strategy gave this client
 
@@ -55,14 +55,17 @@ class LocalResult:
     params: Params  # they may be views of a whole round's: clone what is kept for longer
     terms: dict[str, float] = field(default_factory=dict)  # means over the steps
     steps: int = 0
-    step_lengths: dict[str, float] = field(default_factory=dict)  # how far a constant gradient of one moves a parameter
+    step_lengths: dict[str, float] = field(
+        default_factory=dict
+    )  # how far a constant gradient of one moves a parameter
     notes: dict[str, float] = field(default_factory=dict)
 
 
 def batching_pays(clients: int, batch_size: int, multiply_adds: int, device: torch.device) -> bool:
     """Say whether it is faster to train the clients of a round as one batch than one at a time.
 
-    On a CPU both take the same time at about 30 million multiply-adds a step (``benchmarks/trainer.py``).
+    On a CPU both take the same time at about 30 million multiply-adds a step
+    (``benchmarks/speed/trainer.py``).
     """
     if clients < 2:
         return False
@@ -70,13 +73,16 @@ def batching_pays(clients: int, batch_size: int, multiply_adds: int, device: tor
 
 
 def chunk_size(task: Task, context: Context, memory: int, sample: int = 1) -> int:
-    """Return how many clients fit in ``memory`` bytes: parameters, gradients, optimiser state and temporaries.
+    """Return how many clients fit in ``memory`` bytes: parameters, gradients, optimiser state and
+    temporaries.
 
-    Features are as wide as a parameter's last dimension or ``sample``; scores, as something in the shared ``context``.
+    Features are as wide as a parameter's last dimension or ``sample``; scores, as something in the
+    shared ``context``.
     """
     places: int = max(plan.index.shape[1] for plan in task.plans.values())
     features, scores = (
-        max((int(v.shape[-1]) for v in of.values() if v.ndim), default=1) for of in (task.params, context)
+        max((int(v.shape[-1]) for v in of.values() if v.ndim), default=1)
+        for of in (task.params, context)
     )
     features = max(features, sample)
     client = 8 * size_in_bytes(task.params) + 4 * places * (8 * features + 32 * scores)
@@ -93,8 +99,17 @@ class Trainer:
     context: Context
     correct: Correction
     objective: Objective = unchanged
-    bf16: bool = False  # compute matrix products in bfloat16; parameters stay float32
-    augment: Augment | None = None  # changes inputs by what the plans' extra AUGMENT has drawn for each
+    augment: Augment | None = (
+        None  # changes inputs by what the plans' extra AUGMENT has drawn for each
+    )
+
+    def plain(self) -> "Trainer":
+        """Return the trainer without what a subclass changes of its losses."""
+        return self
+
+    def calibrated(self, task: Task) -> Task:
+        """Return the task with what a subclass takes from the client's own samples."""
+        return task
 
     def one(self, task: Task) -> LocalResult:
         """Train one client."""
@@ -110,30 +125,40 @@ class Trainer:
             return self._batch(chosen, self._tensor(plan.weight[step][keep]), kept)
 
         samples = torch.from_numpy(task.samples).to(self.inputs.device)
-        log, steps = _Log(1), 0
+        log = _Log(1)
+        steps = 0
         for name, phases in self._turns():
             plan = task.plans[name]
-            run = [_Running(p, params, self.correct(_by_autograd(self._objective(p)))) for p in phases]
+            run = [
+                _Running(p, params, self.correct(_by_autograd(self._objective(p)))) for p in phases
+            ]
             for running, batch in _in_turn(run, plan.steps, partial(batch_of, plan, samples)):
                 fixed = {k: v for k, v in params.items() if k not in running.group}
-                with self._precision():
-                    grads, terms = running.gradient(running.group, Step(batch, context, task.extras, fixed))
+                grads, terms = running.gradient(
+                    running.group, Step(batch, context, task.extras, fixed)
+                )
                 running.apply(grads)
                 log.add(terms)
             steps += plan.steps
         return LocalResult(params, log.means()[0], steps, self._step_lengths(task))
 
     def together(self, tasks: Sequence[Task]) -> list[LocalResult]:
-        """Train several clients at once. Clients with fewer batches rest while the others continue."""
-        # The busiest clients come first, so that those still training are always the front of the stack.
-        order = sorted(range(len(tasks)), key=lambda i: -sum(plan.steps for plan in tasks[i].plans.values()))
+        """Train several clients at once. Clients with fewer batches rest while the others
+        continue.
+        """
+        # The busiest clients come first, so that those still training are always the front of the
+        # stack.
+        order = sorted(
+            range(len(tasks)), key=lambda i: -sum(plan.steps for plan in tasks[i].plans.values())
+        )
         chosen = [tasks[i] for i in order]
         params = stack([task.params for task in chosen])
         own, own_dims = _share([task.context for task in chosen])
         extras, extras_dims = _share([task.extras for task in chosen])
         context = {**self.context, **own}
         context_dims: dict[str, int | None] = {**dict.fromkeys(self.context), **own_dims}
-        log, total = _Log(len(chosen)), np.zeros(len(chosen), dtype=np.int64)
+        log = _Log(len(chosen))
+        total = np.zeros(len(chosen), dtype=np.int64)
         for name, phases in self._turns():
             plans = [task.plans[name] for task in chosen]
             steps = np.array([plan.steps for plan in plans])
@@ -142,41 +167,59 @@ class Trainer:
             if not steps.any():
                 continue
             total += steps
-            run = [_Running(p, params, self.correct(_by_transform(self._objective(p)))) for p in phases]
+            run = [
+                _Running(p, params, self.correct(_by_transform(self._objective(p)))) for p in phases
+            ]
             batches = self._stacked(plans, [task.samples for task in chosen])
             for running, (active, batch) in _in_turn(run, int(steps.max()), batches):
                 group = {k: v[active] for k, v in running.group.items()}
                 fixed = {k: v[active] for k, v in params.items() if k not in running.group}
-                seen = Step(batch, _front(context, context_dims, active), _front(extras, extras_dims, active), fixed)
-                dims = Step._make((dict.fromkeys(batch, 0), context_dims, extras_dims, dict.fromkeys(fixed, 0)))
-                with self._precision():
-                    grads, terms = torch.func.vmap(running.gradient, in_dims=(0, dims))(group, seen)
+                seen = Step(
+                    batch,
+                    _front(context, context_dims, active),
+                    _front(extras, extras_dims, active),
+                    fixed,
+                )
+                dims = Step._make(
+                    (dict.fromkeys(batch, 0), context_dims, extras_dims, dict.fromkeys(fixed, 0))
+                )
+                grads, terms = torch.func.vmap(running.gradient, in_dims=(0, dims))(group, seen)
                 running.apply(grads, active)
                 log.add(terms, active)
                 del grads, terms  # so that the next ones take their place in the processor's caches
         results: dict[int, LocalResult] = {}
         means = log.means()
-        lengths: dict[tuple[int, ...], dict[str, float]] = {}  # clients with as many steps share theirs
+        lengths: dict[
+            tuple[int, ...], dict[str, float]
+        ] = {}  # clients with as many steps share theirs
         for place, i in enumerate(order):
             steps_of_each = tuple(plan.steps for plan in tasks[i].plans.values())
             if steps_of_each not in lengths:
                 lengths[steps_of_each] = self._step_lengths(tasks[i])
-            results[i] = LocalResult(unstack(params, place), means[place], int(total[place]), lengths[steps_of_each])
+            results[i] = LocalResult(
+                unstack(params, place), means[place], int(total[place]), lengths[steps_of_each]
+            )
         return [results[i] for i in range(len(tasks))]
 
     def _stacked(
         self, plans: Sequence[Plan], samples: Sequence[NDArray[np.int64]]
     ) -> Callable[[int], tuple[slice, dict[str, Tensor]]]:
-        """Return a function that gives a step's clients, the front of the stack, and their batch."""
+        """Return a function that gives a step's clients, the front of the stack, and their
+        batch.
+        """
         steps = np.array([plan.steps for plan in plans])
         rows = _padded([own[plan.index] for plan, own in zip(plans, samples, strict=True)])
         weights = _padded([plan.weight for plan in plans])
-        # What was drawn for each place must stay in place; otherwise the places up to the last one in use will do.
+        # What was drawn for each place must stay in place; otherwise the places up to the last one
+        # in use will do.
         used = np.flatnonzero(weights.any((0, 1)))
         fixed = any(plan.extras or plan.draws for plan in plans)
         width = weights.shape[2] if fixed else 1 + int(used[-1]) if len(used) else 0
-        index, weight = self._tensor(rows[..., :width]), self._tensor(weights[..., :width])
-        more = {k: self._tensor(_padded([plan.extras[k] for plan in plans])) for k in plans[0].extras}
+        index = self._tensor(rows[..., :width])
+        weight = self._tensor(weights[..., :width])
+        more = {
+            k: self._tensor(_padded([plan.extras[k] for plan in plans])) for k in plans[0].extras
+        }
 
         def batch_of(step: int) -> tuple[slice, dict[str, Tensor]]:
             active = slice(0, int((steps > step).sum()))
@@ -189,7 +232,9 @@ class Trainer:
         return batch_of
 
     def _batch(self, rows: Tensor, weights: Tensor, extras: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Gather samples (..., batch); their inputs are changed at random where the plan has drawn for that."""
+        """Gather samples (..., batch); their inputs are changed at random where the plan has drawn
+        for that.
+        """
         inputs = gather(self.inputs, rows)
         if self.augment is not None and AUGMENT in extras:
             inputs = self.augment(inputs, extras.pop(AUGMENT))
@@ -204,28 +249,32 @@ class Trainer:
         for plan, phases in self._turns():
             for phase in phases:
                 turns = _rows_of_turns(phases, task.plans[plan].steps)
-                length = phase.optimiser.step_length(sum(len(rows[-phase.repeats :]) for rows in turns))
+                length = phase.optimiser.step_length(
+                    sum(len(rows[-phase.repeats :]) for rows in turns)
+                )
                 for name in filter(phase.owns, task.params):
                     lengths[name] = lengths.get(name, 0.0) + length
         return lengths
 
     def _turns(self) -> list[tuple[str, list[Phase]]]:
-        """Group the phases: each that comes before the round by itself, then the others in turn on each batch."""
+        """Group the phases: each that comes before the round by itself, then the others in turn on
+        each batch.
+        """
         before = [(phase.name, [phase]) for phase in self.phases if phase.before_round]
         return [*before, ("", [phase for phase in self.phases if not phase.before_round])]
-
-    def _precision(self) -> AbstractContextManager[object]:
-        return torch.autocast(self.inputs.device.type, torch.bfloat16) if self.bf16 else nullcontext()
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.inputs.device)
 
 
 class _Running:
-    """A phase at work: its part of the parameters (views, changed in place) and its optimiser's state."""
+    """A phase at work: its part of the parameters (views, changed in place) and its optimiser's
+    state.
+    """
 
     def __init__(self, phase: Phase, params: Params, gradient: GradientFunction) -> None:
-        self.phase, self.gradient = phase, gradient
+        self.phase = phase
+        self.gradient = gradient
         self.group = {name: value for name, value in params.items() if phase.owns(name)}
         self.state = phase.optimiser.init(self.group)
         self.steps = 0
@@ -233,14 +282,17 @@ class _Running:
     def apply(self, grads: Params, active: slice | None = None) -> None:
         """Take one step with the gradients; batched, only the clients in ``active`` move."""
         self.steps += 1
-        params, state = list(self.group.values()), self.state
+        params = list(self.group.values())
+        state = self.state
         if active is not None:
             params = [value[active] for value in params]
             state = [[value[active] for value in kind] for kind in state]
         self.phase.optimiser.update(params, [grads[name] for name in self.group], state, self.steps)
 
 
-def _in_turn(run: Sequence[_Running], steps: int, batch_of: Callable[[int], T]) -> Iterator[tuple[_Running, T]]:
+def _in_turn(
+    run: Sequence[_Running], steps: int, batch_of: Callable[[int], T]
+) -> Iterator[tuple[_Running, T]]:
     """Yield each phase with each of its batches, in the order of training."""
     for rows in _rows_of_turns([running.phase for running in run], steps):
         batches = {row: batch_of(row) for row in rows}
@@ -260,26 +312,37 @@ class _Log:
     def add(self, terms: Terms, active: slice = slice(None)) -> None:
         for name, value in terms.items():
             if name not in self.sums:
-                self.sums[name], self.counts[name] = torch.zeros((2, self.clients), device=value.device)
+                self.sums[name], self.counts[name] = torch.zeros(
+                    (2, self.clients), device=value.device
+                )
             self.sums[name][active] += value
             self.counts[name][active] += 1
 
     def means(self) -> list[dict[str, float]]:
         columns = {name: (total / self.counts[name]).tolist() for name, total in self.sums.items()}
-        return [{name: column[place] for name, column in columns.items()} for place in range(self.clients)]
+        return [
+            {name: column[place] for name, column in columns.items()}
+            for place in range(self.clients)
+        ]
 
 
 def _checked(loss: Loss) -> Loss:
-    """Return the loss, which refuses to return something else than a scalar and its terms: it may be another's."""
+    """Return the loss, which refuses to return something else than a scalar and its terms: it may
+    be another's.
+    """
 
     def call(params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         returned: Any = loss(params, batch, context)
         match returned:
-            case (Tensor(ndim=0), Mapping() as terms) if all(isinstance(term, Tensor) for term in terms.values()):
+            case (Tensor(ndim=0), Mapping() as terms) if all(
+                isinstance(term, Tensor) for term in terms.values()
+            ):
                 return returned  # type: ignore[no-any-return]
         code = getattr(getattr(loss, "__func__", loss), "__code__", None)
         place = f"{code.co_filename}, line {code.co_firstlineno}: " if code else ""
-        raise ArgumentError(f"{place}a loss returns (loss, terms), a scalar tensor and a mapping of name -> tensor")
+        raise ArgumentError(
+            f"{place}a loss returns (loss, terms), a scalar tensor and a mapping of name -> tensor"
+        )
 
     return call
 
@@ -290,39 +353,18 @@ def _by_autograd(loss: Loss) -> GradientFunction:
     def gradient(params: Params, step: Step) -> tuple[Params, Terms]:
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
         value, terms = loss({**step.fixed, **leaves}, step.batch, {**step.context, **step.extras})
-        grads = torch.autograd.grad(value, list(leaves.values()), materialize_grads=True, allow_unused=True)
-        return dict(zip(leaves, grads, strict=True)), {name: term.detach() for name, term in _logged(terms).items()}
+        grads = torch.autograd.grad(
+            value, list(leaves.values()), materialize_grads=True, allow_unused=True
+        )
+        return dict(zip(leaves, grads, strict=True)), {
+            name: term.detach() for name, term in _logged(terms).items()
+        }
 
     return gradient
 
 
-def _spare_the_compiler() -> None:
-    """Let ``torch.func.grad`` not load ``torch._dynamo``, which takes as long as loading PyTorch."""
-    plain = getattr(eager_transforms, "_autograd_grad", None)
-    if plain is None or hasattr(plain, "__wrapped__"):
-        return
-
-    @wraps(plain)
-    def without(
-        outputs: Sequence[Tensor],
-        inputs: Sequence[Tensor],
-        grad_outputs: Sequence[Tensor] | None = None,
-        retain_graph: bool = False,
-        create_graph: bool = True,
-    ) -> tuple[Tensor, ...]:
-        followed = [value for value in outputs if value.requires_grad]
-        if "torch._dynamo" in sys.modules or grad_outputs is not None or not followed:
-            return tuple(plain(outputs, inputs, grad_outputs, retain_graph, create_graph))
-        return torch.autograd.grad(
-            followed, inputs, None, retain_graph, create_graph, allow_unused=True, materialize_grads=True
-        )
-
-    eager_transforms._autograd_grad = without
-
-
 def _by_transform(loss: Loss) -> GradientFunction:
     """Differentiate with ``torch.func``, which ``vmap`` can map over clients."""
-    _spare_the_compiler()
 
     def of_group(params: Params, step: Step) -> tuple[Tensor, Terms]:
         value, terms = loss({**step.fixed, **params}, step.batch, {**step.context, **step.extras})
@@ -337,13 +379,17 @@ def _logged(terms: Terms) -> Terms:
 
 
 def _rows_of_turns(phases: Sequence[Phase], steps: int) -> list[range]:
-    """Cut a plan's rows into the turns of its phases: as many rows as the phase with the most repeats takes."""
+    """Cut a plan's rows into the turns of its phases: as many rows as the phase with the most
+    repeats takes.
+    """
     rows = max([1, *(phase.repeats for phase in phases)])
     return [range(start, min(start + rows, steps)) for start in range(0, steps, rows)]
 
 
 def _share(many: Sequence[Params]) -> tuple[Params, dict[str, int | None]]:
-    """Stack what differs between clients; leave alone what is the same object for all. Returns vmap's in_dims too."""
+    """Stack what differs between clients; leave alone what is the same object for all. Returns
+    vmap's in_dims too.
+    """
     values: Params = {}
     dims: dict[str, int | None] = {}
     for name, first in many[0].items():
@@ -359,7 +405,9 @@ def _front(values: Params, dims: Mapping[str, int | None], active: slice) -> Par
 
 
 def _padded(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Stack arrays (steps, ...) of clients to (steps, clients, ...), zeros where a client rests or has fewer places."""
+    """Stack arrays (steps, ...) of clients to (steps, clients, ...), zeros where a client rests or
+    has fewer places.
+    """
     steps, *shape = (max(sizes) for sizes in zip(*(array.shape for array in arrays), strict=True))
     out = np.zeros((steps, len(arrays), *shape), dtype=arrays[0].dtype)
     for k, array in enumerate(arrays):

@@ -30,7 +30,6 @@ BENCHMARKS = {
     "awa2": "fedunseen.data.benchmarks.published:Awa2",
     "sun": "fedunseen.data.benchmarks.published:Sun",
     "apy": "fedunseen.data.benchmarks.published:Apy",
-    "deepfashion": "fedunseen.papers.distzsl.deepfashion:DeepFashion",
     "cifar100": "fedunseen.data.benchmarks.cifar100:Cifar100",
     "cifar-fs": "fedunseen.data.benchmarks.cifar100:CifarFs",
     "fc100": "fedunseen.data.benchmarks.cifar100:Fc100",
@@ -42,5 +41,6 @@ BENCHMARKS = {
 }
 """Name in ``[data]`` -> "module:class", a :class:`~fedunseen.data.base.BenchmarkLoader`.
 
-A folder that fits several is said to hold the first: CIFAR-100 before the two few-shot splits of it.
+A folder that fits several is said to hold the first: CIFAR-100 before the two few-shot splits of
+it.
 """

@@ -1,7 +1,8 @@
-"""The base of the benchmarks: a class for each, which finds its files, reads them and says what it is.
+"""The base of the benchmarks: a class for each, which finds its files, reads them and says what it
+is.
 
-A new benchmark is one file with such a class, and one line in ``fedunseen.data.BENCHMARKS`` or an entry point of
-another package. The command needs no change: it asks the benchmark's class.
+A new benchmark is one file with such a class, and one line in ``fedunseen.data.BENCHMARKS`` or an
+entry point of another package. The command needs no change: it asks the benchmark's class.
 """
 
 import re
@@ -22,11 +23,13 @@ from fedunseen.data.scaling import fit_semantics
 
 
 class BenchmarkLoader(Named):
-    """Finds a benchmark's files, loads them, and reads single inputs as the benchmark's own samples are read.
+    """Finds a benchmark's files, loads them, and reads single inputs as the benchmark's own samples
+    are read.
 
-    A benchmark says what it is with class attributes, and defines ``Settings``, :meth:`load` and, unless its samples
-    are plain vectors, :meth:`read`. One in files also says how it is found: with ``needs``, or with :meth:`holds`.
-    The class argument ``name`` is its name in ``[data]``: ``class Omniglot(BenchmarkLoader, name="omniglot")``.
+    A benchmark says what it is with class attributes, and defines ``Settings``, :meth:`load` and,
+    unless its samples are plain vectors, :meth:`read`. One in files also says how it is found: with
+    ``needs``, or with :meth:`holds`. The class argument ``name`` is its name in ``[data]``:
+    ``class Omniglot(BenchmarkLoader, name="omniglot")``.
 
     Example:
         >>> from fedunseen.data.benchmarks.digit_pairs import DigitPairs
@@ -43,12 +46,15 @@ class BenchmarkLoader(Named):
     page: ClassVar[str] = "part of this package"
     """Where its authors publish it."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """Files and folders of the layout, relative to the root; ``a|b`` means either, ``*`` any name. The first identifies
-    the layout."""
+    """Files and folders of the layout, relative to the root; ``a|b`` means either, ``*`` any name.
+    The first identifies the layout."""
     folders: ClassVar[tuple[str, ...]] = ()
-    """Names that the data set's folder commonly has: it is found too if the root is one folder too high."""
+    """Names that the data set's folder commonly has: it is found too if the root is one folder too
+    high.
+    """
     mixed_units: ClassVar[bool] = False
-    """Its features need not be in one unit, as those of an encoder are: bringing samples to unit length may hide some.
+    """Its features need not be in one unit, as those of an encoder are: bringing samples to unit
+    length may hide some.
     """
     layout: ClassVar[str] = ""
     """The layout for people, where ``needs`` does not say it."""
@@ -59,7 +65,8 @@ class BenchmarkLoader(Named):
 
         Args:
             settings: an instance of ``Settings``.
-            seed: the run's; matters only where something has to be drawn, such as validation classes.
+            seed: the run's; matters only where something has to be drawn, such as validation
+                classes.
 
         Raises:
             DataError: if a file is missing, damaged or inconsistent.
@@ -68,7 +75,8 @@ class BenchmarkLoader(Named):
 
     @classmethod
     def read(cls, path: Path, settings: Any) -> NDArray[Any]:
-        """Read one file of inputs as the benchmark's own samples are read: an image, a text, or vectors.
+        """Read one file of inputs as the benchmark's own samples are read: an image, a text, or
+        vectors.
 
         Args:
             path: the file.
@@ -77,7 +85,8 @@ class BenchmarkLoader(Named):
         Returns:
             Shape (n, ...): samples as ``Benchmark.features`` has them.
 
-        A picture may come in memory, as :class:`~fedunseen.data.io.images.ImageBytes`, which Pillow opens.
+        A picture may come in memory, as :class:`~fedunseen.data.io.images.ImageBytes`, which Pillow
+        opens.
 
         Raises:
             DataError: if the file is missing, damaged or of another kind.
@@ -91,18 +100,28 @@ class BenchmarkLoader(Named):
 
     @classmethod
     def glance(cls, settings: Any) -> None:
-        """Refuse what is seen at once to be wrong with the files: :meth:`load` would refuse it too, seconds later."""
+        """Refuse what is seen at once to be wrong with the files: :meth:`load` would refuse it too,
+        seconds later.
+        """
 
     @classmethod
     def find(cls, folder: Path) -> list[Path]:
-        """Return the roots of this benchmark in a folder: itself, or one of the usual names in it; often none."""
+        """Return the roots of this benchmark in a folder: itself, or one of the usual names in it;
+        often none.
+        """
         candidates = (folder, *(folder / name for name in cls.folders))
         return next(([candidate] for candidate in candidates if cls.holds(candidate)), [])
 
     @classmethod
     def search(cls, folder: Path) -> list[Path]:
-        """Return the roots of this benchmark in a folder with data sets and in its sub-folders, sorted."""
-        folders = [folder, *(path for path in folder.iterdir() if path.is_dir())] if folder.is_dir() else []
+        """Return the roots of this benchmark in a folder with data sets and in its sub-folders,
+        sorted.
+        """
+        folders = (
+            [folder, *(path for path in folder.iterdir() if path.is_dir())]
+            if folder.is_dir()
+            else []
+        )
         return sorted({place for inside in folders for place in cls.find(inside)})
 
     @classmethod
@@ -113,7 +132,9 @@ class BenchmarkLoader(Named):
     @classmethod
     def missing(cls, root: Path, given: Mapping[str, Any]) -> list[str]:
         """Return what of ``needs`` a root lacks; ``given`` are settings beside the root."""
-        return [part.replace("|", " or ") for part in cls.needs if part_of_layout(root, part) is None]
+        return [
+            part.replace("|", " or ") for part in cls.needs if part_of_layout(root, part) is None
+        ]
 
     @classmethod
     def parts(cls, root: Path) -> tuple[Path, list[Path]]:
@@ -121,8 +142,12 @@ class BenchmarkLoader(Named):
         get = f"get {re.split('[,:]', cls.title)[0]} ({cls.page})"
         root = cls.home(existing_folder(root.expanduser(), f"{get}, or correct data.root"))
         if missing := cls.missing(root, {}):
-            raise DataError(f"{root} has no {missing[0]}: {get} and unpack it there, or correct data.root")
-        return root, [place for part in cls.needs if (place := part_of_layout(root, part)) is not None]
+            raise DataError(
+                f"{root} has no {missing[0]}: {get} and unpack it there, or correct data.root"
+            )
+        return root, [
+            place for part in cls.needs if (place := part_of_layout(root, part)) is not None
+        ]
 
     @classmethod
     def damaged(cls, where: object, problem: str) -> DataError:
@@ -149,7 +174,11 @@ class BenchmarkLoader(Named):
     @classmethod
     def files(cls) -> str:
         """Name the files of the layout for people."""
-        return cls.layout or ", ".join(part.partition("|")[0] for part in cls.needs) or "nothing to download"
+        return (
+            cls.layout
+            or ", ".join(part.partition("|")[0] for part in cls.needs)
+            or "nothing to download"
+        )
 
     @classmethod
     def inspect(cls, settings: Any, everything: bool = False) -> dict[str, Any]:
@@ -166,12 +195,16 @@ class BenchmarkLoader(Named):
             DataError: as :meth:`load`.
         """
         benchmark = cls.load(settings, seed=0)
-        splits = {split: getattr(benchmark, split) for split in ("train", "test_seen", "test_unseen")}
+        splits = {
+            split: getattr(benchmark, split) for split in ("train", "test_seen", "test_unseen")
+        }
         return count(benchmark.space, benchmark.labels, splits, benchmark.kind)
 
 
 def can_be_centered(space: ClassSpace) -> bool:
-    """Return whether descriptions can be centered and brought to unit length: none is exactly their mean."""
+    """Return whether descriptions can be centered and brought to unit length: none is exactly their
+    mean.
+    """
     try:
         fit_semantics(space, ("centre", "l2"))(space.semantics)
     except DataError:
@@ -180,13 +213,19 @@ def can_be_centered(space: ClassSpace) -> bool:
 
 
 def to_spare(space: ClassSpace, labels: NDArray[Any]) -> bool:
-    """Say whether half of the seen classes have two training samples and more, so that some can be held out."""
+    """Say whether half of the seen classes have two training samples and more, so that some can be
+    held out.
+    """
     samples = np.bincount(labels[labels >= 0], minlength=len(space.names))[space.seen]
     return bool(len(samples) and 2 * np.count_nonzero(samples >= 2) >= len(samples))
 
 
-def count(space: ClassSpace, labels: NDArray[Any], splits: Mapping[str, NDArray[Any]], kind: str) -> dict[str, Any]:
-    """Return the numbers of samples, classes and attributes as JSON values, and what a class lacks to be used."""
+def count(
+    space: ClassSpace, labels: NDArray[Any], splits: Mapping[str, NDArray[Any]], kind: str
+) -> dict[str, Any]:
+    """Return the numbers of samples, classes and attributes as JSON values, and what a class lacks
+    to be used.
+    """
     trained = {int(c) for c in labels[splits["train"]]}
     each = np.bincount(labels[np.concatenate(list(splits.values()))])
     return {
@@ -208,7 +247,9 @@ def count(space: ClassSpace, labels: NDArray[Any], splits: Mapping[str, NDArray[
 
 
 def part_of_layout(root: Path, part: str, outside: bool = True) -> Path | None:
-    """Return the first of the alternatives ``a|b`` that is there; without ``outside`` none beside the root counts."""
+    """Return the first of the alternatives ``a|b`` that is there; without ``outside`` none beside
+    the root counts.
+    """
     for alternative in part.split("|"):
         if alternative.startswith("..") and not outside:
             continue

@@ -1,7 +1,9 @@
-"""Episodes: N-way P-shot Q-query tasks, and which of a benchmark's samples they are made of (FedFSL, 3.2).
+"""Episodes: N-way P-shot Q-query tasks, and which of a benchmark's samples they are made of
+(FedFSL, 3.2).
 
-An episode is N classes with P + Q different samples of each. The first P are the support set, the others the queries;
-the n-th class drawn is answer n, so that a class means another answer in every episode.
+An episode is N classes with P + Q different samples of each. The first P are the support set, the
+others the queries; the n-th class drawn is answer n, so that a class means another answer in every
+episode.
 """
 
 from collections.abc import Sequence
@@ -21,7 +23,9 @@ Ids = NDArray[np.int64]
 
 
 class Size(NamedTuple):
-    """Classes of an episode, examples and queries of each; with ``rotations`` turned images are classes too."""
+    """Classes of an episode, examples and queries of each; with ``rotations`` turned images are
+    classes too.
+    """
 
     ways: int
     shots: int
@@ -43,7 +47,9 @@ class Episodes:
 
 
 class Tasks(NamedTuple):
-    """Some tasks as tensors: support (T, N * P, ...) and queries (T, N * Q, ...), both class after class."""
+    """Some tasks as tensors: support (T, N * P, ...) and queries (T, N * Q, ...), both class after
+    class.
+    """
 
     support: Tensor
     queries: Tensor
@@ -55,16 +61,26 @@ def split(samples: Tensor, shots: int) -> Tasks:
 
 
 def draw_episodes(
-    labels: Ids, count: int, size: Size, rng: np.random.Generator, answers: Ids | None = None, permuted: bool = True
+    labels: Ids,
+    count: int,
+    size: Size,
+    rng: np.random.Generator,
+    answers: Ids | None = None,
+    permuted: bool = True,
 ) -> Episodes:
-    """Draw episodes of samples with labels (n,); not ``permuted``, a class has its answer (C,), or its place."""
+    """Draw episodes of samples with labels (n,); not ``permuted``, a class has its answer (C,), or
+    its place.
+    """
     ways, shots, queries, rotations = size
     present, counts = np.unique(labels, return_counts=True)
     classes = present[counts >= shots + queries]
     members = {int(c): np.flatnonzero(labels == c) for c in classes}
     kinds = [(int(c), quarter) for c in classes for quarter in range(QUARTERS if rotations else 1)]
     fixed = answers if answers is not None and not permuted else None
-    groups = [[k for k in kinds if fixed is None or fixed[k[0]] == a] for a in range(ways if fixed is not None else 1)]
+    groups = [
+        [k for k in kinds if fixed is None or fixed[k[0]] == a]
+        for a in range(ways if fixed is not None else 1)
+    ]
     if len(kinds) < ways or not all(groups):
         raise DataError(_lacking(present, counts, size))
     index = np.empty((count, ways, shots + queries), dtype=np.int64)
@@ -82,7 +98,9 @@ def draw_episodes(
 
 
 def too_few(labels: Ids, size: Size) -> tuple[Ids, str | None]:
-    """Say which classes have too few samples for an episode, and why no episode can be drawn, if so."""
+    """Say which classes have too few samples for an episode, and why no episode can be drawn, if
+    so.
+    """
     present, counts = np.unique(labels, return_counts=True)
     enough = counts >= size.shots + size.queries
     left = enough.sum() * (QUARTERS if size.rotations else 1)
@@ -92,25 +110,37 @@ def too_few(labels: Ids, size: Size) -> tuple[Ids, str | None]:
 def _lacking(present: Ids, counts: Ids, size: Size) -> str:
     ways, shots, queries, rotations = size
     enough = int((counts >= shots + queries).sum())
-    needed = f"{-(-ways // QUARTERS)} classes, four turns of each," if rotations else f"{ways} classes"
+    needed = (
+        f"{-(-ways // QUARTERS)} classes, four turns of each," if rotations else f"{ways} classes"
+    )
     return (
-        f"{ways}-way episodes need {needed} with at least {shots + queries} samples each ({shots} shots and "
-        f"{queries} queries), but of {len(present)} {'class' if len(present) == 1 else 'classes'} {enough} "
+        f"{ways}-way episodes need {needed} with at least {shots + queries} samples each ({shots} "
+        f"shots and {queries} queries), but of {len(present)} "
+        f"{'class' if len(present) == 1 else 'classes'} {enough} "
         f"{'has' if enough == 1 else 'have'} so many"
     )
 
 
 def for_episodes(benchmark: Benchmark) -> Benchmark:
-    """Return the benchmark that clients of a few-shot run hold: validation classes only choose, no client has them."""
+    """Return the benchmark that clients of a few-shot run hold: validation classes only choose, no
+    client has them.
+    """
     space = benchmark.space
     if not len(space.train):
-        raise DataError(f"{benchmark.name}: every seen class is a validation class: leave some to train on")
+        raise DataError(
+            f"{benchmark.name}: every seen class is a validation class: leave some to train on"
+        )
     if not len(space.validation):
         return benchmark
     in_training = np.isin(benchmark.labels[benchmark.train], space.train)
     in_tests = np.isin(benchmark.labels[benchmark.test_seen], space.train)
     left = replace(space, seen=space.train, validation=np.array([], dtype=np.int64))
-    return replace(benchmark, space=left, train=benchmark.train[in_training], test_seen=benchmark.test_seen[in_tests])
+    return replace(
+        benchmark,
+        space=left,
+        train=benchmark.train[in_training],
+        test_seen=benchmark.test_seen[in_tests],
+    )
 
 
 def validation_samples(benchmark: Benchmark) -> Ids:

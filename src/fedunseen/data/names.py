@@ -1,4 +1,6 @@
-"""Names of classes: which two writings are the same name, and which known name a wrong one is near to."""
+"""Names of classes: which two writings are the same name, and which known name a wrong one is near
+to.
+"""
 
 import difflib
 import re
@@ -7,12 +9,16 @@ from collections.abc import Iterable
 
 from fedunseen.core.errors import DataError
 
-# Characters without width that Unicode counts as letters or accents: fillers and variation selectors.
-_INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+# Characters without width that Unicode counts as letters or accents: fillers and variation
+# selectors.
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 
 
 def composed(name: str) -> str:
-    r"""Return a name with each accent and its letter as one character: file systems and keyboards differ in this.
+    r"""Return a name with each accent and its letter as one character: file systems and keyboards
+    differ in this.
 
     Example:
         >>> composed("ze\u0300bre") == "z\u00e8bre"
@@ -22,7 +28,8 @@ def composed(name: str) -> str:
 
 
 def is_visible(name: str) -> bool:
-    r"""Return whether a name shows all of its characters: no line end, control character or character without width.
+    r"""Return whether a name shows all of its characters: no line end, control character or
+    character without width.
 
     Example:
         >>> [is_visible(name) for name in ("zebra", "\u0437\u0435\u0431\u0440\u0430", "zebra\u00ad", "zeb\ufe0fra")]
@@ -39,6 +46,14 @@ def folded(name: str) -> str:
         True
     """
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+
+
+def by_folded(names: Iterable[str]) -> dict[str, str]:
+    """Return the names by what they are compared as; of several that are the same, the first."""
+    table: dict[str, str] = {}
+    for name in names:
+        table.setdefault(folded(name), name)
+    return table
 
 
 def lookalike(name: str, names: Iterable[str]) -> str | None:
@@ -90,4 +105,7 @@ def check_collisions(names: Iterable[str], what: str) -> None:
     for name in names:
         other = first.setdefault(plain(name), name)
         if other is not name:
-            raise DataError(f"{what} {other!r} and {name!r} collide (case, '_' and space do not count): rename one")
+            raise DataError(
+                f"{what} {other!r} and {name!r} collide (case, '_' and space do not count): rename "
+                "one"
+            )

@@ -1,12 +1,15 @@
 """Named scalings of features and semantics, fitted on training rows only and applied to all.
 
-``l2``: x / ||x||, zeros stay. ``min-max``: (x - min) / (max - min) per column, not clipped. ``centre``: x - mean.
-``standard``: (x - mean) / deviation. ``x10``: 10 x, for generators, whose noise is about as long. A constant column
-becomes 0. Methods in closed form add up whole numbers: :class:`Quantization` rounds each scaled feature.
+``l2``: x / ||x||, zeros stay. ``min-max``: (x - min) / (max - min) per column, not clipped.
+``centre``: x - mean. ``standard``: (x - mean) / deviation. ``x10``: 10 x, for generators, whose
+noise is about as long. A constant column becomes 0. Methods in closed form add up whole numbers:
+:class:`Quantization` rounds each scaled feature.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +30,8 @@ BLOCK = 2**18  # numbers a block: 1 MiB in float32, 2 MiB in float64
 
 
 def blocks(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Yield consecutive views of ``rows`` that are small enough to be copied without a second thought.
+    """Yield consecutive views of ``rows`` that are small enough to be copied without a second
+    thought.
 
     Pages of rows on disk are given back on the way.
     """
@@ -40,13 +44,15 @@ def blocks(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
 
 @dataclass(frozen=True, eq=False)
 class Quantization:
-    """Rounds scaled features x to whole numbers q = round((x - offset) / step), half to even, clipped to +-levels.
+    """Rounds scaled features x to whole numbers q = round((x - offset) / step), half to even,
+    clipped to +-levels.
 
     A :class:`Scaler` subtracts the offset.
 
     Attributes:
         bits: of a whole number with its sign, 2 to 16; ``levels`` is the largest one.
-        step: (1,) for all features or (d,) for each, float32; 0 for a constant feature, which becomes 0.
+        step: (1,) for all features or (d,) for each, float32; 0 for a constant feature, which
+            becomes 0.
         offset: (1,) or (d,) float32.
 
     Example:
@@ -62,8 +68,12 @@ class Quantization:
 
     @staticmethod
     def of_unit_length(bits: int, reach: float, width: int) -> Quantization:
-        """Return that of features of unit length: +- ``reach`` root mean squares, which are 1 / sqrt(width)."""
-        return Quantization._within(bits, np.full(1, -reach / np.sqrt(width)), np.full(1, reach / np.sqrt(width)))
+        """Return that of features of unit length: +- ``reach`` root mean squares, which are 1 /
+        sqrt(width).
+        """
+        return Quantization._within(
+            bits, np.full(1, -reach / np.sqrt(width)), np.full(1, reach / np.sqrt(width))
+        )
 
     @staticmethod
     def of_grey_values(bits: int) -> Quantization:
@@ -72,17 +82,30 @@ class Quantization:
 
     @staticmethod
     def of_rows(bits: int, reach: float, rows: NDArray[Any], scaler: Scaler) -> Quantization:
-        """Fit bounds for each feature to rows (n, d): +- ``reach`` deviations around the mean, at most their extent."""
+        """Fit bounds for each feature to rows (n, d): +- ``reach`` deviations around the mean, at
+        most their extent.
+        """
         scaled = scaler(rows).astype(np.float64)
-        with np.errstate(invalid="ignore"):  # NaN and infinity are refused where samples are rounded
-            mean, spread = scaled.mean(axis=0), reach * scaled.std(axis=0)
-        low, high = np.maximum(scaled.min(axis=0), mean - spread), np.minimum(scaled.max(axis=0), mean + spread)
+        with np.errstate(
+            invalid="ignore"
+        ):  # NaN and infinity are refused where samples are rounded
+            mean = scaled.mean(axis=0)
+            spread = reach * scaled.std(axis=0)
+        low = np.maximum(scaled.min(axis=0), mean - spread)
+        high = np.minimum(scaled.max(axis=0), mean + spread)
+        return Quantization._within(bits, low, high)
+
+    @staticmethod
+    def of_bounds(bits: int, bounds: NDArray[Any], scaler: Scaler) -> Quantization:
+        """Return that of features from ``bounds[0]`` to ``bounds[1]``, (2, d) before scaling."""
+        low, high = scaler(bounds).astype(np.float64)
         return Quantization._within(bits, low, high)
 
     @staticmethod
     def _within(bits: int, low: NDArray[Any], high: NDArray[Any]) -> Quantization:
         levels = 2 ** (bits - 1) - 1
-        step, offset = (high - low) / (2 * levels), (low + high) / 2
+        step = (high - low) / (2 * levels)
+        offset = (low + high) / 2
         return Quantization(bits, step.astype(np.float32), offset.astype(np.float32))
 
     def around_zero(self) -> Quantization:
@@ -112,28 +135,45 @@ class Quantization:
     @property
     def digest(self) -> bytes:
         """What identifies this quantization."""
-        parts = (np.array([self.bits]).astype("<i8"), self.step.astype("<f4"), self.offset.astype("<f4"))
+        parts = (
+            np.array([self.bits]).astype("<i8"),
+            self.step.astype("<f4"),
+            self.offset.astype("<f4"),
+        )
         return b"".join(part.tobytes() for part in parts)
 
     def codes(self, rows: NDArray[Any]) -> tuple[NDArray[np.signedinteger[Any]], int]:
-        """Return the whole numbers (n, d) of features as a :class:`Scaler` gives them, and how many were clipped."""
+        """Return the whole numbers (n, d) of features as a :class:`Scaler` gives them, and how many
+        were clipped.
+        """
         codes = rows.astype(np.float32)
         beyond = self._round(codes)
         return codes.astype(np.int8 if self.bits <= 8 else np.int16), beyond
+
+    def clipped(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return (n, d) which features, as a :class:`Scaler` gives them, are beyond the range."""
+        return np.asarray(np.abs(np.rint(rows.astype(np.float32) / self._divisor)) > self.levels)
 
     @cached_property
     def _divisor(self) -> NDArray[np.float32]:
         return np.where(self.step > 0, self.step, np.float32(np.inf))
 
     def _round(self, rows: NDArray[np.float32], raw: NDArray[Any] | None = None) -> int:
-        """Replace features by whole numbers, and return how many were clipped; refuse NaN and infinity in ``raw``."""
+        """Replace features by whole numbers, and return how many were clipped; refuse NaN and
+        infinity in ``raw``.
+        """
         rows /= self._divisor
         np.rint(rows, out=rows)
-        most, least = np.maximum.reduce(rows, None, initial=0), np.minimum.reduce(rows, None, initial=0)
+        most = np.maximum.reduce(rows, None, initial=0)
+        least = np.minimum.reduce(rows, None, initial=0)
         if most <= self.levels and least >= -self.levels:
             return 0
         if raw is not None and not np.isfinite(most - least) and not np.isfinite(raw).all():
             raise DataError("the features of some samples hold NaN or infinity: leave those out")
+        if np.isnan(most + least) and np.isnan(rows).any():  # infinities make a NaN of the sum
+            raise DataError(
+                "scaled features are not numbers: features and their scaling are of another size"
+            )
         beyond = np.count_nonzero(rows > self.levels) + np.count_nonzero(rows < -self.levels)
         np.clip(rows, -self.levels, self.levels, out=rows)
         return int(beyond)
@@ -145,9 +185,9 @@ class Scaler:
 
     Attributes:
         steps: names of the scalings.
-        statistics: ``"<step>.<what>"`` -> shape (d,), for example ``"0.mean"``, ``"1.min"``. A ``range`` or
-            ``deviation`` is infinite for a constant column, so that dividing by it gives 0. With those of a
-            :class:`Quantization`, scaled rows are rounded.
+        statistics: ``"<step>.<what>"`` -> shape (d,), for example ``"0.mean"``, ``"1.min"``. A
+            ``range`` or ``deviation`` is infinite for a constant column, so that dividing by it
+            gives 0. With those of a :class:`Quantization`, scaled rows are rounded.
 
     Example:
         >>> scaler = Scaler.fit(np.array([[0.0, 5.0], [2.0, 5.0]]), ("min-max",))
@@ -177,19 +217,29 @@ class Scaler:
                 total = sum(earlier(block).sum(axis=0, dtype=np.float64) for block in blocks(rows))
                 fitted["mean"] = mean = np.asarray(total / len(rows))
                 if step == "standard":
-                    squares = sum(((earlier(block) - mean) ** 2).sum(axis=0) for block in blocks(rows))
-                    low, high = _extent(rows, earlier)  # a rounded mean gives a constant column a tiny deviation
+                    squares = sum(
+                        ((earlier(block) - mean) ** 2).sum(axis=0) for block in blocks(rows)
+                    )
+                    low, high = _extent(
+                        rows, earlier
+                    )  # a rounded mean gives a constant column a tiny deviation
                     fitted["deviation"] = np.where(high > low, np.sqrt(squares / len(rows)), np.inf)
-            statistics |= {f"{i}.{what}": value.astype(np.float32) for what, value in fitted.items()}
+            statistics |= {
+                f"{i}.{what}": value.astype(np.float32) for what, value in fitted.items()
+            }
         return Scaler(tuple(steps), statistics)
 
     def __call__(self, rows: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the scaled ``rows``, shape (n, d); without steps, float32 rows come back as they are."""
+        """Return the scaled ``rows``, shape (n, d); without steps, float32 rows come back as they
+        are.
+        """
         if not self.steps and self.quantization is None:
             return rows.astype(np.float32, copy=False)
         scaled = np.empty(rows.shape, dtype=np.float32)
         small = rows.size <= BLOCK
-        for block, out in ((rows, scaled),) if small else zip(blocks(rows), blocks(scaled), strict=True):
+        for block, out in (
+            ((rows, scaled),) if small else zip(blocks(rows), blocks(scaled), strict=True)
+        ):
             self._scale(block, out)
             if self.quantization is not None:
                 self.quantization._round(out)
@@ -197,9 +247,12 @@ class Scaler:
         return scaled
 
     def codes(self, rows: NDArray[Any]) -> tuple[NDArray[np.signedinteger[Any]], int]:
-        """Return the whole numbers (n, d) of ``rows``, where they are quantized, and how many features were clipped."""
+        """Return the whole numbers (n, d) of ``rows``, where they are quantized, and how many
+        features were clipped.
+        """
         assert self.quantization is not None
-        codes, beyond = np.empty(rows.shape, dtype=np.int8 if self.quantization.bits <= 8 else np.int16), 0
+        codes = np.empty(rows.shape, dtype=np.int8 if self.quantization.bits <= 8 else np.int16)
+        beyond = 0
         space = np.empty_like(next(blocks(rows), rows), dtype=np.float32)
         for block, out in zip(blocks(rows), blocks(codes), strict=True):
             scaled = space[: len(block)]
@@ -208,6 +261,55 @@ class Scaler:
             out[:] = scaled
         return codes, beyond
 
+    def clipped(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return (n, d) which features of ``rows``, where they are quantized, are clipped."""
+        assert self.quantization is not None
+        return self.quantization.clipped(self.unrounded(rows))
+
+    def unrounded(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """Return (n, d) what the whole numbers of quantized ``rows`` are made of."""
+        scaled = np.empty(rows.shape, dtype=np.float32)
+        self._scale(rows, scaled)
+        return scaled
+
+    def stages(self, rows: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return ``rows`` (n, d) before and after each step, up to what whole numbers are made of.
+
+        Each step rounds to float32: a large mean makes different values one.
+        """
+        scaled = rows.astype(np.float32)
+        found: list[NDArray[Any]] = [rows]
+        for i, step in enumerate(self.steps):
+            self._apply(step, i, scaled)
+            found.append(scaled.copy())
+        return [*found, self.unrounded(rows)]
+
+    def of_parts(self, rows: NDArray[Any], parts: NDArray[Any]) -> NDArray[np.float64]:
+        """Return ``parts`` (n, p, d) scaled so that their mean over p is what :meth:`unrounded`
+        makes of ``rows`` (n, d), the mean of parts as they came.
+
+        A sample's length is that of its row.
+        """
+        scaled = np.empty((len(rows), 1 + parts.shape[1], rows.shape[1]))
+        scaled[:, 0] = rows
+        scaled[:, 1:] = parts
+        for i, step in enumerate(self.steps):
+            if step == "l2":
+                norms = np.linalg.norm(scaled[:, :1], axis=2, keepdims=True)
+                scaled /= np.where(norms > 0, norms, 1.0)
+            else:
+                flat = scaled.reshape(-1, rows.shape[1])
+                self._apply(step, i, flat)
+        offset = 0.0 if self._offset is None else self._offset
+        return np.asarray(scaled[:, 1:] - offset)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of all that the scaled rows depend on beside the rows."""
+        content = json.dumps(self.steps).encode()
+        for name, value in sorted(self.statistics.items()):
+            content += name.encode() + value.tobytes()
+        return hashlib.sha256(content).hexdigest()
+
     @cached_property
     def quantization(self) -> Quantization | None:
         """How scaled rows are rounded; None: they are not."""
@@ -215,7 +317,11 @@ class Scaler:
 
     @cached_property
     def _offset(self) -> NDArray[np.float32] | None:
-        return None if self.quantization is None or not self.quantization.offset.any() else self.quantization.offset
+        return (
+            None
+            if self.quantization is None or not self.quantization.offset.any()
+            else self.quantization.offset
+        )
 
     def quantized(self, quantization: Quantization) -> Scaler:
         """Return the scaler that rounds too."""
@@ -231,7 +337,7 @@ class Scaler:
         if self._offset is not None:
             out -= self._offset
 
-    def _apply(self, step: Scaling, i: int, rows: NDArray[np.float32]) -> None:
+    def _apply(self, step: Scaling, i: int, rows: NDArray[Any]) -> None:
         """Apply one step in place."""
         if step == "l2":
             # squares in float64: those of large raw features overflow float32
@@ -265,5 +371,7 @@ def fit_semantics(space: ClassSpace, steps: tuple[Scaling, ...]) -> Scaler:
 
 def _extent(rows: NDArray[Any], earlier: Scaler) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return the smallest and the largest value of each column, after the ``earlier`` scalings."""
-    lows, highs = zip(*((b.min(axis=0), b.max(axis=0)) for b in map(earlier, blocks(rows))), strict=True)
+    lows, highs = zip(
+        *((b.min(axis=0), b.max(axis=0)) for b in map(earlier, blocks(rows))), strict=True
+    )
     return np.min(lows, axis=0), np.max(highs, axis=0)

@@ -1,4 +1,6 @@
-"""Encoders: images and text to vectors, maps or tokens; frozen (features are computed once) or trained in the model."""
+"""Encoders: images and text to vectors, maps or tokens; frozen (features are computed once) or
+trained in the model.
+"""
 
 ENCODERS = {
     "none": "fedunseen.encoders.backbone:NoEncoder",
@@ -13,4 +15,9 @@ ENCODERS = {
     "tflite": "fedunseen.encoders.tflite:TFLite",
     "run": "fedunseen.experiment.run_encoder:RunEncoder",
 }
-"""Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.encoders``."""
+"""Name -> where the class is. Other packages add theirs through the entry-point group
+``fedunseen.encoders``.
+"""
+
+SHARED = ("backbone", "efficientnet_network", "hub", "images", "text", "word_vectors")
+"""Modules that are no encoder. A further file of this folder is the encoder of its name."""

@@ -1,14 +1,13 @@
 """A GRU over word vectors (Cho et al. 2014; FedFSL, 5.4.2: hidden size 128), trained in the model.
 
-``torch.nn.GRU`` cannot be mapped over tasks (``vmap`` has no rule for it), and with cuDNN it cannot be differentiated
-twice. The GRU here is written out in elementary operations, so that both work. The products with the inputs are
-computed for all steps at once.
+``torch.nn.GRU`` cannot be mapped over tasks (``vmap`` has no rule for it), and with cuDNN it cannot
+be differentiated twice. The GRU here is written out in elementary operations, so that both work.
+The products with the inputs are computed for all steps at once.
 """
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import PositiveInt
 from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError
@@ -19,52 +18,63 @@ from fedunseen.encoders.images import as_floats
 _KEEP = 1e4
 
 
-class GRUSettings(EncoderSettings):
-    """Settings of the GRU."""
-
-    hidden: PositiveInt = 128
-    """Numbers of its state, which after the last word are the features."""
+HIDDEN = 128
+"""Numbers of the state, which after the last word are the features."""
 
 
 class GRU(Encoder, name="gru"):
     """A gated recurrent unit over sequences, trained in the model."""
 
-    Settings = GRUSettings
     reads = "sequences"
     trained = True
 
-    def __init__(self, settings: GRUSettings, image_shape: tuple[int, int, int], output: Output) -> None:
+    def __init__(
+        self, settings: EncoderSettings, image_shape: tuple[int, int, int], output: Output
+    ) -> None:
         super().__init__(settings, image_shape, output)
         if output == "maps":
-            raise ExperimentError("encoder.name = 'gru' makes vectors of sequences, but the method takes feature maps")
+            raise ExperimentError(
+                "encoder.name = 'gru' makes vectors of sequences, but the method takes feature maps"
+            )
 
     def backbone(self) -> "GRUBackbone":
         """Return the network."""
-        return GRUBackbone(self.settings, self.image_shape[1:])
+        return GRUBackbone(self.image_shape[1:])
 
 
 class GRUBackbone(Backbone):
-    """The network; parameters as of ``torch.nn.GRU``. A step of zeros is padding: the state passes it unchanged."""
+    """The network; parameters as of ``torch.nn.GRU``. A step of zeros is padding: the state passes
+    it unchanged.
+    """
 
     trained = True
 
-    def __init__(self, settings: GRUSettings, shape: tuple[int, ...]) -> None:
+    def __init__(self, shape: tuple[int, ...], hidden: int = HIDDEN) -> None:
         self.steps, self.words = shape
-        self.hidden = settings.hidden
-        super().__init__((settings.hidden,))
+        self.hidden = hidden
+        super().__init__((hidden,))
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw all from U(-1/sqrt(hidden), 1/sqrt(hidden)), as PyTorch does."""
-        bound, h = self.hidden**-0.5, self.hidden
-        shapes = {"weight_ih": (3 * h, self.words), "weight_hh": (3 * h, h), "bias_ih": (3 * h,), "bias_hh": (3 * h,)}
+        bound = self.hidden**-0.5
+        h = self.hidden
+        shapes = {
+            "weight_ih": (3 * h, self.words),
+            "weight_hh": (3 * h, h),
+            "bias_ih": (3 * h,),
+            "bias_hh": (3 * h,),
+        }
         return {
             f"f.gru.{name}": torch.from_numpy(rng.uniform(-bound, bound, shape).astype(np.float32))
             for name, shape in shapes.items()
         }
 
     def __call__(self, params: Params, inputs: Tensor, training: bool = False) -> Tensor:
-        """Return the last state (n, hidden) after sequences (n, steps, width), zeros at their ends."""
-        words, h = as_floats(inputs), self.hidden
+        """Return the last state (n, hidden) after sequences (n, steps, width), zeros at their
+        ends.
+        """
+        words = as_floats(inputs)
+        h = self.hidden
         given = F.linear(words, params["f.gru.weight_ih"], params["f.gru.bias_ih"])
         padding = (words == 0).all(-1, keepdim=True)
         # Where there is no word the update gate keeps the state: sigmoid(1e4) is exactly one.

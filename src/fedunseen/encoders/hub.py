@@ -1,6 +1,10 @@
-"""Pretrained weights: a folder in the format of the Hugging Face hub, on this machine or fetched from the hub."""
+"""Pretrained weights: a folder in the format of the Hugging Face hub, on this machine or fetched
+from the hub.
+"""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +12,21 @@ from fedunseen.core.errors import DataError, MissingDependencyError
 from fedunseen.core.files import parse_json
 from fedunseen.encoders.images import Normalization
 
-# The files that are fetched: no pickles (*.bin, *.pt), and no copies for other frameworks, which lie in folders.
+# The files that are fetched: no pickles (*.bin, *.pt), and no copies for other frameworks, which
+# lie in folders.
 _WANTED = ("model*.safetensors", "*.json", "*.txt", "*.model")
+
+_local = ContextVar("local", default=False)
+
+
+@contextmanager
+def local_files_only() -> Iterator[None]:
+    """Fetch nothing from the hub in this context: a file names the weights there, not a user."""
+    before = _local.set(True)
+    try:
+        yield
+    finally:
+        _local.reset(before)
 
 
 def require_transformers(what: str) -> None:
@@ -17,38 +34,59 @@ def require_transformers(what: str) -> None:
     try:
         import transformers
     except ImportError:
-        raise MissingDependencyError(f"{what} needs transformers: pip install 'fedunseen[encoders]'") from None
-    transformers.logging.set_verbosity_error()  # `load_model` checks what it would warn of: missing weights
+        raise MissingDependencyError(
+            f"{what} needs transformers: pip install 'fedunseen[encoders]'"
+        ) from None
+    # `load_model` checks what it would warn of: missing weights
+    transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
 
 
 def weights_folder(weights: str, where: str) -> Path:
-    """Return the folder that ``weights`` names: itself, or the local copy of a hub repository, fetched if need be."""
+    """Return the folder that ``weights`` names: itself, or the local copy of a hub repository,
+    fetched if need be.
+    """
     path = Path(weights).expanduser()
     if path.is_dir():
         return path
     if path.is_absolute() or weights.startswith((".", "~")) or weights.count("/") > 1:
-        raise DataError(f"{path} is not a folder: {where} has to name one with config.json and model.safetensors")
+        raise DataError(
+            f"{path} is not a folder: {where} has to name one with config.json and "
+            "model.safetensors"
+        )
     from huggingface_hub import snapshot_download
 
+    local = _local.get()
     try:
-        return Path(snapshot_download(weights, allow_patterns=list(_WANTED)))
-    except Exception as error:  # names, rights, network, certificates: a dozen classes of three libraries
+        return Path(
+            snapshot_download(weights, allow_patterns=list(_WANTED), local_files_only=local)
+        )
+    except (
+        Exception
+    ) as error:  # names, rights, network, certificates: a dozen classes of three libraries
+        if local:
+            raise DataError(
+                f"{where}: {weights!r} is not on this machine, and is not downloaded because a run "
+                f"or a model names it: get it with `hf download {weights}`, or give its folder"
+            ) from None
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise DataError(
-            f"{where}: {weights!r} is not a folder here, and the hub does not give it ({reason[0].rstrip('.')}): "
-            "check the name and the connection, or give a folder with config.json and model.safetensors"
+            f"{where}: {weights!r} is not a folder here, and the hub does not give it "
+            f"({reason[0].rstrip('.')}): check the name and the connection, or give a folder with "
+            "config.json and model.safetensors"
         ) from None
 
 
 def encoder_folder(weights: str, encoder: str, kinds: Sequence[str]) -> tuple[Path, dict[str, Any]]:
-    """Return the folder of an encoder's weights and its configuration, of a model of one of these types."""
+    """Return the folder of an encoder's weights and its configuration, of a model of one of these
+    types.
+    """
     folder = weights_folder(weights, "encoder.weights")
     config = read_json(folder / "config.json")
     if (kind := config.get("model_type")) not in kinds:
         raise DataError(
-            f"{folder} holds a model of the type {kind!r}, but encoder.name = {encoder!r} takes {', '.join(kinds)}: "
-            "name other weights or another encoder"
+            f"{folder} holds a model of the type {kind!r}, but encoder.name = {encoder!r} takes "
+            f"{', '.join(kinds)}: name other weights or another encoder"
         )
     return folder, config
 
@@ -58,7 +96,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DataError(f"{path.parent} has no {path.name}: give a folder as save_pretrained writes it") from None
+        raise DataError(
+            f"{path.parent} has no {path.name}: give a folder as save_pretrained writes it"
+        ) from None
     except (OSError, ValueError):
         raise DataError(f"{path} is damaged or not JSON") from None
     if not isinstance(value, dict):
@@ -67,18 +107,27 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def preparation(folder: Path | None, usual: Normalization) -> tuple[Normalization, dict[str, Any]]:
-    """Return how a folder's ``preprocessor_config.json`` normalizes images, or the usual way, and its content."""
+    """Return how a folder's ``preprocessor_config.json`` normalizes images, or the usual way, and
+    its content.
+    """
     path = None if folder is None else folder / "preprocessor_config.json"
     config = read_json(path) if path is not None and path.is_file() else {}
     if not config.get("do_normalize", True):
         return ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)), config
-    return (tuple(config.get("image_mean", usual[0])), tuple(config.get("image_std", usual[1]))), config
+    return (
+        tuple(config.get("image_mean", usual[0])),
+        tuple(config.get("image_std", usual[1])),
+    ), config
 
 
 def model_files(folder: Path) -> list[Path]:
     """Return what a model in a folder is made of: configuration and weights."""
     prepared = folder / "preprocessor_config.json"
-    return [folder / "config.json", *([prepared] if prepared.is_file() else []), *weight_files(folder)]
+    return [
+        folder / "config.json",
+        *([prepared] if prepared.is_file() else []),
+        *weight_files(folder),
+    ]
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -87,7 +136,9 @@ def weight_files(folder: Path) -> list[Path]:
     if files:
         return files
     pickles = sorted(path.name for path in folder.glob("*.bin"))
-    why = f": {pickles[0]} may run code when it is loaded, save it as safetensors" if pickles else ""
+    why = (
+        f": {pickles[0]} may run code when it is loaded, save it as safetensors" if pickles else ""
+    )
     raise DataError(f"{folder} has no weights (model.safetensors){why}")
 
 
@@ -103,15 +154,24 @@ def load_model(model: type[Any], folder: Path, ignore: tuple[str, ...] = (), **o
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # refused below, with our own sentence
             dtype=torch.float32,
+            local_files_only=True,
+            trust_remote_code=False,
             **options,
         )
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise DataError(f"{folder} cannot be loaded as {model.__name__}: {reason[0].rstrip('.')}") from None
+        raise DataError(
+            f"{folder} cannot be loaded as {model.__name__}: {reason[0].rstrip('.')}"
+        ) from None
     missing = sorted(name for name in info["missing_keys"] if not name.startswith(ignore))
     if missing:
-        raise DataError(f"{folder} lacks {len(missing)} of the weights of {model.__name__}, such as {missing[0]}")
+        raise DataError(
+            f"{folder} lacks {len(missing)} of the weights of {model.__name__}, such as "
+            f"{missing[0]}"
+        )
     if info["mismatched_keys"]:
         name = min(key[0] for key in info["mismatched_keys"])
-        raise DataError(f"{folder}: {name} has another shape among the weights than config.json says")
+        raise DataError(
+            f"{folder}: {name} has another shape among the weights than config.json says"
+        )
     return loaded.eval()

@@ -1,4 +1,6 @@
-"""Images to what a network takes: float32 planes of one size; and random changes that do not change their class."""
+"""Images to what a network takes: float32 planes of one size; and random changes that do not change
+their class.
+"""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -32,10 +34,14 @@ def as_floats(values: Tensor) -> Tensor:
 
 
 def resized(images: Tensor, size: tuple[int, int], resize: Resize) -> Tensor:
-    """Resize images (n, C, H, W) in [0, 1] to (n, C, *size); shrinking averages over what it leaves out."""
+    """Resize images (n, C, H, W) in [0, 1] to (n, C, *size); shrinking averages over what it leaves
+    out.
+    """
     if tuple(images.shape[-2:]) == size:
         return images
-    return F.interpolate(images, size=size, mode=resize, antialias=True).clamp(0, 1)  # bicubic may overshoot
+    return F.interpolate(images, size=size, mode=resize, antialias=True).clamp(
+        0, 1
+    )  # bicubic may overshoot
 
 
 class Preparation(NamedTuple):
@@ -50,22 +56,31 @@ class Preparation(NamedTuple):
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return (n, 3, size, size) of images, bytes or floats in [0, 1]."""
         images = resized(as_images(inputs, self.image_shape), (self.size, self.size), self.resize)
-        shift, scale = (torch.tensor(each, device=images.device)[:, None, None] for each in (self.mean, self.deviation))
+        shift, scale = (
+            torch.tensor(each, device=images.device)[:, None, None]
+            for each in (self.mean, self.deviation)
+        )
         return (images - shift).div_(scale)  # gray is repeated
 
 
 def augment(images: Tensor, draws: Tensor, steps: Sequence[Augmentation]) -> Tensor:
-    """Mirror (``flip``) and shift images (..., C, H, W), as draws (..., 3) in [0, 1) say; what comes in is black."""
+    """Mirror (``flip``) and shift images (..., C, H, W), as draws (..., 3) in [0, 1) say; what
+    comes in is black.
+    """
     height, width = images.shape[-2:]
-    down, right = torch.arange(height, device=images.device), torch.arange(width, device=images.device)
-    rows, columns = down.expand(*draws.shape[:-1], height), right.expand(*draws.shape[:-1], width)
+    down = torch.arange(height, device=images.device)
+    right = torch.arange(width, device=images.device)
+    rows = down.expand(*draws.shape[:-1], height)
+    columns = right.expand(*draws.shape[:-1], width)
     if "shift" in steps:
         rows = rows - _distance(draws[..., 1], height).unsqueeze(-1)
         columns = columns - _distance(draws[..., 2], width).unsqueeze(-1)
     if "flip" in steps:
         columns = torch.where(draws[..., :1] < 0.5, width - 1 - columns, columns)
     kept = _inside(rows, height).unsqueeze(-1) & _inside(columns, width).unsqueeze(-2)
-    index = (rows.clamp(0, height - 1) * width).unsqueeze(-1) + columns.clamp(0, width - 1).unsqueeze(-2)
+    index = (rows.clamp(0, height - 1) * width).unsqueeze(-1) + columns.clamp(
+        0, width - 1
+    ).unsqueeze(-2)
     index = index.flatten(-2).unsqueeze(-2).expand(*images.shape[:-2], height * width)
     moved = images.flatten(-2).gather(-1, index).reshape(images.shape)
     changed: Tensor = moved * kept.unsqueeze(-3)

@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 
 from fedunseen.core.array_cache import cached_arrays, files_digest
 from fedunseen.core.errors import DataError, ExperimentError
-from fedunseen.encoders.hub import load_model, read_json, require_transformers, weight_files, weights_folder
+from fedunseen.encoders.hub import (
+    load_model,
+    read_json,
+    require_transformers,
+    weight_files,
+    weights_folder,
+)
 from fedunseen.encoders.word_vectors import minilm_folder, read_vectors
 
 _AT_ONCE = 64  # texts
@@ -25,11 +31,15 @@ def embed_texts(texts: Sequence[str], encoder: str) -> NDArray[np.float32]:
         return _sum_of_words(texts, Path(encoder.removeprefix(VECTORS)).expanduser())
     folder = _folder(encoder)
     depends = {"weights": files_digest(_files_in(folder)), "texts": list(texts)}
-    return cached_arrays("texts", depends, ("vectors",), lambda: {"vectors": _by_model(texts, folder)})["vectors"]
+    return cached_arrays(
+        "texts", depends, ("vectors",), lambda: {"vectors": _by_model(texts, folder)}
+    )["vectors"]
 
 
 def text_files(encoder: str) -> list[Path]:
-    """Return the files that a text encoder is made of, which lie in one folder; none of ``minilm``, a package."""
+    """Return the files that a text encoder is made of, which lie in one folder; none of ``minilm``,
+    a package.
+    """
     if encoder.startswith(VECTORS):
         return [Path(encoder.removeprefix(VECTORS)).expanduser()]
     return [] if encoder == "minilm" else sorted(_files_in(_folder(encoder)))
@@ -43,11 +53,20 @@ def text_encoder_at(place: Path, encoder: str) -> str:
 
 
 def _folder(encoder: str) -> Path:
-    return minilm_folder("the text encoder") if encoder == "minilm" else weights_folder(encoder, "the text encoder")
+    return (
+        minilm_folder("the text encoder")
+        if encoder == "minilm"
+        else weights_folder(encoder, "the text encoder")
+    )
 
 
 def _files_in(folder: Path) -> list[Path]:
-    return [*weight_files(folder), *folder.glob("*.json"), *folder.glob("*.txt"), *folder.glob("*.model")]
+    return [
+        *weight_files(folder),
+        *folder.glob("*.json"),
+        *folder.glob("*.txt"),
+        *folder.glob("*.model"),
+    ]
 
 
 def clean_class_name(name: str) -> str:
@@ -68,14 +87,21 @@ def embed_classes(
 ) -> NDArray[np.float32]:
     """Return what a text encoder makes of classes (FZSL section 3.3), of unit length."""
     if "{class}" not in prompt:
-        raise ExperimentError(f"method.prompt = {prompt!r} names no class: write {{class}} where its name belongs")
+        raise ExperimentError(
+            f"method.prompt = {prompt!r} names no class: write {{class}} where its name belongs"
+        )
     clean: dict[str, tuple[str, str]] = {}
     for name in names:
         words = clean_class_name(name)
         if not re.search(r"\w", words):
-            raise DataError(f"the class {name!r} has no word in its name for a text encoder: rename it")
+            raise DataError(
+                f"the class {name!r} has no word in its name for a text encoder: rename it"
+            )
         if (same := clean.get(words.lower())) is not None:
-            raise DataError(f"the classes {same[0]!r} and {name!r} are both {words!r} to a text encoder: rename one")
+            raise DataError(
+                f"the classes {same[0]!r} and {name!r} are both {words!r} to a text encoder: "
+                "rename one"
+            )
         clean[words.lower()] = name, words
     sentences = [prompt.replace("{class}", words) for _, words in clean.values()]
     if attributes is not None:
@@ -91,7 +117,9 @@ def embed_classes(
 
 
 def plain_words(text: str) -> str:
-    """Return an attribute's name in words: ``has_bill_shape::hooked`` is "has bill shape hooked"."""
+    """Return an attribute's name in words: ``has_bill_shape::hooked`` is "has bill shape
+    hooked".
+    """
     return " ".join(re.sub(r"::|[-_+]", " ", text).split())
 
 
@@ -100,17 +128,26 @@ def _by_model(texts: Sequence[str], folder: Path) -> NDArray[np.float32]:
     from transformers import AutoModel, AutoTokenizer, CLIPTextModelWithProjection, SiglipTextModel
 
     kind = read_json(folder / "config.json").get("model_type")
-    clip, siglip = kind in ("clip", "clip_text_model"), kind in ("siglip", "siglip_text_model")
+    clip = kind in ("clip", "clip_text_model")
+    siglip = kind in ("siglip", "siglip_text_model")
     class_of = CLIPTextModelWithProjection if clip else SiglipTextModel if siglip else AutoModel
     model = load_model(class_of, folder, ignore=("pooler.",))
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # any fault in the files of a dozen kinds of tokenizers
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise DataError(f"{folder} has no tokenizer that can be loaded: {reason[0].rstrip('.')}") from None
+        raise DataError(
+            f"{folder} has no tokenizer that can be loaded: {reason[0].rstrip('.')}"
+        ) from None
     limit = min(tokenizer.model_max_length, _LONGEST)
     modules = folder / "modules.json"  # of sentence-transformers, which may end in a normalization
-    unit = clip or siglip or (modules.is_file() and ".Normalize" in modules.read_text(encoding="utf-8"))
+    unit = (
+        clip
+        or siglip
+        or (modules.is_file() and ".Normalize" in modules.read_text(encoding="utf-8"))
+    )
     # SigLIP was trained on texts of one length, whose padding it sees.
     padding: Any = "max_length" if siglip else True
     length = min(limit, int(model.config.max_position_embeddings)) if siglip else limit
@@ -118,13 +155,16 @@ def _by_model(texts: Sequence[str], folder: Path) -> NDArray[np.float32]:
     with torch.inference_mode():
         for start in range(0, len(texts), _AT_ONCE):
             part = list(texts[start : start + _AT_ONCE])
-            tokens = tokenizer(part, padding=padding, truncation=True, max_length=length, return_tensors="pt")
+            tokens = tokenizer(
+                part, padding=padding, truncation=True, max_length=length, return_tensors="pt"
+            )
             if clip:
                 vectors = model(**tokens).text_embeds
             elif siglip:
                 vectors = model(input_ids=tokens["input_ids"]).pooler_output
             else:
-                states, mask = model(**tokens).last_hidden_state, tokens["attention_mask"].unsqueeze(-1)
+                states = model(**tokens).last_hidden_state
+                mask = tokens["attention_mask"].unsqueeze(-1)
                 vectors = (states * mask).sum(1) / mask.sum(1)
             out.append((torch.nn.functional.normalize(vectors, dim=1) if unit else vectors).numpy())
     return np.concatenate(out).astype(np.float32)
@@ -136,8 +176,14 @@ def _sum_of_words(texts: Sequence[str], path: Path) -> NDArray[np.float32]:
     places, table = read_vectors(path, wanted, np.float32)
     out = []
     for text, words in zip(texts, lists, strict=True):
-        known = [places[form] for word in words if (form := word if word in places else word.lower()) in places]
+        known = [
+            places[form]
+            for word in words
+            if (form := word if word in places else word.lower()) in places
+        ]
         if not known:
-            raise DataError(f"{path} has no vector for {text!r} (looked for: {', '.join(words) or 'nothing'})")
+            raise DataError(
+                f"{path} has no vector for {text!r} (looked for: {', '.join(words) or 'nothing'})"
+            )
         out.append(table[known].sum(axis=0))
     return np.array(out, dtype=np.float32)

@@ -1,7 +1,8 @@
 """A quantized TFLite model as a frozen encoder: features that a phone can compute.
 
-The features are inside such a model, before its classifier: the last map, and the vector that it is pooled to. They are
-found in the graph as the input and the output of the last operation that pools a map to one cell.
+The features are inside such a model, before its classifier: the last map, and the vector that it is
+pooled to. They are found in the graph as the input and the output of the last operation that pools
+a map to one cell.
 """
 
 import warnings
@@ -14,19 +15,20 @@ import torch
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError
-from fedunseen.encoders.backbone import FrozenEncoder, Output, WeightsSettings
+from fedunseen.encoders.backbone import EncoderSettings, FrozenEncoder, Output
 from fedunseen.encoders.images import Resize, as_images, resized
 
 _TYPES = (np.uint8, np.int8)
 
 
-class TFLiteSettings(WeightsSettings):
+class TFLiteSettings(EncoderSettings):
     """Settings of a quantized TFLite model."""
 
     model: Path | None = None
-    """The `.tflite` file: quantized, bytes in, with a global pooling (MobileNet, EfficientNet-Lite, ...)."""
+    """`run`: a run directory, of several seeds that of one. `tflite`: a quantized `.tflite` file,
+    bytes in, with a global pooling (MobileNet, EfficientNet-Lite, ...)."""
     resize: Resize = "bilinear"
-    """How images are brought to the model's size, without keeping their proportions: `bilinear` or `bicubic`."""
+    """How images are resized to the network's side, without keeping their proportions."""
 
 
 class _Tensors(NamedTuple):
@@ -43,12 +45,16 @@ class TFLite(FrozenEncoder, name="tflite"):
     Settings = TFLiteSettings
     setting = "encoder.model"
     library = "ai-edge-litert"
+    averages = True
 
-    def __init__(self, settings: TFLiteSettings, image_shape: tuple[int, int, int], output: Output) -> None:
+    def __init__(
+        self, settings: TFLiteSettings, image_shape: tuple[int, int, int], output: Output
+    ) -> None:
         super().__init__(settings, image_shape, output)
         if settings.model is None:
             raise ExperimentError("encoder.model is missing: name the .tflite file")
-        self.model, self.prepare = settings.model, [settings.resize]
+        self.model = settings.model
+        self.prepare = [settings.resize]
         if not self.model.is_file():
             raise DataError(f"{self.model} is missing: encoder.model has to name a .tflite file")
         interpreter = self._load()
@@ -58,7 +64,8 @@ class TFLite(FrozenEncoder, name="tflite"):
         planes = int(self._details[self.tensors.image]["shape"][3])
         if image_shape[0] not in (1, planes):
             raise DataError(
-                f"{self.model} takes gray images, but these have {image_shape[0]} channels: give another model"
+                f"{self.model} takes gray images, but these have {image_shape[0]} channels: give "
+                "another model"
             )
         _, height, width, channels = self._details[self.tensors.map]["shape"].tolist()
         self.shape = (channels, height, width) if output == "maps" else (channels,)
@@ -70,10 +77,12 @@ class TFLite(FrozenEncoder, name="tflite"):
         return [self.model]
 
     def compute(self, images: NDArray[Any]) -> NDArray[Any]:
-        """Read one dequantized tensor for each image; the arithmetic is the same on any number of threads."""
+        """Read one dequantized tensor for each image; the arithmetic is the same on any number of
+        threads.
+        """
         tensor = self.tensors.map if self.output == "maps" else self.tensors.pooled
-        # One image at a time, since such models have their batch of one written into a reshape; in threads, since an
-        # interpreter works outside Python's lock.
+        # One image at a time, since such models have their batch of one written into a reshape; in
+        # threads, since an interpreter works outside Python's lock.
         with ThreadPoolExecutor(torch.get_num_threads()) as threads:
             return np.stack(list(threads.map(lambda image: self._one(image, tensor), images)))
 
@@ -94,7 +103,11 @@ class TFLite(FrozenEncoder, name="tflite"):
         scale, zero = self._details[tensor]["quantization"]
         if scale:  # 0: not quantized
             value = (value - np.float32(zero)) * np.float32(scale)
-        return np.ascontiguousarray(value.transpose(2, 0, 1)) if tensor == self.tensors.map else value.reshape(-1)
+        return (
+            np.ascontiguousarray(value.transpose(2, 0, 1))
+            if tensor == self.tensors.map
+            else value.reshape(-1)
+        )
 
     def _load(self) -> Any:
         """Return a new interpreter that keeps the tensors between input and output."""
@@ -106,8 +119,12 @@ class TFLite(FrozenEncoder, name="tflite"):
             ) from None
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that keeping tensors takes memory: some 10 MB here
-                interpreter = Interpreter(str(self.model), num_threads=1, experimental_preserve_all_tensors=True)
+                warnings.simplefilter(
+                    "ignore"
+                )  # that keeping tensors takes memory: some 10 MB here
+                interpreter = Interpreter(
+                    str(self.model), num_threads=1, experimental_preserve_all_tensors=True
+                )
                 interpreter.allocate_tensors()
         except (ValueError, RuntimeError):
             raise DataError(f"{self.model} is not a TFLite model, or a damaged one") from None
@@ -118,18 +135,34 @@ def _find_tensors(interpreter: Any, model: Path) -> _Tensors:
     """Find the image, the last map that is pooled to one cell, and the pooled vector."""
     inputs = interpreter.get_input_details()
     image = inputs[0]
-    if len(inputs) != 1 or image["dtype"] not in _TYPES or len(image["shape"]) != 4 or image["shape"][3] not in (1, 3):
-        given = " and ".join(f"{np.dtype(d['dtype']).name} {tuple(d['shape'].tolist())}" for d in inputs)
+    if (
+        len(inputs) != 1
+        or image["dtype"] not in _TYPES
+        or len(image["shape"]) != 4
+        or image["shape"][3] not in (1, 3)
+    ):
+        given = " and ".join(
+            f"{np.dtype(d['dtype']).name} {tuple(d['shape'].tolist())}" for d in inputs
+        )
         raise DataError(
             f"{model} takes {given}, not the bytes of one image (1, height, width, channels): "
             "give a quantized image model"
         )
-    shapes = {detail["index"]: detail["shape"].tolist() for detail in interpreter.get_tensor_details()}
+    shapes = {
+        detail["index"]: detail["shape"].tolist() for detail in interpreter.get_tensor_details()
+    }
     # Operations of the graph as it was written come before those of the delegates that run them.
     for operation in reversed(interpreter._get_ops_details()):
         if operation["op_name"] not in ("MEAN", "AVERAGE_POOL_2D"):
             continue
-        map, pooled = int(operation["inputs"][0]), int(operation["outputs"][0])
-        if len(shapes[map]) == 4 and shapes[map][1] * shapes[map][2] > 1 and np.prod(shapes[pooled]) == shapes[map][3]:
+        map = int(operation["inputs"][0])
+        pooled = int(operation["outputs"][0])
+        if (
+            len(shapes[map]) == 4
+            and shapes[map][1] * shapes[map][2] > 1
+            and np.prod(shapes[pooled]) == shapes[map][3]
+        ):
             return _Tensors(int(image["index"]), map, pooled)
-    raise DataError(f"{model} pools no map to a vector: its features cannot be separated from the rest")
+    raise DataError(
+        f"{model} pools no map to a vector: its features cannot be separated from the rest"
+    )

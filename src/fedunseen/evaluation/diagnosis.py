@@ -1,4 +1,6 @@
-"""Did the run fail? Signs of it, each in words that need no knowledge of the field, with a remedy."""
+"""Did the run fail? Signs of it, each in words that need no knowledge of the field, with a
+remedy.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -6,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedunseen.core.errors import counted
 from fedunseen.evaluation.summary import listed
 from fedunseen.metrics import harmonic_mean
 
@@ -22,6 +25,8 @@ DIVERGED = 3.0  # times the cross-entropy of guessing; where a network collapses
 LEAD = 3.0  # percentage points by which another closed form has to lead on classes left out
 CLIPPED = 0.01  # share of features that may be clipped without a warning
 _SCALED = "data.features = ['centre', 'l2']"
+CONFIDENT = 30  # answers above 90 % from which on their share says something
+TRUSTED = 80.0  # percent of them that should be right
 MEASURABLE = 3  # test samples of a class on which a factor may be chosen
 EMPTIED = 0.2  # of the accuracy without calibration
 
@@ -44,53 +49,93 @@ def diagnose(
     scaled: bool = False,
     calibrates: bool = False,
 ) -> list[Finding]:
-    """Return what seems to be wrong with a run of one seed, the gravest first; nothing for a run that went well.
+    """Return what seems to be wrong with a run of one seed, the gravest first; nothing for a run
+    that went well.
 
     ``calibrates``: the calibration is chosen for any method.
     """
-    found = [growing_loss(lines, scaled) or worse_than_guessing(lines, len(names), scaled), clipped_features(result)]
-    found += misplaced_pictures(result.get("misplaced", ()))
-    found += adapted(result["adapted"]) if "adapted" in result else []
+    findings = [
+        rising_loss(lines, scaled) or worse_than_guessing(lines, len(names), scaled),
+        clipped_features(result),
+    ]
+    findings += misplaced_pictures(result.get("misplaced", ()))
+    findings += adapted(result["adapted"]) if "adapted" in result else []
     labels = answers.get("labels")
     if "few_shot" in result:
-        found += [beside_nothing(result)]
+        findings += [beside_nothing(result)]
         if labels is not None:
-            found.append(never_answered(labels, answers["answers"], names, "new"))
+            findings.append(never_answered(labels, answers["answers"], names, "new"))
     elif "zsl" in result and descriptions:
         if labels is not None:
-            own = np.isin(labels, unseen)
-            asked, answered = labels[own], answers["zsl_answers"][own]
+            of_unseen = np.isin(labels, unseen)
+            asked = labels[of_unseen]
+            answered = answers["zsl_answers"][of_unseen]
             trained = any(line.get("losses") for line in lines)
-            found.append(at_chance(asked, answered, len(unseen), trained, scaled))
-            found.append(never_answered(asked, answered, names, "unseen"))
-        tested = None if labels is None else int(np.median(np.unique(labels, return_counts=True)[1]))
-        found += [emptied(result, tested), outdone(result) if calibrates else None]
+            findings.append(at_chance(asked, answered, len(unseen), trained, scaled))
+            findings.append(never_answered(asked, answered, names, "unseen"))
+        tested = (
+            None if labels is None else int(np.median(np.unique(labels, return_counts=True)[1]))
+        )
+        findings += [overconfident(result)]
+        findings += [emptied(result, tested), outdone(result) if calibrates else None]
         chosen = result.get("chosen_on_validation") or {}
-        found += [bounded_calibration(chosen)] if "bounded_by" in chosen else []
+        findings += [bounded_calibration(chosen)] if "bounded_by" in chosen else []
         if "silhouettes" in answers:
-            found.append(worse_features(*map(float, answers["silhouettes"])))
-    return [item for item in found if item is not None]
+            findings.append(worse_features(*map(float, answers["silhouettes"])))
+    return [item for item in findings if item is not None]
+
+
+def conspicuous(
+    result: Mapping[str, Any], names: Sequence[str], clients: Sequence[str] = ()
+) -> Iterator[Finding]:
+    """Warn of a party whose statistics move the means of classes that others hold too.
+
+    ``clients``: what they are called, in a deployment.
+    """
+    for one in result.get("influence", {}).get("conspicuous", ()):
+        number = one["client"]
+        who = repr(clients[number]) if clients else f"Client {number}"
+        moved = [repr(names[c]) for c in one["classes"][:LISTED]]
+        more = f" and {one['count'] - LISTED} more" if one["count"] > LISTED else ""
+        yield Finding(
+            f"{who} moves the means of {counted(one['count'], 'class')} that others hold too, by "
+            f"up to {max(one['moved']):.2f} within-class deviations: {', '.join(moved)}{more}.",
+            f"Its samples of them are unlike the others', up to {max(one['ratio']):.0f} times as "
+            "far as chance puts them: mixed-up labels, features made in another way, or made-up "
+            "samples. Where two parties alone hold a class, the other may be the wrong one.",
+            "Compare samples of these classes, and fix who may send which class with "
+            "`fedunseen certs --classes`. Without this party: fedunseen forget.",
+        )
 
 
 def misplaced_pictures(groups: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     """Warn of pictures in one class's folder that look like another's."""
     for group in groups[:LISTED]:
-        files, place, like = group["files"], group["place"], group["like"]
+        files = group["files"]
+        place = group["place"]
+        like = group["like"]
         yield Finding(
-            f"{len(files)} pictures in the folder of {place!r} look like {like!r}: {listed(files, NAMED)}.",
+            f"{len(files)} pictures in the folder of {place!r} look like {like!r}: "
+            f"{listed(files, NAMED)}.",
             f"To an encoder that knows neither class they are like the pictures of {like!r}.",
             "Look at them, move those that lie in the wrong folder, and run it again.",
         )
 
 
 def adapted(note: Mapping[str, Any]) -> Iterator[Finding]:
-    """Warn of unlabelled samples: a lower accuracy, test samples, refused classes, a class that got almost all."""
+    """Warn of unlabelled samples: a lower accuracy, test samples, refused classes, a class that got
+    almost all.
+    """
     table = note["classes"]
-    before, after = (_harmonic(table["seen"], table[key]) if note["measured"] else 0.0 for key in ("before", "after"))
+    before, after = (
+        _harmonic(table["seen"], table[key]) if note["measured"] else 0.0
+        for key in ("before", "after")
+    )
     if after < before - WORSE:
         yield Finding(
             f"Adapting lowered the harmonic mean from {before:.1f} to {after:.1f} %.",
-            "Unlabelled samples of classes that the model does not know, or too few of its own, move prototypes away.",
+            "Unlabelled samples of classes that the model does not know, or too few of its own, "
+            "move prototypes away.",
             "Keep the run from before, without these samples.",
         )
     if share := note.get("test_share"):
@@ -103,67 +148,86 @@ def adapted(note: Mapping[str, Any]) -> Iterator[Finding]:
         more = f" and {len(refused) - LISTED} more classes" if len(refused) > LISTED else ""
         yield Finding(
             f"Unlabelled samples do not count for {', '.join(map(repr, refused[:LISTED]))}{more}.",
-            "They lie too far from where the descriptions put these classes, or show nothing that seen classes do not.",
+            "They lie too far from where the descriptions put these classes, or show nothing that "
+            "seen classes do not.",
             "Check that they are of these classes, and correct the descriptions.",
         )
-    got = [0.0 if seen else samples for seen, samples in zip(table["seen"], table["samples"], strict=True)]
+    got = [
+        0.0 if seen else samples
+        for seen, samples in zip(table["seen"], table["samples"], strict=True)
+    ]
     if table["seen"].count(False) > 1 and max(got) > ALMOST_ALL * sum(got):
         yield Finding(
-            f"Class {table['class'][got.index(max(got))]!r} got {100 * max(got) / sum(got):.0f} % of the "
-            "unlabelled samples that unseen classes got.",
+            f"Class {table['class'][got.index(max(got))]!r} got {100 * max(got) / sum(got):.0f} % "
+            "of the unlabelled samples that unseen classes got.",
             "Its prototype may have moved to samples of other classes.",
             "Check that the samples are of several unseen classes.",
         )
 
 
 def _harmonic(seen: Sequence[bool], accuracies: Sequence[float | None]) -> float:
-    """Return the harmonic mean of the mean accuracies of seen and of unseen classes, from those of each class."""
-    known = [(is_seen, value) for is_seen, value in zip(seen, accuracies, strict=True) if value is not None]
+    """Return the harmonic mean of the mean accuracies of seen and of unseen classes, from those of
+    each class.
+    """
+    known = [
+        (is_seen, value)
+        for is_seen, value in zip(seen, accuracies, strict=True)
+        if value is not None
+    ]
     kinds = [[value for is_seen, value in known if is_seen is kind] for kind in (True, False)]
     return harmonic_mean(*(float(np.mean(values)) if values else 0.0 for values in kinds))
 
 
 def accuracy(labels: Ids, answers: Ids) -> tuple[float, float]:
-    """Return the mean over classes of the share of right answers, in percent, and half of its 95 % interval.
+    """Return the mean over classes of the share of right answers, in percent, and half of its 95 %
+    interval.
 
-    Classes are fixed, samples drawn. The variance of a class with n samples is p (1 - p) / n with p moved half a sample
-    towards one half, so that a class that is always right or never is not taken to be certain.
+    Classes are fixed, samples drawn. The variance of a class with n samples is p (1 - p) / n with p
+    moved half a sample towards one half, so that a class that is always right or never is not taken
+    to be certain.
     """
     right = labels == answers
-    variance, shares = 0.0, []
+    variance = 0.0
+    shares = []
     for c in np.unique(labels):
-        own = right[labels == c]
-        n, p = len(own), float((own.sum() + 0.5) / (len(own) + 1))
-        shares.append(float(own.mean()))
+        hits = right[labels == c]
+        n = len(hits)
+        p = float((hits.sum() + 0.5) / (len(hits) + 1))
+        shares.append(float(hits.mean()))
         variance += p * (1 - p) / n
     return 100 * float(np.mean(shares)), 100 * Z * variance**0.5 / len(shares)
 
 
-def at_chance(labels: Ids, answers: Ids, classes: int, trained: bool = True, scaled: bool = False) -> Finding | None:
+def at_chance(
+    labels: Ids, answers: Ids, classes: int, trained: bool = True, scaled: bool = False
+) -> Finding | None:
     """Warn of a model that names unseen classes no better than guessing."""
     value, half = accuracy(labels, answers)
     chance = 100 / classes
     if value - half > chance:
         return None
     return Finding(
-        f"The model does not beat guessing on unseen classes: it recognizes {value:.1f} ± {half:.1f} % of them, "
-        f"guessing {chance:.1f} %.",
+        f"The model does not beat guessing on unseen classes: it recognizes {value:.1f} ± "
+        f"{half:.1f} % of them, guessing {chance:.1f} %.",
         "Nothing that it learned from the seen classes helps with the unseen ones.",
-        ("L" if scaled else f"Set {_SCALED}, l") + "ower method.lr, or train for more rounds (strategy.rounds)."
+        ("L" if scaled else f"Set {_SCALED}, l")
+        + "ower method.lr, or train for more rounds (strategy.rounds)."
         if trained
-        else "Collect more seen classes, or more samples of each; describe the classes by what is to be seen in a "
-        "picture.",
+        else "Collect more seen classes, or more samples of each; describe the classes by what is "
+        "to be seen in a picture.",
     )
 
 
-def growing_loss(lines: Sequence[Mapping[str, Any]], scaled: bool = False) -> Finding | None:
+def rising_loss(lines: Sequence[Mapping[str, Any]], scaled: bool = False) -> Finding | None:
     """Warn of a training loss that ends well above where it began."""
     recorded = [line.get("losses", {}).get("loss") for line in lines]
     losses = np.array([np.nan if value is None else value for value in recorded], dtype=np.float64)
     if len(losses) < 2 or np.isnan(losses).all() or (losses[~np.isnan(losses)] <= 0).any():
         return None
     part = max(len(losses) // 4, 1)
-    first, last = (float(np.nanmedian(losses[side])) for side in (slice(None, part), slice(-part, None)))
+    first, last = (
+        float(np.nanmedian(losses[side])) for side in (slice(None, part), slice(-part, None))
+    )
     if not last > LOSS_GROWTH * first:
         return None
     return Finding(
@@ -173,11 +237,13 @@ def growing_loss(lines: Sequence[Mapping[str, Any]], scaled: bool = False) -> Fi
     )
 
 
-def worse_than_guessing(lines: Sequence[Mapping[str, Any]], classes: int, scaled: bool = False) -> Finding | None:
+def worse_than_guessing(
+    lines: Sequence[Mapping[str, Any]], classes: int, scaled: bool = False
+) -> Finding | None:
     """Warn of a cross-entropy that ends far above that of guessing, though every number is finite.
 
-    It may have been higher still in the first rounds, so that :func:`growing_loss` sees it fall. A method names its
-    cross-entropy ``sce``; of any other loss nothing is assumed.
+    It may have been higher still in the first rounds, so that :func:`rising_loss` sees it fall. A
+    method names its cross-entropy ``sce``; of any other loss nothing is assumed.
     """
     losses = [line.get("losses", {}) for line in lines]
     kept = [one.get("sce") for one in losses[-max(len(lines) // 4, 1) :]]
@@ -186,9 +252,10 @@ def worse_than_guessing(lines: Sequence[Mapping[str, Any]], classes: int, scaled
     if not known or not np.median(known) > DIVERGED * guessing:
         return None
     return Finding(
-        f"Training diverged: the cross-entropy ends at {_number(float(np.median(known)))}, where guessing among "
-        f"{classes} classes has {guessing:.1f}.",
-        "The steps are too large for these features; every number is finite, but nothing was learned.",
+        f"Training diverged: the cross-entropy ends at {_number(float(np.median(known)))}, where "
+        f"guessing among {classes} classes has {guessing:.1f}.",
+        "The steps are too large for these features; every number is finite, but nothing was "
+        "learned.",
         "Set method.lr to a tenth" + ("." if scaled else f", or {_SCALED}."),
     )
 
@@ -203,8 +270,10 @@ def clipped_features(result: Mapping[str, Any]) -> Finding | None:
     if result.get("clipped", 0.0) <= CLIPPED:
         return None
     return Finding(
-        f"{100 * result['clipped']:.1f} % of the training samples' features are beyond the range of quantization.",
-        "They were clipped. A few large features carry most of a sample's length, or parties' units differ.",
+        f"{100 * result['clipped']:.1f} % of the training samples' features are beyond the range "
+        "of quantization.",
+        "They were clipped. A few large features carry most of a sample's length, or parties' "
+        "units differ.",
         "Raise data.quantization_range, with data.quantization = 16 for steps as small as now.",
     )
 
@@ -218,28 +287,56 @@ def never_answered(labels: Ids, answers: Ids, names: Sequence[str], kind: str) -
         return None
     verb = "is" if len(never) == 1 else "are"
     return Finding(
-        f"{len(never)} of {len(classes)} {kind} classes {verb} never the answer: {listed(never, LISTED)}.",
+        f"{len(never)} of {len(classes)} {kind} classes {verb} never the answer: "
+        f"{listed(never, LISTED)}.",
         "To the model another class always fits better, also for their own samples.",
-        "Compare their descriptions with those of the classes that they are taken for (see the table of confusions), "
-        "and add attributes that tell them apart."
+        "Compare their descriptions with those of the classes that they are taken for (see the "
+        "table of confusions), and add attributes that tell them apart."
         if kind == "unseen"
         else "Look at their samples: they may be unlike everything that the parties trained on.",
     )
 
 
+def overconfident(result: Mapping[str, Any]) -> Finding | None:
+    """Warn of high probabilities that are wrong too often."""
+    found = result.get("confidence")
+    if found is None or found["high"]["right"] is None:
+        return None
+    answers = sum(row[0] for rows in found["reliability"].values() for row in rows)
+    share = found["high"]["share"]
+    right = found["high"]["right"]
+    if share / 100 * answers < CONFIDENT or right >= TRUSTED:
+        return None
+    return Finding(
+        f"High probabilities are not reliable here: of the answers above 90 %, {right:.0f} % are "
+        "right.",
+        "The unseen classes lie farther from where their descriptions put them than seen classes "
+        "did that played unseen ones. The data cause this, not the decision rule.",
+        "Show a few examples of the unseen classes with `fedunseen learn`, or rely on sets: "
+        "fedunseen predict --sets 0.9.",
+    )
+
+
 def emptied(result: Mapping[str, Any], tested: int | None = None) -> Finding | None:
-    """Warn of a calibration that leaves seen or unseen classes next to nothing, and of one that is missing."""
+    """Warn of a calibration that leaves seen or unseen classes next to nothing, and of one that is
+    missing.
+    """
     calibrated = result.get("calibration_factor") or result.get("left_out_offset")
     few = tested is not None and tested < MEASURABLE
     count = "one sample is" if tested == 1 else f"{tested} samples are"
-    more = f"Bring more samples: of most classes {count} tested, and on so few nothing can be chosen"
+    more = (
+        f"Bring more samples: of most classes {count} tested, and on so few nothing can be chosen"
+    )
     for side, letter, other in (("seen", "S", "unseen"), ("unseen", "U", "seen")):
-        before, after = (float(result.get(f"{kind}gzsl_{side}", 0.0)) for kind in ("uncalibrated_", ""))
+        before, after = (
+            float(result.get(f"{kind}gzsl_{side}", 0.0)) for kind in ("uncalibrated_", "")
+        )
         if calibrated and before >= 5 and after < EMPTIED * before:
             return Finding(
-                f"Calibration empties the {side} classes: {letter} falls from {before:.1f} to {after:.1f} %.",
-                f"The factor that balances seen and unseen classes was chosen on other classes, perhaps too few, and "
-                f"sends nearly everything to the {other} ones here.",
+                f"Calibration empties the {side} classes: {letter} falls from {before:.1f} to "
+                f"{after:.1f} %.",
+                "The factor that balances seen and unseen classes was chosen on other classes, "
+                f"perhaps too few, and sends nearly everything to the {other} ones here.",
                 f"{more}. Until then set evaluation.calibration = 'none'."
                 if few
                 else "Set method.calibration = false."
@@ -248,42 +345,52 @@ def emptied(result: Mapping[str, Any], tested: int | None = None) -> Finding | N
             )
     if not calibrated and result["gzsl_unseen"] < EMPTIED * result["zsl"]:
         return Finding(
-            f"Among all classes nearly every sample of an unseen class is taken for a seen one: U is "
-            f"{result['gzsl_unseen']:.1f} %, though among unseen classes alone {result['zsl']:.1f} % are right.",
+            "Among all classes nearly every sample of an unseen class is taken for a seen one: U "
+            f"is {result['gzsl_unseen']:.1f} %, though among unseen classes alone "
+            f"{result['zsl']:.1f} % are right.",
             "The model has seen examples of the seen classes only, and prefers them.",
-            f"{more}. Until then ask among new classes alone: fedunseen predict --classes FILE --among given."
+            f"{more}. Until then ask among new classes alone: fedunseen predict --classes FILE "
+            "--among given."
             if few
-            else "Let it be calibrated: evaluation.calibration = 'stacking' with evaluation.selection = 'validation'.",
+            else "Let it be calibrated: evaluation.calibration = 'stacking' with "
+            "evaluation.selection = 'validation'.",
         )
     return None
 
 
 def bounded_calibration(note: Mapping[str, Any]) -> Finding:
-    """Warn of a factor from few classes that would have emptied a seen class, and is bounded for that."""
+    """Warn of a factor from few classes that would have emptied a seen class, and is bounded for
+    that.
+    """
     name = note["bounded_by"]
     return Finding(
-        f"The calibration cannot be trusted: seen classes taken for unseen ones ask for {_number(note['wanted'])}, "
-        f"which gives most training samples of {name!r} to unseen classes.",
-        "Few seen classes remain when others are taken for unseen, which are then predicted worse than the real ones.",
-        f"{_number(note['factor'])} is used, which leaves each seen class a part of them. Give more seen classes, or "
-        f"more attributes that tell {name!r} from the unseen ones.",
+        "The calibration cannot be trusted: seen classes taken for unseen ones ask for "
+        f"{_number(note['wanted'])}, which gives most training samples of {name!r} to unseen "
+        "classes.",
+        "Few seen classes remain when others are taken for unseen, which are then predicted worse "
+        "than the real ones.",
+        f"{_number(note['factor'])} is used, which leaves each seen class a part of them. Give "
+        f"more seen classes, or more attributes that tell {name!r} from the unseen ones.",
     )
 
 
 def outdone(result: Mapping[str, Any]) -> Finding | None:
     """Warn of another closed form that recognizes classes left out of the sums clearly better.
 
-    Only where the other is calibrated as this one is: among all classes it may otherwise answer with seen ones alone.
+    Only where the other is calibrated as this one is: among all classes it may otherwise answer
+    with seen ones alone.
     """
     for name, rival in result.get("left_out_rivals", {}).items():
         if rival["lead"] > max(LEAD, rival["ci95"]):
             ours = result["left_out_accuracy"]["0"]
             return Finding(
-                f"Of seen classes left out of the sums, {name} recognizes {rival['accuracy']:.1f} % and this method "
-                f"{ours:.1f} %, a lead of {rival['lead']:.1f} ± {rival['ci95']:.1f}.",
-                "These descriptions predict what the other method uses better than what this one does.",
-                f"Where only unseen classes compete, set method.name = {name!r}. Among all classes it may do worse: "
-                "compare the harmonic means of both first.",
+                f"Of seen classes left out of the sums, {name} recognizes {rival['accuracy']:.1f} "
+                f"% and this method {ours:.1f} %, a lead of {rival['lead']:.1f} ± "
+                f"{rival['ci95']:.1f}.",
+                "These descriptions predict what the other method uses better than what this one "
+                "does.",
+                f"Where only unseen classes compete, set method.name = {name!r}. Among all classes "
+                "it may do worse: compare the harmonic means of both first.",
             )
     return None
 
@@ -293,28 +400,31 @@ def worse_features(after: float, before: float) -> Finding | None:
     if after >= before - 0.1:
         return None
     return Finding(
-        f"The model's features keep unseen classes less apart than the samples as they come in: silhouette {after:.2f} "
-        f"instead of {before:.2f}.",
+        "The model's features keep unseen classes less apart than the samples as they come in: "
+        f"silhouette {after:.2f} instead of {before:.2f}.",
         "Training has discarded what separates these classes.",
-        "Train for fewer rounds (strategy.rounds) or with smaller steps (method.lr), or make the hidden layers wider "
-        "(method.hidden).",
+        "Train for fewer rounds (strategy.rounds) or with smaller steps (method.lr), or make the "
+        "hidden layers wider (method.hidden).",
     )
 
 
 def beside_nothing(result: Mapping[str, Any]) -> Finding | None:
-    """Warn of a few-shot model that is worse than raw samples or than its own features before training."""
+    """Warn of a few-shot model that is worse than raw samples or than its own features before
+    training.
+    """
     value, half = (float(result[f"few_shot{end}"]) for end in ("", "_ci95"))
     for name, words in (
         ("few_shot_pixels", "the nearest example in raw samples"),
         ("few_shot_random", "its own features before training"),
     ):
-        other, beside = float(result[name]), float(result.get(f"{name}_ci95", 0.0))
+        other = float(result[name])
+        beside = float(result.get(f"{name}_ci95", 0.0))
         if value + half < other - beside:
             return Finding(
-                f"The model is worse than {words}: {value:.1f} ± {half:.1f} %, without training {other:.1f} ± "
-                f"{beside:.1f} %.",
+                f"The model is worse than {words}: {value:.1f} ± {half:.1f} %, without training "
+                f"{other:.1f} ± {beside:.1f} %.",
                 "Training has discarded what separates new classes.",
-                "Train for fewer rounds (strategy.rounds) or with smaller steps (method.lr), or take method.name = "
-                "'protonet'.",
+                "Train for fewer rounds (strategy.rounds) or with smaller steps (method.lr), or "
+                "take method.name = 'protonet'.",
             )
     return None

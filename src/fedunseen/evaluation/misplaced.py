@@ -1,12 +1,14 @@
-r"""Pictures that lie in another class's folder: found by their features, before a model learns from them.
+r"""Pictures that lie in another class's folder: found by their features, before a model learns from
+them.
 
-A ridge regression from features to classes answers for every sample without having seen it, in closed form: with the
-hat matrix :math:`H = X (X^\top X + \lambda I)^{-1} X^\top` and labels :math:`Y`, the answer is
-:math:`(HY - \mathrm{diag}(H) Y) / (1 - \mathrm{diag}(H))` (Allen 1974, the PRESS statistic). For two classes A and B,
-the difference of a sample's answers says which it looks like. Some samples of A always look like B, the more so the
-more alike the classes are. What is looked for is a group of them in the midst of B: the likelihood ratio of two models
-of A's differences, a mixture that has some of B's, and A's alone. Both are Student distributions, whose heavy tails
-keep a few odd pictures from counting.
+A ridge regression from features to classes answers for every sample without having seen it, in
+closed form: with the hat matrix :math:`H = X (X^\top X + \lambda I)^{-1} X^\top` and labels
+:math:`Y`, the answer is :math:`(HY - \mathrm{diag}(H) Y) / (1 - \mathrm{diag}(H))` (Allen 1974, the
+PRESS statistic). For two classes A and B, the difference of a sample's answers says which it looks
+like. Some samples of A always look like B, the more so the more alike the classes are. What is
+looked for is a group of them in the midst of B: the likelihood ratio of two models of A's
+differences, a mixture that has some of B's, and A's alone. Both are Student distributions, whose
+heavy tails keep a few odd pictures from counting.
 """
 
 from typing import Any, NamedTuple
@@ -22,7 +24,8 @@ MANY = 20_000  # samples: of more, none are looked for
 STRENGTH = 0.01  # of the ridge regression, times the number of samples
 FREEDOM = 3.0  # degrees of freedom of the Student distributions
 SHARES = np.array([0.05, 0.1, 0.15, 0.2, 0.3, 0.4])  # of a class that may be another's
-LEAD = 1.5  # of the log likelihood: two of 80 draws of 12 of 30 classes of CIFAR-100 (the even ones of sixty) have more
+# of the log likelihood: two of 80 draws of 12 of 30 classes of CIFAR-100 (the even ones of sixty) have more
+LEAD = 1.5
 USUAL = 132  # pairs of 12 classes, for which that lead was chosen; more pairs find more by chance
 
 
@@ -44,27 +47,36 @@ def misplaced(features: NDArray[Any], labels: NDArray[np.int64]) -> list[Group]:
         return []
     answers = _left_out(_directions(features[known], classes), classes)
     nearest = answers.argmax(1)
-    own = [np.flatnonzero(classes == c) for c in range(len(names))]
+    rows_of = [np.flatnonzero(classes == c) for c in range(len(names))]
     least = LEAD + np.log(max(1.0, large.sum() * (large.sum() - 1) / USUAL))
     result = []
-    strays = np.unique(np.stack([classes, nearest], 1)[classes != nearest], axis=0, return_counts=True)
+    strays = np.unique(
+        np.stack([classes, nearest], 1)[classes != nearest], axis=0, return_counts=True
+    )
     for (a, b), count in zip(*strays, strict=True):
         if count < LEAST or not (large[a] and large[b]):
             continue
-        lead, posterior = _mixture(answers, own[a], own[b], a, b)
-        lead -= max(_mixture(answers, own[b], own[a], b, a)[0], 0.0)  # two classes alike stray both ways
-        members = (posterior >= 0.5) & (nearest[own[a]] == b)
+        lead, posterior = _mixture(answers, rows_of[a], rows_of[b], a, b)
+        lead -= max(
+            _mixture(answers, rows_of[b], rows_of[a], b, a)[0], 0.0
+        )  # two classes alike stray both ways
+        members = (posterior >= 0.5) & (nearest[rows_of[a]] == b)
         if lead > least and members.sum() >= LEAST:
             order = np.argsort(-posterior[members], kind="stable")
-            result.append((lead, Group(int(names[a]), int(names[b]), known[own[a][members][order]])))
+            result.append(
+                (lead, Group(int(names[a]), int(names[b]), known[rows_of[a][members][order]]))
+            )
     return [group for _, group in sorted(result, key=lambda one: -one[0])]
 
 
 def misplaced_files(benchmark: Benchmark) -> list[dict[str, Any]]:
-    """Return the groups of a benchmark of one's own pictures, once a frozen encoder has made features of them."""
+    """Return the groups of a benchmark of one's own pictures, once a frozen encoder has made
+    features of them.
+    """
     if benchmark.files is None or benchmark.pictures is None:
         return []
-    features, names = benchmark.features, benchmark.space.names
+    features = benchmark.features
+    names = benchmark.space.names
     vectors = features if features.ndim == 2 else features.reshape(*features.shape[:2], -1).mean(-1)
     return [
         {"place": names[place], "like": names[like], "files": [benchmark.files[i] for i in rows]}
@@ -76,7 +88,9 @@ def _directions(features: NDArray[Any], classes: NDArray[np.intp]) -> NDArray[np
     """Centre rows by the mean of the classes' means, and bring them to unit length."""
     rows = np.asarray(features, dtype=np.float64)
     rows = rows - np.mean([rows[classes == c].mean(0) for c in range(classes.max() + 1)], axis=0)
-    directions: NDArray[np.float64] = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    directions: NDArray[np.float64] = rows / np.maximum(
+        np.linalg.norm(rows, axis=1, keepdims=True), 1e-12
+    )
     return directions
 
 
@@ -87,24 +101,36 @@ def _left_out(rows: NDArray[np.float64], classes: NDArray[np.intp]) -> NDArray[n
     strength = STRENGTH * n
     if n <= d:
         hat = np.linalg.solve(rows @ rows.T + strength * np.eye(n), rows @ rows.T).T
-        own, answers = np.diag(hat)[:, None], hat @ wanted
+        leverage = np.diag(hat)[:, None]
+        answers = hat @ wanted
     else:
         turned = np.linalg.solve(rows.T @ rows + strength * np.eye(d), rows.T).T
-        own, answers = (turned * rows).sum(1)[:, None], turned @ (rows.T @ wanted)
-    left_out: NDArray[np.float64] = (answers - own * wanted) / (1 - own)
+        leverage = (turned * rows).sum(1)[:, None]
+        answers = turned @ (rows.T @ wanted)
+    left_out: NDArray[np.float64] = (answers - leverage * wanted) / (1 - leverage)
     return left_out
 
 
 def _mixture(
     answers: NDArray[np.float64], own: NDArray[np.intp], other: NDArray[np.intp], a: int, b: int
 ) -> tuple[float, NDArray[np.float64]]:
-    """Return by how much the log likelihood of class a gains where some samples are b's, and how surely each is."""
-    here, there = (answers[rows, b] - answers[rows, a] for rows in (own, other))
-    middle, far = np.median(here), np.median(there)
-    widths = [max(1.4826 * float(np.median(np.abs(x - m))), 1e-9) for x, m in ((here, middle), (there, far))]
+    """Return by how much the log likelihood of class a gains where some samples are b's, and how
+    surely each is.
+    """
+    own_margins, other_margins = (answers[rows, b] - answers[rows, a] for rows in (own, other))
+    middle = np.median(own_margins)
+    far = np.median(other_margins)
+    widths = [
+        max(1.4826 * float(np.median(np.abs(x - m))), 1e-9)
+        for x, m in ((own_margins, middle), (other_margins, far))
+    ]
     if far <= middle:
         return 0.0, np.zeros(len(own))
-    ratio = _t_density((here - far) / widths[1]) / widths[1] / (_t_density((here - middle) / widths[0]) / widths[0])
+    ratio = (
+        _t_density((own_margins - far) / widths[1])
+        / widths[1]
+        / (_t_density((own_margins - middle) / widths[0]) / widths[0])
+    )
     gains = np.log(1 - SHARES[:, None] + SHARES[:, None] * ratio).sum(1)
     share = SHARES[gains.argmax()]
     return float(gains.max()), share * ratio / (1 - share + share * ratio)

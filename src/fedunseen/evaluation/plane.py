@@ -1,4 +1,6 @@
-"""Pictures of samples in the plane: their first principal components, or t-SNE; and how far classes lie apart."""
+"""Pictures of samples in the plane: their first principal components, or t-SNE; and how far classes
+lie apart.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +16,12 @@ def plane(points: Floats, kind: str) -> NDArray[np.float32]:
 
         if points.shape[1] < 2:  # it begins at the first two principal components
             points = np.pad(points, ((0, 0), (0, 1)))
-        tsne = TSNE(perplexity=min(30.0, (len(points) - 1) / 3), init="pca", max_iter=500, random_state=0)
-        with threadpool_limits(1, "openmp"):  # threads add their parts in an order that is not fixed
+        tsne = TSNE(
+            perplexity=min(30.0, (len(points) - 1) / 3), init="pca", max_iter=500, random_state=0
+        )
+        with threadpool_limits(
+            1, "openmp"
+        ):  # threads add their parts in an order that is not fixed
             return np.asarray(tsne.fit_transform(points), dtype=np.float32)
     centered = points - points.mean(axis=0)
     _, _, directions = np.linalg.svd(centered, full_matrices=False)
@@ -34,8 +40,10 @@ def silhouette(points: Floats, labels: NDArray[np.int64]) -> float:
     np.fill_diagonal(squared, 0.0)
     distances = np.sqrt(squared)
     members = (labels[:, None] == np.unique(labels)).astype(np.float64)
-    counts, of_class = members.sum(axis=0), members.argmax(axis=1)
-    sums, rows = distances @ members, np.arange(len(points))
+    counts = members.sum(axis=0)
+    of_class = members.argmax(axis=1)
+    sums = distances @ members
+    rows = np.arange(len(points))
     within = sums[rows, of_class] / np.maximum(counts[of_class] - 1, 1)
     means = sums / counts
     means[rows, of_class] = np.inf

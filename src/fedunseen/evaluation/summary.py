@@ -1,4 +1,6 @@
-"""What a run is weak at, what calibration costs and what to do next: for the console, ``result.json`` and the page."""
+"""What a run is weak at, what calibration costs and what to do next: for the console,
+``result.json`` and the page.
+"""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -11,6 +13,7 @@ from fedunseen import metrics
 
 Ids = NDArray[np.int64]
 
+WEAK = 50  # percent of a class's test samples, below which it is weak
 EXAMPLES = 5  # examples of each unseen class that the advice names
 LISTED = 6  # classes that are named
 FALL = 20.0  # percentage points that calibration takes from a class before the class is named
@@ -22,11 +25,21 @@ _REMEDIES = {
 
 
 class Weak(NamedTuple):
-    """A class with less than half of its test samples right: its name, percent, and the most frequent wrong answer."""
+    """A class with less than half of its test samples right.
+
+    Attributes:
+        name: of the class.
+        accuracy: in percent.
+        instead: the most frequent wrong answer.
+        cause: ``rule`` where the decision between seen and unseen classes makes it weak; ``data``.
+        otherwise: percent without this decision.
+    """
 
     name: str
     accuracy: float
     instead: str
+    cause: str = "data"
+    otherwise: float | None = None
 
 
 class Fall(NamedTuple):
@@ -37,13 +50,25 @@ class Fall(NamedTuple):
     after: float
 
 
-def weak_classes(names: Sequence[str], true: Ids, said: Ids) -> list[Weak]:
-    """Return the weak classes, the weakest first."""
+def weak_classes(
+    names: Sequence[str], true: Ids, said: Ids, otherwise: Ids | None = None
+) -> list[Weak]:
+    """Return the weak classes, the weakest first.
+
+    Args:
+        names: of classes.
+        true: (n,) classes of samples.
+        said: (n,) answers.
+        otherwise: (n,) answers without the decision between seen and unseen classes.
+    """
     result = []
+    without = {} if otherwise is None else _accuracies(true, otherwise)
     for c, accuracy in _accuracies(true, said).items():
-        if accuracy < 50:
+        if accuracy < WEAK:
             wrong = said[(true == c) & (said != c)]
-            result.append(Weak(names[c], accuracy, names[int(np.bincount(wrong).argmax())]))
+            instead = names[int(np.bincount(wrong).argmax())]
+            cause = "rule" if without.get(c, 0.0) >= WEAK else "data"
+            result.append(Weak(names[c], accuracy, instead, cause, without.get(c)))
     return sorted(result, key=lambda one: (one.accuracy, one.name))
 
 
@@ -51,72 +76,155 @@ def weak_words(weak: Sequence[Weak], of: int, kind: str) -> str:
     """Name the weak classes in a sentence."""
     if not weak:
         return f"None of the {of} {kind}: each has at least half of its samples right."
-    named = [f"{item.name} ({item.accuracy:.0f} %; most often predicted as {item.instead})" for item in weak]
+    named = [
+        f"{item.name} ({item.accuracy:.0f} %; most often predicted as {item.instead})"
+        for item in weak
+    ]
     verb, whose = ("has", "its") if len(weak) == 1 else ("have", "their")
     remedy = _REMEDIES.get(kind, "")
     return f"{len(weak)} of {of} {kind} {verb} less than half of {whose} samples right: {listed(named)}.{remedy}"
 
 
+def rule_words(weak: Sequence[Weak], of: int, kind: str, setting: str) -> str:
+    """Name the classes that the decision rule makes weak, and the setting that moves it."""
+    how = {
+        "seen classes": "without the offset that lowers seen classes",
+        "unseen classes": "if unseen classes alone compete",
+    }
+    named = [
+        f"{item.name} ({item.accuracy:.0f} %; {how[kind]} {item.otherwise:.0f} %)" for item in weak
+    ]
+    verb = "is" if len(weak) == 1 else "are"
+    return (
+        f"{len(weak)} of {of} {kind} {verb} weak by the decision rule, not by the data: "
+        f"{listed(named)}. {setting}"
+    )
+
+
+def moved_rule(kind: str, prior: Any, result: Mapping[str, Any]) -> str:
+    """Return the setting that moves the decision rule towards seen or unseen classes."""
+    if not result.get("calibration_factor"):
+        return "Set method.calibration = false." if kind == "seen classes" else ""
+    order = ("balanced", "auto", "uniform")
+    step = 1 if kind == "seen classes" else -1
+    place = order.index(prior) + step if prior in order else -1
+    if 0 <= place < len(order):
+        return f'Set evaluation.prior = "{order[place]}", if questions are like that.'
+    more = "smaller" if step > 0 else "larger"
+    example = 0.02 if step > 0 else 0.8
+    return (
+        f"Give evaluation.prior a {more} share of questions about unseen classes, for example "
+        f"{example}."
+    )
+
+
 def calibration_falls(names: Sequence[str], true: Ids, before: Ids, after: Ids) -> list[Fall]:
     """Return the classes that lose many points by calibration, the greatest loss first."""
-    old, new = _accuracies(true, before), _accuracies(true, after)
+    old = _accuracies(true, before)
+    new = _accuracies(true, after)
     falls = [Fall(names[c], old[c], new[c]) for c in old if old[c] - new[c] >= FALL]
     return sorted(falls, key=lambda one: (one.after - one.before, one.name))
 
 
 def examples_advice(result: Mapping[str, Any], answers: Mapping[str, NDArray[Any]]) -> str:
-    """Return the advice to show examples, with what they bring; "" where that is little or unknown."""
+    """Return the advice to show examples, with what they bring; "" where that is little or
+    unknown.
+    """
     expected: Mapping[str, float] = result.get("left_out_accuracy", {})
     before, after = (float(expected.get(str(shots), np.nan)) for shots in (0, EXAMPLES))
-    source, most = "Classes left out of the sums predict that ZSL", "at most "
+    source = "Classes left out of the sums predict that ZSL"
+    most = "at most "
     tried = answers.get("curve_shots", np.zeros(0)).tolist()
     if EXAMPLES in tried:
-        before, after = (float(answers["curve_both"][tried.index(shots)].mean()) for shots in (0, EXAMPLES))
-        source, most = "Measured with test samples as examples, ZSL among the classes that have any", ""
+        before, after = (
+            float(answers["curve_both"][tried.index(shots)].mean()) for shots in (0, EXAMPLES)
+        )
+        source = "Measured with test samples as examples, ZSL among the classes that have any"
+        most = ""
     if not after - before >= GAIN:
         return ""
     run, out = (shlex.quote(str(result.get("run", "RUN")) + end) for end in ("", "-shown"))
     return (
-        f"Show {EXAMPLES} examples of each unseen class. {source} rises from {before:.1f} to {most}{after:.1f} %. "
-        f"fedunseen learn {run} --support FOLDER --out {out}, with a folder of examples for each class in FOLDER."
+        f"Show {EXAMPLES} examples of each unseen class. {source} rises from {before:.1f} to "
+        f"{most}{after:.1f} %. fedunseen learn {run} --support FOLDER --out {out}, with a folder "
+        "of examples for each class in FOLDER."
     )
 
 
 def summarize(
-    result: Mapping[str, Any], answers: Mapping[str, NDArray[Any]], names: Sequence[str], unseen: Ids, described: bool
+    result: Mapping[str, Any],
+    answers: Mapping[str, NDArray[Any]],
+    names: Sequence[str],
+    unseen: Ids,
+    described: bool,
+    prior: Any = "balanced",
 ) -> dict[str, Any]:
-    """Return ``weak_unseen``, ``weak_seen`` and ``calibration_falls``, lists of tables, and ``text``, sentences."""
+    """Return ``weak_unseen``, ``weak_seen``, ``weak_by_rule`` and ``calibration_falls``, lists of
+    tables, and ``text``, sentences.
+
+    ``prior``: how the offset of seen classes was chosen (``evaluation.prior``).
+    """
     if "zsl" not in result or "labels" not in answers:
         return {}
-    labels, zsl, gzsl = (answers[name].astype(np.int64) for name in ("labels", "zsl_answers", "gzsl_answers"))
+    labels, zsl, gzsl = (
+        answers[name].astype(np.int64) for name in ("labels", "zsl_answers", "gzsl_answers")
+    )
     plain = answers.get("uncalibrated_answers", gzsl).astype(np.int64)
-    own = np.isin(labels, unseen)
-    weak_unseen = weak_classes(names, labels[own], zsl[own]) if described else []
-    weak_seen = weak_classes(names, labels[~own], gzsl[~own])
-    falls = calibration_falls(names, labels[~own], plain[~own], gzsl[~own])
-    text = [
-        weak_words(weak, len(np.unique(labels[rows])), kind)
-        for weak, rows, kind in ((weak_unseen, own, "unseen classes"), (weak_seen, ~own, "seen classes"))
+    of_unseen = np.isin(labels, unseen)
+    weak_unseen = weak_classes(names, labels[of_unseen], zsl[of_unseen]) if described else []
+    weak_seen = weak_classes(names, labels[~of_unseen], gzsl[~of_unseen], plain[~of_unseen])
+    calibrated = bool((plain != gzsl).any())
+    by_rule = {
+        "seen classes": [item for item in weak_seen if item.cause == "rule"],
+        "unseen classes": [
+            item
+            for item in weak_classes(names, labels[of_unseen], gzsl[of_unseen], zsl[of_unseen])
+            if item.cause == "rule" and described and calibrated
+        ],
+    }
+    falls = calibration_falls(names, labels[~of_unseen], plain[~of_unseen], gzsl[~of_unseen])
+    counts = {
+        "unseen classes": len(np.unique(labels[of_unseen])),
+        "seen classes": len(np.unique(labels[~of_unseen])),
+    }
+    by_data = {
+        "unseen classes": weak_unseen,
+        "seen classes": [item for item in weak_seen if item.cause == "data"],
+    }
+    text = [weak_words(weak, counts[kind], kind) for kind, weak in by_data.items() if weak]
+    text += [
+        rule_words(weak, counts[kind], kind, moved_rule(kind, prior, result)).strip()
+        for kind, weak in by_rule.items()
         if weak
     ]
-    if (plain != gzsl).any():
+    if calibrated:
         text.append(_cost(result, falls))
     text += [advice] if (advice := examples_advice(result, answers)) and described else []
-    found: dict[str, Sequence[Weak | Fall]] = {"weak_unseen": weak_unseen, "weak_seen": weak_seen}
-    found["calibration_falls"] = falls
-    return {**{name: [item._asdict() for item in rows] for name, rows in found.items()}, "text": text}
+    weaknesses: dict[str, Sequence[Weak | Fall]] = {
+        "weak_unseen": weak_unseen,
+        "weak_seen": weak_seen,
+    }
+    weaknesses["weak_by_rule"] = by_rule["unseen classes"]
+    weaknesses["calibration_falls"] = falls
+    return {
+        **{name: [item._asdict() for item in rows] for name, rows in weaknesses.items()},
+        "text": text,
+    }
 
 
 def _cost(result: Mapping[str, Any], falls: Sequence[Fall]) -> str:
     """Say what calibration brings unseen classes and costs seen ones."""
-    sides = [(result[f"uncalibrated_gzsl_{side}"], result[f"gzsl_{side}"]) for side in ("unseen", "seen")]
+    sides = [
+        (result[f"uncalibrated_gzsl_{side}"], result[f"gzsl_{side}"]) for side in ("unseen", "seen")
+    ]
     u, s = (f"{old:.1f} to {new:.1f} %" for old, new in sides)
     before, after = (metrics.harmonic_mean(*pair) for pair in zip(*sides, strict=True))
     named = [f"{item.name} ({item.before:.0f} to {item.after:.0f} %)" for item in falls]
     most = f" It costs most: {listed(named)}." if named else ""
     if before - after >= GAIN:
         most += (
-            f" Their harmonic mean falls from {before:.1f} to {after:.1f} %: give more seen classes to calibrate on."
+            f" Their harmonic mean falls from {before:.1f} to {after:.1f} %: "
+            "give more seen classes to calibrate on."
         )
     return f"Calibration moves unseen classes from {u} and seen ones from {s}.{most}"
 
@@ -129,3 +237,11 @@ def _accuracies(true: Ids, said: Ids) -> dict[int, float]:
 def listed(words: Sequence[str], most: int = LISTED) -> str:
     """Return some words, and how many more there are."""
     return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+
+
+def stopped(result: Mapping[str, Any]) -> str:
+    """Return when and why training stopped before its last round; "" if it did not."""
+    stop = result.get("stopped")
+    if stop is None:
+        return ""
+    return f" It stopped after round {stop['round']} of {stop['of']}: {stop['why']}."

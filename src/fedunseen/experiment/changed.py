@@ -1,9 +1,10 @@
 """A finished run that changes without training: by new classes, their sums, or unlabelled samples.
 
-A file of sums is in the safetensors format. Its metadata, JSON under ``classes``, name the classes and the attributes;
-its tensors, all float64, are ``count`` (K,), ``total`` (K, d) and ``semantics`` (K, a), the descriptions. The metadata
-``made``, JSON too, hold a digest of all that the sums depend on beside the samples: how features are scaled, which
-encoder made them, and the seen classes of the run. Sums of others mean something else, and are refused.
+A file of sums is in the safetensors format. Its metadata, JSON under ``classes``, name the classes
+and the attributes; its tensors, all float64, are ``count`` (K,), ``total`` (K, d) and ``semantics``
+(K, a), the descriptions. The metadata ``made``, JSON too, hold a digest of all that the sums depend
+on beside the samples: how features are scaled, which encoder made them, and the seen classes of the
+run. Sums of others mean something else, and are refused.
 """
 
 from __future__ import annotations
@@ -12,65 +13,68 @@ import hashlib
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
-from fedunseen.core.files import free_folder, whole_folder, write_json, write_tensors
+from fedunseen.core.files import (
+    check_tensor_names,
+    parse_json,
+    whole_folder,
+    write_json,
+    write_tensors,
+)
 from fedunseen.core.parameters import Params
 from fedunseen.data import Benchmark, ClassSpace
-from fedunseen.data.benchmark import check_unlabelled
 from fedunseen.data.class_space import check_semantics
 from fedunseen.data.names import lookalike
 from fedunseen.evaluation.diagnosis import adapted as diagnosed
-from fedunseen.experiment.assemble import assemble, load_data
-from fedunseen.experiment.client_data import PartyData
-from fedunseen.experiment.deployed import dealt
-from fedunseen.experiment.growth import growth_of
+from fedunseen.experiment.assemble import assemble, dealt, load_data
+from fedunseen.experiment.confidence_file import write_confidence
+from fedunseen.experiment.measured_again import confidence_of
+from fedunseen.experiment.own_samples import OwnSamples
+from fedunseen.experiment.result.stored import StoredRun
+from fedunseen.experiment.space_versions import versions_of
 from fedunseen.federation.evaluator import Evaluator
 from fedunseen.federation.federation import Federation
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.methods.closed_form.gaussian import Gaussian
-from fedunseen.methods.closed_form.unlabelled import Adapted, adapt, adaptable
+from fedunseen.methods.closed_form.unlabelled import Adapted
 from fedunseen.metrics import Answers, accuracies, per_class
+from fedunseen.model import Calibration, ClassSum, Model
 from fedunseen.tasks.any_shot import summed
-from fedunseen.tasks.base import ClassSum, Inputs, Learnt
 
-if TYPE_CHECKING:
-    from fedunseen.experiment.result.run import Run
+R = TypeVar("R", bound=StoredRun)
 
 
-def adapt_run(run: Run, inputs: Inputs, out: str | Path | None = None, among: str = "all") -> Run:
-    """Return the run adapted to unlabelled samples; see :meth:`fedunseen.Run.adapt`."""
-    run = run.first
-    run.check_one_model("to adapt", choosable=True)
-    adaptable(run.method)
-    folder = None if out is None else free_folder(out)
-    if not isinstance(inputs, (str, Path)) and not len(inputs):
-        check_unlabelled(0)
-    rows = run.read_inputs(inputs)
-    check_unlabelled(len(rows), str(inputs) if isinstance(inputs, (str, Path)) else "")
-    scaled = torch.from_numpy(run.scaler(rows) if rows.ndim == 2 else rows)
-    found = adapt(run.method, run.params, [scaled], offset_of(run), among=among)
+def adapt_run(run: R, rows: NDArray[Any], folder: Path | None, among: str) -> R:
+    """Return the run adapted to unlabelled samples (n, ...); see :meth:`fedunseen.Run.adapt`."""
+    _, found = run.model.adapted([rows], among)
     return write_adapted(run, found, folder, rows, {})
 
 
-def offset_of(run: Run) -> float:
-    """Return the calibration offset of seen classes beside the model's own."""
-    return float(run.result.get("calibration_factor", 0.0))
-
-
 def write_adapted(
-    run: Run, found: Adapted, folder: Path | None, rows: NDArray[Any] | None, traffic: Mapping[str, Any]
-) -> Run:
+    run: R,
+    found: Adapted,
+    folder: Path | None,
+    rows: NDArray[Any] | None,
+    traffic: Mapping[str, Any],
+) -> R:
     """Measure an adapted run where its test samples are here, and write it."""
-    factor, result, drawn = offset_of(run), dict(run.result), None
+    offset = run.model.calibration.offset
+    after = offset * found.offset_share
+    adapted = replace(run.model, params=found.params, calibration=Calibration(after))
+    if rows is not None:
+        adapted = adapted.no_surer_than(run.model, [rows])
+    result = {name: value for name, value in run.result.items() if name != "confidence"}
+    drawn = None
     try:
         if run.brought_home:
             raise DataError("they are at the coordinator")
@@ -78,21 +82,27 @@ def write_adapted(
         federation, task, _ = judged(run, benchmark, int(run.result["rounds"]), found.params)
     except FedUnseenError as error:
         note = adaptation_note(found, run.space.names)
-        result |= {"calibration_factor": factor * found.offset_share, "adapted": note}
+        result |= {"calibration_factor": after, "adapted": note}
         warnings.warn(
-            f"the adapted run keeps the accuracies of {run.path}: its test samples are not here ({error})", stacklevel=4
+            f"the adapted run keeps the accuracies of {run.path}: its test samples are not here "
+            f"({error})",
+            stacklevel=4,
         )
     else:
-        result |= adapted_numbers(federation, run.space, run.params, found, factor, task.accuracies, rows)
-        drawn = task.summary(found.params, result) if len(run.space.names) == len(benchmark.space.names) else None
+        result |= adapted_numbers(
+            federation, run.space, run.params, found, offset, task.accuracies, rows
+        )
+        grown = len(run.space.names) > len(benchmark.space.names)
+        drawn = None if grown else task.summary(found.params, result)
+        numbers, reasons = confidence_of(run, adapted, benchmark, drawn or run.evaluation)
+        result |= numbers
+        drawn = None if drawn is None else {**drawn, **reasons}
     result["adapted"] |= traffic
     for sign in diagnosed(result["adapted"]):
         warnings.warn(f"{sign.what} {sign.remedy}", stacklevel=4)
     if folder is None:
-        changed = replace(run, result=result)
-        vars(changed).update(space=run.space, params=found.params)
-        return changed
-    write_changed(run, Learnt(run.space, found.params), folder, result, drawn)
+        return run.of_model(adapted, result=result)
+    write_changed(run, adapted, folder, result, drawn)
     return run.reopened(folder)
 
 
@@ -103,17 +113,36 @@ _MADE_ANEW = (  # or left out; the rest is copied
 
 
 def write_changed(
-    run: Run, learned: Learnt, folder: Path, result: Mapping[str, Any], drawn: Mapping[str, NDArray[Any]] | None = None
+    run: StoredRun,
+    learned: Model,
+    folder: Path,
+    result: Mapping[str, Any],
+    drawn: Mapping[str, NDArray[Any]] | None = None,
+    answers: Mapping[str, NDArray[Any]] | None = None,
 ) -> None:
-    """Write the directory of a run with a changed model beside its final place and move it there whole."""
-    manifest = {**run.manifest, "learnt": [*run.manifest.get("learnt", ()), *result.get("learnt", ())]}
+    """Write the directory of a run with a changed model beside its final place and move it there
+    whole.
+
+    ``drawn`` is what the report draws; None: what it draws of ``run``, with new ``answers``.
+    """
+    manifest = {
+        **run.manifest,
+        "learnt": [*run.manifest.get("learnt", ()), *result.get("learnt", ())],
+    }
     with whole_folder(folder, run.path, _MADE_ANEW) as partial:
-        write_json(partial / "manifest.json", manifest if run.client is None else {**manifest, "client": run.client})
+        write_json(
+            partial / "manifest.json",
+            manifest if run.client is None else {**manifest, "client": run.client},
+        )
         learned.space.save(partial / "classes.csv")
         write_tensors(partial / "model.safetensors", learned.params)
+        if learned.confidence is not None:
+            write_confidence(partial, learned.confidence)
         if not run.brought_home:
-            drawn = drawn or _expanded(run.evaluation, len(learned.space.names) - len(run.space.names))
-            write_tensors(partial / "evaluation.safetensors", drawn)
+            drawn = drawn or _expanded(
+                run.evaluation, len(learned.space.names) - len(run.space.names)
+            )
+            write_tensors(partial / "evaluation.safetensors", {**drawn, **(answers or {})})
         RunDirectory(partial).finish({**result, "run": str(folder)})
 
 
@@ -125,7 +154,9 @@ _CLASS_AXES = {
 
 
 def _expanded(tensors: Mapping[str, NDArray[Any]], more: int) -> dict[str, NDArray[Any]]:
-    """Add empty places for new classes to what the report draws: no one trained on them and no test had them."""
+    """Add empty places for new classes to what the report draws: no one trained on them and no test
+    had them.
+    """
     found = dict(tensors)
     for name in _CLASS_AXES.keys() & tensors.keys():
         value = tensors[name]
@@ -134,29 +165,37 @@ def _expanded(tensors: Mapping[str, NDArray[Any]], more: int) -> dict[str, NDArr
     return found
 
 
-def judged(run: Run, benchmark: Benchmark, rounds: int, params: Params) -> tuple[Federation, Evaluator, ClassSpace]:
+def judged(
+    run: StoredRun, benchmark: Benchmark, rounds: int, params: Params
+) -> tuple[Federation, Evaluator, ClassSpace]:
     """Return what solves and measures the sums that are left, and the class space.
 
     Where the class space has grown, a class without samples is unseen again.
     """
-    experiment, kind = run.experiment, run.experiment.task
+    experiment = run.experiment
+    kind = run.experiment.task
     benchmark, partition = dealt(experiment, benchmark)
-    growth = growth_of(experiment, benchmark, partition, RunDirectory(run.path))
-    if growth is None:
-        federation = assemble(experiment, kind.client_data(benchmark), partition)
+    versions = versions_of(experiment, benchmark, partition, RunDirectory(run.path))
+    if versions is None:
+        held = kind.client_data(benchmark)
+        federation = assemble(experiment, held, partition, scaler=run.scaler)
         task = kind.evaluator(federation, benchmark, experiment.evaluation)
         return federation, task, run.space
-    federation, task = growth.at(rounds)
+    versions.scaler = run.scaler
+    federation, task = versions.at(rounds)
     gone = torch.nonzero(params["count"] == 0)[:, 0].numpy()
-    gone = np.intersect1d(gone, growth.version.space.seen)
+    gone = np.intersect1d(gone, versions.version.space.seen)
     if len(gone):
-        federation, task = growth.without(gone)
-    return federation, task, growth.version.space
+        federation, task = versions.without(gone)
+    return federation, task, versions.version.space
 
 
-def adaptation_note(adapted: Adapted, names: Sequence[str], **accuracy: tuple[Answers, float]) -> dict[str, Any]:
+def adaptation_note(
+    adapted: Adapted, names: Sequence[str], **accuracy: tuple[Answers, float]
+) -> dict[str, Any]:
     """Return what each class got of the samples."""
-    ids, seen = np.arange(len(names)), adapted.params["seen_mask"] > 0
+    ids = np.arange(len(names))
+    seen = adapted.params["seen_mask"] > 0
     table: dict[str, list[Any]] = {
         "class": list(names),
         "seen": seen.tolist(),
@@ -166,7 +205,12 @@ def adaptation_note(adapted: Adapted, names: Sequence[str], **accuracy: tuple[An
         right = per_class(answers.labels, answers.generalised(offset), ids)
         table[key] = [None if np.isnan(value) else round(float(value), 2) for value in right]
     refused = [names[c] for c in torch.nonzero(adapted.refused)[:, 0].tolist()]
-    return {"samples": adapted.pool, "refused": refused, "measured": bool(accuracy), "classes": table}
+    return {
+        "samples": adapted.pool,
+        "refused": refused,
+        "measured": bool(accuracy),
+        "classes": table,
+    }
 
 
 def adapted_numbers(
@@ -180,14 +224,20 @@ def adapted_numbers(
 ) -> dict[str, Any]:
     """Return the numbers of an adapted run, among them ``adapted``, its report."""
     after = offset * adapted.offset_share
-    old, new = federation.answers(before), federation.answers(adapted.params)
-    first, numbers = asdict(accuracies(old, offset)), asdict(accuracies(new, after))
+    old = federation.answers(before)
+    new = federation.answers(adapted.params)
+    first = asdict(accuracies(old, offset))
+    numbers = asdict(accuracies(new, after))
     plain = asdict(accuracies(new, -federation.method.own_offset(adapted.params)))
     note = adaptation_note(adapted, space.names, before=(old, offset), after=(new, after))
     note |= {"before": {name: first[name] for name in names}}
     note |= {} if rows is None else {"test_share": test_share(rows, federation.benchmark)}
     uncalibrated = {f"uncalibrated_{name}": plain[name] for name in names if name != "zsl"}
-    return {name: numbers[name] for name in names} | uncalibrated | {"calibration_factor": after, "adapted": note}
+    return (
+        {name: numbers[name] for name in names}
+        | uncalibrated
+        | {"calibration_factor": after, "adapted": note}
+    )
 
 
 def test_share(rows: NDArray[Any], benchmark: Benchmark) -> float:
@@ -199,90 +249,163 @@ def test_share(rows: NDArray[Any], benchmark: Benchmark) -> float:
 
 def _digests(rows: NDArray[Any]) -> list[bytes]:
     whole = rows if rows.dtype == np.uint8 else rows.astype(np.float32)
-    return [hashlib.blake2b(np.ascontiguousarray(row).tobytes(), digest_size=8).digest() for row in whole]
+    return [
+        hashlib.blake2b(np.ascontiguousarray(row).tobytes(), digest_size=8).digest()
+        for row in whole
+    ]
 
 
 _TENSORS = ("count", "semantics", "total")
 
 
-def write_class_sums(run: Run, folder: Path, out: Path) -> dict[str, int]:
-    """Write the sums over a party's samples, as the run's model sees these, for each class that it has some of."""
+def write_class_sums(run: StoredRun, folder: Path, out: Path) -> dict[str, int]:
+    """Write the sums over a party's samples, as the run's model sees these, for each class that it
+    has some of.
+    """
     method = _gaussian(run)
     if out.exists():
         raise ExperimentError(f"{out} exists already: name another file with --out")
-    party = PartyData(folder, settings=run.experiment.data.model_dump(exclude_none=True))
+    party = OwnSamples(folder, settings=run.experiment.data.model_dump(exclude_none=True))
     benchmark = party.benchmark
-    space, rows = benchmark.space, benchmark.train
+    space = benchmark.space
+    rows = benchmark.train
     _check_attributes(str(folder / "classes.csv"), run, space.attribute_names)
     labels = benchmark.labels[rows]
-    names, sums = [], []
+    names = []
+    sums = []
     for c in np.unique(labels).tolist():
         chosen = rows[labels == c]
         names.append(space.names[c])
-        sums.append(summed(run, method, names[-1], run.features_of(benchmark, chosen)))
+        sums.append(summed(run.model, method, names[-1], run.features_of(benchmark, chosen)))
     tensors = {
         "count": torch.tensor([part.count for part in sums], dtype=torch.float64),
         "total": torch.stack([part.total for part in sums]),
         "semantics": torch.from_numpy(space.semantics[np.unique(labels)].astype(np.float64)),
     }
-    about = {"classes": {"names": names, "attributes": space.attribute_names}, "made": _made_of(run)}
+    about = {
+        "classes": {"names": names, "attributes": space.attribute_names},
+        "made": _made_of(run),
+    }
     write_tensors(out, tensors, {key: json.dumps(value) for key, value in about.items()})
     return {name: int(part.count) for name, part in zip(names, sums, strict=True)}
 
 
-def read_class_sums(run: Run, path: Path) -> tuple[dict[str, list[float]], dict[str, ClassSum]]:
-    """Return the descriptions of classes that the run does not know yet, and the sums of all classes of a file."""
+def read_class_sums(
+    run: StoredRun, path: Path
+) -> tuple[dict[str, list[float]], dict[str, ClassSum]]:
+    """Return the descriptions of classes that the run does not know yet, and the sums of all
+    classes of a file.
+    """
     width = _gaussian(run).width
-    damaged = DataError(
-        f"{path} is not a file of sums, or is damaged: let the party write it again with fedunseen sums"
-    )
-    try:
-        with safe_open(str(path), "pt") as file:
-            metadata = file.metadata() or {}
-            saved, made = json.loads(metadata["classes"]), dict(json.loads(metadata["made"]))
-            names, attributes = saved["names"], saved["attributes"]
-            count, semantics, total = (file.get_tensor(name) for name in _TENSORS)
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError):
-        raise damaged from None
-    if not all(isinstance(some, list) and all(isinstance(one, str) and one for one in some) for some in saved.values()):
-        raise damaged
-    classes = len(names)
-    shapes = [(classes,), (classes, len(attributes)), (classes, total.shape[-1] if total.ndim else 0)]
-    parts = (count, semantics, total)
-    fits = all(part.shape == shape and part.dtype == torch.float64 for part, shape in zip(parts, shapes, strict=True))
-    if not fits or not classes or len(set(names)) < classes:
-        raise damaged
-    _check_attributes(str(path), run, attributes)
+    file = _ClassSums.read(path)
+    _check_attributes(str(path), run, file.attributes)
     own = _made_of(run)
-    if different := [what for what in own if made.get(what) != own[what]]:
+    if different := [what for what in own if file.made.get(what) != own[what]]:
         raise DataError(
-            f"{path}: the sums were made with another run: it differs in {' and '.join(different)}: let the party make "
-            "them with this run, or a copy of it"
+            f"{path}: the sums were made with another run: it differs in "
+            f"{' and '.join(different)}: let the party make them with this run, or a copy of it"
         )
-    if total.shape[1] != width:
+    if file.total.shape[1] != width:
         raise DataError(
-            f"{path}: the sums are over features of {total.shape[1]} numbers, but this run's model takes {width}: let "
-            "the party make them with this run"
+            f"{path}: the sums are over features of {file.total.shape[1]} numbers, but this run's "
+            f"model takes {width}: let the party make them with this run"
         )
-    for name, n, s in zip(names, count.tolist(), total, strict=True):
-        if not (1 <= n <= 2**53 and n == int(n) and bool(torch.isfinite(s).all())):
-            raise DataError(f"{path}: the sums of the class {name!r} hold numbers that cannot be sums: leave it out")
-    check_semantics(names, semantics.numpy())
+    sums = file.sums()
+    check_semantics(file.names, file.semantics.numpy())
+    return _new_descriptions(run, file), sums
+
+
+@dataclass(frozen=True, eq=False)
+class _ClassSums:
+    """A file of sums: of each class its name, its samples, its description and the sum of its
+    features.
+
+    Attributes:
+        count: (C,) samples.
+        semantics: (C, attributes).
+        total: (C, d).
+        made: what the sums were made of (:func:`_made_of`).
+    """
+
+    path: Path
+    names: list[str]
+    attributes: list[str]
+    made: dict[str, Any]
+    count: Tensor
+    semantics: Tensor
+    total: Tensor
+
+    @staticmethod
+    def read(path: Path) -> _ClassSums:
+        """Read a file; raise a DataError where its names, shapes or types do not go together."""
+        damaged = DataError(
+            f"{path} is not a file of sums, or is damaged: let the party write it again with "
+            "fedunseen sums"
+        )
+        try:
+            check_tensor_names(path)
+            with safe_open(str(path), "pt") as file:
+                metadata = file.metadata() or {}
+                saved = parse_json(metadata["classes"])
+                made = dict(parse_json(metadata["made"]))
+                names = saved["names"]
+                attributes = saved["attributes"]
+                count, semantics, total = (file.get_tensor(name) for name in _TENSORS)
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError):
+            raise damaged from None
+        if not all(
+            isinstance(some, list) and all(isinstance(one, str) and one for one in some)
+            for some in saved.values()
+        ):
+            raise damaged
+        classes = len(names)
+        width = total.shape[-1] if total.ndim else 0
+        shapes = (
+            (count, (classes,)),
+            (semantics, (classes, len(attributes))),
+            (total, (classes, width)),
+        )
+        fits = all(part.shape == shape and part.dtype == torch.float64 for part, shape in shapes)
+        if not fits or not classes or len(set(names)) < classes:
+            raise damaged
+        return _ClassSums(path, names, attributes, made, count, semantics, total)
+
+    def sums(self) -> dict[str, ClassSum]:
+        """Return the sum of each class; raise a DataError where numbers cannot be sums."""
+        sums = {}
+        for name, n, s in zip(self.names, self.count.tolist(), self.total, strict=True):
+            if not (1 <= n <= 2**53 and n == int(n) and bool(torch.isfinite(s).all())):
+                raise DataError(
+                    f"{self.path}: the sums of the class {name!r} hold numbers that cannot be "
+                    "sums: leave it out"
+                )
+            sums[name] = ClassSum(n, s)
+        return sums
+
+
+def _new_descriptions(run: StoredRun, file: _ClassSums) -> dict[str, list[float]]:
+    """Return the descriptions of classes that the run does not know; those that it knows must be
+    the same.
+    """
     new = {}
-    for name, row in zip(names, semantics.numpy(), strict=True):
+    for name, row in zip(file.names, file.semantics.numpy(), strict=True):
         known = _place(run, name)
         if known is None or not bool(run.params["described"][known]):
             new[name] = row.tolist()
         elif not np.allclose(row, run.space.semantics[known], rtol=1e-5, atol=1e-8):
             raise DataError(
-                f"{path}: the class {name!r} is described otherwise than in this run: give the party the run's "
-                "classes.csv, or rename the class if it is another"
+                f"{file.path}: the class {name!r} is described otherwise than in this run: give "
+                "the party the run's classes.csv, or rename the class if it is another"
             )
-    return new, {name: ClassSum(n, s) for name, n, s in zip(names, count.tolist(), total, strict=True)}
+    return new
 
 
-def read_all_class_sums(run: Run, paths: Sequence[Path]) -> tuple[dict[str, list[float]], dict[str, ClassSum]]:
-    """Return what :func:`read_class_sums` does, of the files of several parties, whose sums of one class are added."""
+def read_all_class_sums(
+    run: StoredRun, paths: Sequence[Path]
+) -> tuple[dict[str, list[float]], dict[str, ClassSum]]:
+    """Return what :func:`read_class_sums` does, of the files of several parties, whose sums of one
+    class are added.
+    """
     described: dict[str, list[float]] = {}
     added: dict[str, ClassSum] = {}
     where: dict[str, Path] = {}
@@ -293,60 +416,63 @@ def read_all_class_sums(run: Run, paths: Sequence[Path]) -> tuple[dict[str, list
         for name, row in new.items():
             if name in described and not np.allclose(row, described[name], rtol=1e-5, atol=1e-8):
                 raise DataError(
-                    f"{path}: the class {name!r} is described otherwise than in {where[name]}: let both parties use "
-                    "one description, or rename one of the classes"
+                    f"{path}: the class {name!r} is described otherwise than in {where[name]}: let "
+                    "both parties use one description, or rename one of the classes"
                 )
             described.setdefault(name, row)
             where.setdefault(name, path)
         for name, own in sums.items():
             before = added.get(name)
-            added[name] = own if before is None else ClassSum(before.count + own.count, before.total + own.total)
+            added[name] = (
+                own
+                if before is None
+                else ClassSum(before.count + own.count, before.total + own.total)
+            )
     return described, added
 
 
-def _made_of(run: Run) -> dict[str, str]:
-    """Return what sums depend on beside the samples, each as a digest, under the words that a message has for it.
+def _made_of(run: StoredRun) -> dict[str, str]:
+    """Return what sums depend on beside the samples, each as a digest, under the words that a
+    message has for it.
 
     Classes that a run has learned since are unseen ones: they change none of it.
     """
-    steps = run.scaler
-    scaling = json.dumps(steps.steps).encode()
-    for name, value in sorted(steps.statistics.items()):
-        scaling += name.encode() + value.tobytes()
-    space, encoder = run.space, run.manifest.get("encoder") or {}
+    space = run.space
+    encoder = run.manifest.get("encoder") or {}
     seen = json.dumps([[space.names[c] for c in space.seen], space.attribute_names]).encode()
     parts = {
-        "how features are scaled": scaling,
         "the encoder": json.dumps([run.experiment.encoder.name, encoder.get("digest")]).encode(),
         "the seen classes": seen + space.semantics[space.seen].astype(np.float64).tobytes(),
     }
-    return {what: hashlib.sha256(value).hexdigest() for what, value in parts.items()}
+    digests = {what: hashlib.sha256(value).hexdigest() for what, value in parts.items()}
+    return {"how features are scaled": run.scaler.digest(), **digests}
 
 
-def _gaussian(run: Run) -> Gaussian:
+def _gaussian(run: StoredRun) -> Gaussian:
     if not isinstance(run.method, Gaussian) or "described" not in run.params:
         raise ExperimentError(
-            f"method.name = {run.method_name!r} cannot learn from sums once it is trained: run method.name = "
-            "'gaussian', on the same features or on those of this run (encoder.name = 'run')"
+            f"method.name = {run.method_name!r} cannot learn from sums once it is trained: run "
+            "method.name = 'gaussian', on the same features or on those of this run (encoder.name "
+            "= 'run')"
         )
     return run.method
 
 
-def _check_attributes(place: str, run: Run, attributes: object) -> None:
+def _check_attributes(place: str, run: StoredRun, attributes: object) -> None:
     if list(attributes) != list(run.space.attribute_names):  # type: ignore[call-overload]
         raise DataError(
-            f"{place}: the attributes are not those of this run, in their order: start from the run's classes.csv and "
-            "add a line for each new class"
+            f"{place}: the attributes are not those of this run, in their order: start from the "
+            "run's classes.csv and add a line for each new class"
         )
 
 
-def _place(run: Run, name: str) -> int | None:
+def _place(run: StoredRun, name: str) -> int | None:
     """Return the place of a class among the run's; None if it is new."""
     if name in run.space.names:
         return run.space.names.index(name)
     if other := lookalike(name, run.space.names):
         raise DataError(
-            f"the sums are of {name!r}, and there is a class {other!r}: let the party name it {other!r} if they "
-            "are the same, and otherwise something else"
+            f"the sums are of {name!r}, and there is a class {other!r}: let the party name it "
+            f"{other!r} if they are the same, and otherwise something else"
         )
     return None

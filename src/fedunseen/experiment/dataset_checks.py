@@ -1,4 +1,6 @@
-"""Find what looks odd in a folder of pictures for each class; the owner looks at it, and nothing is refused."""
+"""Find what looks odd in a folder of pictures for each class; the owner looks at it, and nothing is
+refused.
+"""
 
 import difflib
 import hashlib
@@ -30,31 +32,40 @@ class Remark(NamedTuple):
 
 
 def remarks(classes: Mapping[str, Sequence[Path]]) -> list[Remark]:
-    """Return what looks odd: the same picture in two classes' folders, two names that may be one."""
+    """Return what looks odd: the same picture in two classes' folders, two names that may be
+    one.
+    """
     pairs: dict[tuple[str, str], list[tuple[Path, Path]]] = defaultdict(list)
     for (one, path), (other, twin) in _twins(classes):
         pairs[min(one, other), max(one, other)].append((path, twin))
-    found = []
+    remarks = []
     for (one, other), same in sorted(pairs.items()):
         count = f"{len(same)} pictures lie" if len(same) > 1 else "a picture lies"
-        found.append(Remark(f"look at {one} and {other}", f"{count} in both: {same[0][0]} and {same[0][1]}"))
-    return found + [
-        Remark(f"look at {one} and {other}", "perhaps two spellings of one class") for one, other in _spellings(classes)
+        remarks.append(
+            Remark(f"look at {one} and {other}", f"{count} in both: {same[0][0]} and {same[0][1]}")
+        )
+    return remarks + [
+        Remark(f"look at {one} and {other}", "perhaps two spellings of one class")
+        for one, other in _spellings(classes)
     ]
 
 
 def foreign_names(names: Sequence[str]) -> list[str]:
-    """Return the names most of whose letters are not Latin: a text encoder of English knows little of them."""
-    found = []
+    """Return the names most of whose letters are not Latin: a text encoder of English knows little
+    of them.
+    """
+    foreign = []
     for name in names:
         letters = [letter for letter in name if letter.isalpha()]
         latin = sum(unicodedata.name(letter, "").startswith("LATIN") for letter in letters)
         if letters and latin < len(letters) / 2:
-            found.append(name)
-    return found
+            foreign.append(name)
+    return foreign
 
 
-def _twins(classes: Mapping[str, Sequence[Path]]) -> list[tuple[tuple[str, Path], tuple[str, Path]]]:
+def _twins(
+    classes: Mapping[str, Sequence[Path]],
+) -> list[tuple[tuple[str, Path], tuple[str, Path]]]:
     """Return pairs of files of two classes with the same content, or that show the same."""
     files = [(name, path) for name, paths in classes.items() for path in paths]
     by_size: dict[int, list[int]] = defaultdict(list)
@@ -76,7 +87,8 @@ def _twins(classes: Mapping[str, Sequence[Path]]) -> list[tuple[tuple[str, Path]
 
 def _alike(files: Sequence[tuple[str, Path]]) -> set[tuple[int, int]]:
     """Return pairs of two classes whose thumbnails are the same but for how they were saved."""
-    rows, ids = [], []
+    rows = []
+    ids = []
     for i, (_, path) in enumerate(files):
         small = _thumbnail(path)
         if small is not None and small.std() >= _FLAT:
@@ -91,7 +103,8 @@ def _alike(files: Sequence[tuple[str, Path]]) -> set[tuple[int, int]]:
         block = table[start : start + 512]
         square = norms[start : start + 512, None] + norms - 2 * block @ table.T
         for a, b in zip(*np.nonzero(square <= _ALIKE**2 * table.shape[1]), strict=True):
-            i, j = ids[start + int(a)], ids[int(b)]
+            i = ids[start + int(a)]
+            j = ids[int(b)]
             if i < j and files[i][0] != files[j][0]:
                 pairs.add((i, j))
     return pairs
@@ -102,13 +115,17 @@ def _thumbnail(path: Path) -> NDArray[np.float64] | None:
     try:
         with open_image(path) as image:
             image.draft("RGB", (64, 64))  # a JPEG is decoded small, which is quick
-            return np.asarray(upright(image).resize((_SIDE, _SIDE), Image.Resampling.BOX), dtype=np.float64)
+            return np.asarray(
+                upright(image).resize((_SIDE, _SIDE), Image.Resampling.BOX), dtype=np.float64
+            )
     except UNREADABLE:
         return None
 
 
 def _spellings(names: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Return pairs of names that differ in so little that they may be one: a plural, a letter of many."""
+    """Return pairs of names that differ in so little that they may be one: a plural, a letter of
+    many.
+    """
     plain = sorted((re.sub(r"[\W_]+", " ", name).strip().casefold(), name) for name in names)
     pairs = []
     for i, (one, name) in enumerate(plain):

@@ -1,9 +1,11 @@
-"""From a benchmark's samples to what a method works on, and where a finished run finds the weights for it.
+"""From a benchmark's samples to what a method works on, and where a finished run finds the weights
+for it.
 
-Features are made once by a frozen encoder, or by a backbone inside the model. The manifest keeps the SHA-256 of the
-files that a run's features were made with. Small ones travel in the run directory (``encoder.carry``); others are where
-they were, or where the user says. Features of other weights mean something else, so weights that have changed are never
-used in place of those that a run had.
+Features are made once by a frozen encoder, or by a backbone inside the model. The manifest keeps
+the SHA-256 of the files that a run's features were made with. Small ones travel in the run
+directory; others are where they were, or where the user says. Features of other
+weights mean something else, so weights that have changed are never used in place of those that a
+run had.
 """
 
 import shutil
@@ -15,20 +17,21 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedunseen.core.array_cache import content_digest
 from fedunseen.core.errors import DataError, FedUnseenError
 from fedunseen.core.files import replacing
-from fedunseen.core.parameters import Params
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, DataSettings
+from fedunseen.encoders import backbone
 from fedunseen.encoders.backbone import CARRIED_MB, Backbone, Encoder, EncoderSettings
 from fedunseen.experiment.rules import EncoderFacts, check
 from fedunseen.experiment.schema import Experiment
 
 
-def make_encoder(experiment: Experiment, image_shape: Sequence[int] | None, kind: str = "images") -> Encoder | None:
+def make_encoder(
+    experiment: Experiment, image_shape: Sequence[int] | None, kind: str = "images"
+) -> Encoder | None:
     """Return the encoder that the experiment names, None for ``none``."""
     facts = EncoderFacts(experiment, kind, image_shape)
     check(facts)
@@ -39,7 +42,9 @@ def make_encoder(experiment: Experiment, image_shape: Sequence[int] | None, kind
 
 
 def encode(experiment: Experiment, benchmark: Benchmark) -> Benchmark:
-    """Return the benchmark with its images replaced by the features of a frozen encoder; otherwise as it is."""
+    """Return the benchmark with its images replaced by the features of a frozen encoder; otherwise
+    as it is.
+    """
     kind = benchmark.kind
     shape = benchmark.features.shape[1:] if kind == "sequences" else benchmark.image_shape
     encoder = make_encoder(experiment, shape, kind)
@@ -50,26 +55,20 @@ def encode(experiment: Experiment, benchmark: Benchmark) -> Benchmark:
     return replace(benchmark, features=encoder.encode(images), image_shape=None, pictures=images)
 
 
-def make_backbone(experiment: Experiment, input_shape: Sequence[int], image_shape: Sequence[int] | None) -> Backbone:
-    """Return what turns a sample, as the benchmark gives it, into the features that the method takes."""
+def make_backbone(
+    experiment: Experiment, input_shape: Sequence[int], image_shape: Sequence[int] | None
+) -> Backbone:
+    """Return what turns a sample, as the benchmark gives it, into the features that the method
+    takes.
+    """
     if len(input_shape) == 2:
         encoder = make_encoder(experiment, input_shape, "sequences")
     else:
         kind = "vectors" if len(input_shape) == 1 else "images"
         encoder = make_encoder(experiment, image_shape, kind) if image_shape is not None else None
-    if encoder is not None and encoder.trained:
-        return encoder.backbone()
-    if find("method", experiment.method.name).takes == "vectors" and len(input_shape) > 1:
-        return AveragedMaps(tuple(input_shape[:1]))
-    return Backbone(tuple(input_shape))
-
-
-class AveragedMaps(Backbone):
-    """Frozen maps for a method that takes vectors: the mean over cells."""
-
-    def __call__(self, params: Params, inputs: Tensor, training: bool = False) -> Tensor:
-        """Average (n, channels, height, width) to (n, channels)."""
-        return super().__call__(params, inputs).mean((-2, -1))
+    return backbone.make_backbone(
+        encoder, input_shape, find("method", experiment.method.name).takes
+    )
 
 
 def as_images(rows: NDArray[Any], image_shape: Sequence[int]) -> NDArray[Any]:
@@ -78,15 +77,18 @@ def as_images(rows: NDArray[Any], image_shape: Sequence[int]) -> NDArray[Any]:
     return np.asarray(rows).reshape(-1, *shape)
 
 
-_FOLDERS = {"encoder": "encoder", "text_encoder": "text-encoder"}  # of a run directory, by the manifest's key
+_FOLDERS = {
+    "encoder": "encoder",
+    "text_encoder": "text-encoder",
+}  # of a run directory, by the manifest's key
 _MB = 10**6
 
 
 def record_weights(encoder: Encoder | None, settings: DataSettings) -> dict[str, Any]:
     """Return what a manifest says of encoders' weights.
 
-    ``{"encoder": {"setting": ..., "digest": ..., "files": {name: bytes}}, "text_encoder": ...}``, without an entry that
-    needs no file.
+    ``{"encoder": {"setting": ..., "digest": ..., "files": {name: bytes}}, "text_encoder": ...}``,
+    without an entry that needs no file.
     """
     entries = {}
     if encoder is not None and (files := encoder.files()):
@@ -96,11 +98,15 @@ def record_weights(encoder: Encoder | None, settings: DataSettings) -> dict[str,
     return entries
 
 
-def copy_weights(encoder: Encoder | None, data: DataSettings, settings: EncoderSettings, run: Path) -> None:
-    """Copy weights that are small enough, and not part of every installation, into a run directory."""
+def copy_weights(
+    encoder: Encoder | None, data: DataSettings, settings: EncoderSettings, run: Path
+) -> None:
+    """Copy weights into a run directory that are small enough, and that no extra of this package
+    brings.
+    """
     files = [] if encoder is None or encoder.installed else encoder.files()
     for folder, paths in zip(_FOLDERS.values(), (files, _text_files(data)), strict=True):
-        if sum(path.stat().st_size for path in paths) <= getattr(settings, "carry", CARRIED_MB) * _MB:
+        if sum(path.stat().st_size for path in paths) <= CARRIED_MB * _MB:
             for path in paths:
                 with replacing(run / folder / path.name) as temporary:
                     shutil.copyfile(path, temporary)
@@ -122,28 +128,36 @@ def found_text(entry: Mapping[str, Any] | None, run: Path, settings: DataSetting
 
 
 def found(
-    entry: Mapping[str, Any] | None, run: Path, make: Callable[[], Encoder | None], given: Path | None
+    entry: Mapping[str, Any] | None,
+    run: Path,
+    make: Callable[[], Encoder | None],
+    given: Path | None,
 ) -> dict[str, Any]:
-    """Return the settings that have to be replaced so that a run's encoder has the weights that it had.
+    """Return the settings that have to be replaced so that a run's encoder has the weights that it
+    had.
 
     Args:
-        entry: what :func:`record_weights` returned under ``encoder``; None for runs that need no file.
+        entry: what :func:`record_weights` returned under ``encoder``; None for runs that need no
+            file.
         run: the run directory.
         make: makes the encoder from the experiment's settings as they are.
         given: where the user says that the weights are, a file or a folder.
     """
     if entry is None:
         if given is not None:
-            raise DataError(f"--encoder {given}: this run needs no weights of an encoder: leave it out")
+            raise DataError(
+                f"--encoder {given}: this run needs no weights of an encoder: leave it out"
+            )
         return {}
-    setting, names = str(entry["setting"]), list(entry["files"])
+    setting = str(entry["setting"])
+    names = list(entry["files"])
     size = sum(entry["files"].values()) / _MB
     had = f"{', '.join(names)}, {size:.1f} MB, SHA-256 {entry['digest'][:12]}"
     if given is not None:
         if not _is(given, names, entry["digest"]):
             raise DataError(
-                f"--encoder {given} holds other weights than those that this run had ({had}): its features "
-                "would mean something else"
+                f"--encoder {given} holds other weights than those that this run had ({had}): its "
+                "features would mean something else"
             )
         return {setting: str(given)}
     files: list[Path] = []  # that the settings lead to on this machine
@@ -156,13 +170,19 @@ def found(
         return {setting: str(place / names[0] if len(names) == 1 else place)}
     if files:
         raise DataError(
-            f"{files[0]} has changed since this run, which had other weights ({had}): give those with --encoder"
+            f"{files[0]} has changed since this run, which had other weights ({had}): give those "
+            "with --encoder"
         )
-    raise DataError(f"{run}: the weights of its encoder ({had}) are not on this machine: give them with --encoder")
+    raise DataError(
+        f"{run}: the weights of its encoder ({had}) are not on this machine: give them with "
+        "--encoder"
+    )
 
 
 def _text_files(settings: DataSettings) -> list[Path]:
-    """Return the files of the text encoder that are on this machine; none of a package, or where one is missing."""
+    """Return the files of the text encoder that are on this machine; none of a package, or where
+    one is missing.
+    """
     encoder = getattr(settings, "text_encoder", None)
     if encoder is None or encoder == "minilm":
         return []
@@ -188,4 +208,7 @@ def _is(place: Path, names: list[str], digest: str) -> bool:
 
 def _content(files: list[Path]) -> dict[str, Any]:
     """Return what a manifest says of files."""
-    return {"digest": content_digest(files), "files": {path.name: path.stat().st_size for path in files}}
+    return {
+        "digest": content_digest(files),
+        "files": {path.name: path.stat().st_size for path in files},
+    }

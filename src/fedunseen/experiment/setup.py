@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 from fedunseen.core.files import write_json
 from fedunseen.core.parameters import Params
 from fedunseen.data import Benchmark
-from fedunseen.engines.local.in_process import InProcess
-from fedunseen.engines.remote.coordinator import Session
-from fedunseen.experiment.assemble import assemble, load_data, resolve_defaults
-from fedunseen.experiment.deployed import dealt
+from fedunseen.experiment.assemble import build_federation, dealt, load_data, resolve_defaults
 from fedunseen.experiment.encoding import encode
-from fedunseen.experiment.growth import Growth, growth_of, initial_benchmark
 from fedunseen.experiment.manifest import fingerprint_of, manifest
 from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.space_versions import SpaceVersions, initial_benchmark, versions_of
 from fedunseen.federation.callbacks import Progress
+from fedunseen.federation.engine import Session
 from fedunseen.federation.evaluator import Choice, Evaluator
 from fedunseen.federation.federation import Federation
+from fedunseen.federation.in_process import InProcess
 from fedunseen.federation.loop import Callback
 from fedunseen.federation.partition import Partition
 from fedunseen.federation.run_directory import RunDirectory
+from fedunseen.methods import LEFT_TO_DATA
 
 Stage = Callable[["Setup"], "Setup"]
 
@@ -46,14 +46,20 @@ class Setup:
     label: str = "training"  # what the rounds are for
     choice: Choice = field(default_factory=Choice)
     rounds: int = 0
-    growth: Growth | None = None
+    versions: SpaceVersions | None = None
     meeting: Session | None = None  # the link to parties in other processes
     nested: bool = False  # this run chooses or prepares for another one, and reports nothing
     selection: bool = False  # validation classes play the unseen ones
     chosen: Mapping[str, Any] = field(default_factory=dict)
     result: Mapping[str, Any] = field(default_factory=dict)
+    manifest: Mapping[str, Any] = field(default_factory=dict)  # as the run directory has it
     apart: Benchmark | None = None  # what a run that selects measures
-    known_sums: dict[int, tuple[NDArray[np.int64], Params]] = field(default_factory=dict)  # client -> samples and sums
+    # digest of the scaling -> client -> samples and sums
+    known_sums: dict[str, dict[int, tuple[NDArray[np.int64], Params]]] = field(default_factory=dict)
+    chosen_in: str = ""  # the folder of the run that chose, in this one's
+    history: Sequence[Mapping[str, Any]] = ()  # the metrics of the rounds
+    sums: Params | None = None  # of a closed form: what its model was solved from
+    model: Params | None = None  # the final one, once a stage has read it
     started: float = field(default_factory=time.perf_counter)
     federation: Federation = None  # type: ignore[assignment]
     evaluator: Evaluator = None  # type: ignore[assignment]
@@ -67,8 +73,14 @@ class Setup:
         benchmark: Benchmark | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> "Setup":
-        """Load the data, deal them to clients, and resolve what the experiment leaves to the data; write nothing."""
-        whole = load_data(experiment, experiment.run.seed) if benchmark is None else encode(experiment, benchmark)
+        """Load the data, deal them to clients, and resolve what the experiment leaves to the data;
+        write nothing.
+        """
+        whole = (
+            load_data(experiment, experiment.run.seed)
+            if benchmark is None
+            else encode(experiment, benchmark)
+        )
         whole, partition = dealt(experiment, whole)
         settings = resolve_defaults(experiment, initial_benchmark(experiment, whole, partition))
         return cls(
@@ -77,21 +89,38 @@ class Setup:
             callbacks=callbacks, rounds=settings.strategy.rounds,
         )  # fmt: skip
 
+    @property
+    def fitted(self) -> list[str]:
+        """The settings of the method that were left to the data."""
+        given = self.given.method
+        return [key for key in LEFT_TO_DATA if getattr(given, key, 0.0) is None]
+
     def assembled(self) -> "Setup":
         """Return the setup with its federation and what measures it; nothing is written."""
-        if not self.nested and (growth := growth_of(self.experiment, self.whole, self.partition, self.directory)):
-            federation, evaluator = growth.at(0)
-            return replace(self, growth=growth, federation=federation, evaluator=evaluator)
+        if not self.nested and (
+            versions := versions_of(self.experiment, self.whole, self.partition, self.directory)
+        ):
+            federation, evaluator = versions.at(0)
+            return replace(self, versions=versions, federation=federation, evaluator=evaluator)
         task = self.experiment.task
-        federation = assemble(self.experiment, task.client_data(self.benchmark), self.partition, self.selection)
-        if isinstance(federation.engine, InProcess):  # statistics of a run that selects are a part of the final ones
-            federation.engine.worker.known_sums = self.known_sums
+        federation = build_federation(
+            self.experiment, task.client_data(self.benchmark), self.partition, self.selection
+        )
+        if isinstance(
+            federation.engine, InProcess
+        ):  # statistics of a run that selects are a part of the final ones
+            scaling = federation.scaler.digest()
+            known = self.known_sums.get(scaling, {})
+            self.known_sums.clear()  # sums of features that were scaled otherwise are of no use
+            federation.engine.worker.known_sums = self.known_sums[scaling] = known
             federation.engine.worker.keeps_sums = self.selection
         evaluator = task.evaluator(federation, self.benchmark, self.experiment.evaluation)
-        return replace(self, growth=None, federation=federation, evaluator=evaluator)
+        return replace(self, versions=None, federation=federation, evaluator=evaluator)
 
     def sub_run(self, name: str, stages: Sequence[Stage], **changes: Any) -> Mapping[str, Any]:
-        """Return the result of a run in the folder ``name`` of this one, from its directory if it is there already."""
+        """Return the result of a run in the folder ``name`` of this one, from its directory if it
+        is there already.
+        """
         directory = RunDirectory(self.directory.path / name)
         if (stored := directory.result()) is not None:
             return stored
@@ -100,6 +129,9 @@ class Setup:
         directory.create({**about, "stage": name.split("/")[0]})
         for step in stages:
             setup = step(setup)
-        chosen = {"selection": setup.experiment.evaluation.selection, "seed": setup.experiment.run.seed}
+        chosen = {
+            "selection": setup.experiment.evaluation.selection,
+            "seed": setup.experiment.run.seed,
+        }
         write_json(directory.result_path, result := {**setup.result, **chosen})
         return result

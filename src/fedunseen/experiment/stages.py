@@ -11,33 +11,43 @@ from typing import Any
 
 import numpy as np
 
+from fedunseen.confidence.measured import measured
 from fedunseen.core.errors import DataError, FedUnseenError
 from fedunseen.core.files import replacing, write_tensors
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, fit_semantics
-from fedunseen.engines.remote.coordinator import PartyStatus, Session
 from fedunseen.evaluation.misplaced import misplaced_files
 from fedunseen.experiment.assemble import resolve_defaults
-from fedunseen.experiment.calibration_folds import factor_of_folds
+from fedunseen.experiment.calibration_folds import offset_of_folds
 from fedunseen.experiment.changed import adapted_numbers
-from fedunseen.experiment.deployed import notes
+from fedunseen.experiment.confidence_file import (
+    with_confidence,
+    write_confidence,
+)
 from fedunseen.experiment.encoding import copy_weights
-from fedunseen.experiment.growth import Growth
+from fedunseen.experiment.held_out import held_out_of
+from fedunseen.experiment.hooks import hooks
 from fedunseen.experiment.manifest import clients_of, encoder_of, write_inputs
+from fedunseen.experiment.reasons import model_of, reasons
 from fedunseen.experiment.result.run import load_run
 from fedunseen.experiment.rules import PresenceFacts, check
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.setup import Setup
+from fedunseen.experiment.space_versions import SpaceVersions
 from fedunseen.federation import callbacks
+from fedunseen.federation.engine import PartyStatus, Session
 from fedunseen.federation.evaluator import Choice
 from fedunseen.federation.federation import Federation
 from fedunseen.federation.loop import Callback, Loop, fit
 from fedunseen.federation.partition import NEVER
-from fedunseen.federation.run_directory import RunDirectory, load_params
+from fedunseen.federation.run_directory import Measured, RunDirectory, load_params
 from fedunseen.methods.closed_form.unlabelled import Adaptation, SoftSums
+from fedunseen.model import Calibration
 
 Meet = Callable[[], AbstractContextManager[Session]]  # opens the link to parties elsewhere
-Present = Callable[[Sequence[PartyStatus]], None]  # is called with the clients before the first round
+Present = Callable[
+    [Sequence[PartyStatus]], None
+]  # is called with the clients before the first round
 
 
 def connect(setup: Setup) -> None:
@@ -46,13 +56,15 @@ def connect(setup: Setup) -> None:
         setup.meeting.run = setup.directory.identity()  # parties keep the states of each run apart
         setup.meeting.folder = setup.directory.path / "secagg"
         setup.federation.engine.connect(setup.meeting)
-        if setup.growth is not None:
-            setup.growth.meeting = setup.meeting
+        if setup.versions is not None:
+            setup.versions.meeting = setup.meeting
 
 
 @contextmanager
 def met(setup: Setup, meet: Meet | None, present: Present | None) -> Iterator[Setup]:
-    """Yield the setup with the link to its parties, if any; ``present`` is called with who the clients are."""
+    """Yield the setup with the link to its parties, if any; ``present`` is called with who the
+    clients are.
+    """
     show = present or (lambda members: None)
     if meet is not None:
         with meet() as meeting:
@@ -64,8 +76,11 @@ def met(setup: Setup, meet: Meet | None, present: Present | None) -> Iterator[Se
 
 
 def prepare(setup: Setup) -> Setup:
-    """Return the setup with the benchmark to select on, if any, checked before anything is written."""
-    experiment, benchmark = setup.experiment, setup.whole
+    """Return the setup with the benchmark to select on, if any, checked before anything is
+    written.
+    """
+    experiment = setup.experiment
+    benchmark = setup.whole
     if not experiment.task.evaluator.chooses_apart(experiment.evaluation):
         return setup
     try:
@@ -73,69 +88,97 @@ def prepare(setup: Setup) -> Setup:
         for word, rows in (("validation", apart.test_unseen), ("other seen", apart.test_seen)):
             if not len(rows):  # of a part, as a coordinator has one
                 raise DataError(
-                    f"{benchmark.name} has no sample of its {word} classes to choose on: give the coordinator some of "
-                    "its own, marked 'train'"
+                    f"{benchmark.name} has no sample of its {word} classes to choose on: give the "
+                    "coordinator some of its own, marked 'train'"
                 )
         fit_semantics(apart.space, experiment.data.semantics)
         if not find("strategy", experiment.strategy.name).pools:
             check(PresenceFacts(experiment, setup.partition.restricted_to(apart.train)))
     except FedUnseenError as error:
-        raise error.reworded(f"{error}; or choose nothing, with evaluation.selection = 'last'") from None
+        raise error.reworded(
+            f"{error}; or choose nothing, with evaluation.selection = 'last'"
+        ) from None
     return replace(setup, apart=apart)
 
 
 def select(setup: Setup) -> Setup:
-    """Choose on validation classes, where the task does so in runs apart; otherwise leave the choice to the rounds."""
+    """Choose on validation classes, where the task does so in runs apart; otherwise leave the
+    choice to the rounds.
+    """
     if setup.apart is None:
-        evaluation, method = setup.experiment.evaluation, type(setup.federation.method)
+        evaluation = setup.experiment.evaluation
+        method = type(setup.federation.method)
         return replace(setup, choice=setup.evaluator.choice(evaluation, method, setup.rounds))
-    choice, chosen = _choose(setup, setup.apart)
+    choice, chosen, folder = _choose(setup, setup.apart)
+    setup = replace(setup, chosen_in=folder)
     if chosen["settings"]:
-        before, now = setup.experiment, resolve_defaults(setup.given.with_overrides(chosen["settings"]), setup.whole)
+        before = setup.experiment
+        now = resolve_defaults(setup.given.with_overrides(chosen["settings"]), setup.whole)
         chosen["settings"] |= _followed(before, now)
         setup = replace(setup, experiment=now, rounds=now.strategy.rounds).assembled()
     return replace(setup, choice=choice, chosen=chosen)
 
 
-def _choose(setup: Setup, benchmark: Benchmark) -> tuple[Choice, dict[str, Any]]:
-    """Run every combination of settings on the validation classes, and return what the best one chose."""
-    experiment, grid = setup.given, setup.given.evaluation.choose
-    candidates = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    task, method = experiment.task, find("method", experiment.method.name)
+def _choose(setup: Setup, benchmark: Benchmark) -> tuple[Choice, dict[str, Any], str]:
+    """Run every combination of settings on the validation classes, and return what the best one
+    chose, and its folder.
+    """
+    experiment = setup.given
+    grid = setup.given.evaluation.choose
+    candidates = [
+        dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())
+    ]
+    task = experiment.task
+    method = find("method", experiment.method.name)
     results: list[Mapping[str, Any]] = []
-    for i, settings in enumerate(candidates):
-        candidate = experiment.with_overrides({**settings, "evaluation.choose": {}, "evaluation.clients": False})
-        candidate = resolve_defaults(candidate, setup.whole)
-        own = find("method", candidate.method.name)
-        method = own if own.zero_shot else method  # candidates are compared as one that scores unseen classes, if any
+    resolved = [
+        resolve_defaults(experiment.with_overrides(settings), setup.whole)
+        if settings
+        else setup.experiment
+        for settings in candidates
+    ]
+    for i, candidate in enumerate(resolved):
+        kind = find("method", candidate.method.name)
+        method = kind if kind.zero_shot else method  # compare by what scores unseen classes, if any
         several = len(candidates) > 1
-        label = "choosing on validation classes" + (f" {i + 1}/{len(candidates)}" if several else "")
+        which = f" {i + 1}/{len(candidates)}" if several else ""
         rounds = candidate.strategy.rounds
-        choice = candidate.task.evaluator.choice(candidate.evaluation, own, rounds, selecting=True)
-        partition = setup.partition.restricted_to(benchmark.train)
-        how = {"experiment": candidate, "benchmark": benchmark, "partition": partition, "rounds": rounds}
-        how |= {"choice": choice, "label": label, "selection": True}
-        results.append(setup.sub_run(f"selection/{i}" if several else "selection", (warm_start, train), **how))
+        choice = candidate.task.evaluator.choice(candidate.evaluation, kind, rounds, selecting=True)
+        quiet = candidate.evaluation.model_copy(update={"choose": {}, "clients": False})
+        result = setup.sub_run(
+            f"selection/{i}" if several else "selection",
+            (warm_start, train),
+            experiment=candidate.model_copy(update={"evaluation": quiet}),
+            benchmark=benchmark,
+            partition=setup.partition.restricted_to(benchmark.train),
+            rounds=rounds,
+            choice=choice,
+            label=f"choosing on validation classes{which}",
+            selection=True,
+        )
+        results.append(result)
     orders = [task.evaluator.order(result, experiment.evaluation, method) for result in results]
     best = max(range(len(results)), key=lambda i: (*orders[i], -i))
     result = results[best]
-    form = {"method.form": result["form"]} if "form" in result else {}  # whose scores the factor is for
-    found: dict[str, Any] = {
+    form = (
+        {"method.form": result["form"]} if "form" in result else {}
+    )  # whose scores the offset is for
+    chosen: dict[str, Any] = {
         "settings": {**candidates[best], **form},
         "round": result["selected_round"],
         "factor": result["calibration_factor"],
         **{name: result[name] for name in ("rounds", "stopped") if name in result},
         "validation": {name: result[name] for name in task.evaluator.accuracies},
     }
-    chosen = resolve_defaults(experiment.with_overrides(candidates[best]), setup.whole)
-    if (folds := factor_of_folds(chosen, setup.whole, setup.partition)) is not None:
-        found |= folds
+    if (folds := offset_of_folds(resolved[best], setup.whole, setup.partition)) is not None:
+        chosen |= folds
     if len(candidates) > 1:
-        found["tried"] = [
+        chosen["tried"] = [
             {"settings": settings, **{name: one[name] for name in task.evaluator.accuracies}}
             for settings, one in zip(candidates, results, strict=True)
         ]
-    return Choice(result["selected_round"], found["factor"]), found
+    folder = f"selection/{best}" if len(candidates) > 1 else "selection"
+    return Choice(result["selected_round"], chosen["factor"]), chosen, folder
 
 
 def _followed(before: Experiment, now: Experiment) -> dict[str, Any]:
@@ -150,16 +193,24 @@ def _followed(before: Experiment, now: Experiment) -> dict[str, Any]:
 def warm_start(setup: Setup) -> Setup:
     """Set the first parameters to those of the closed form, where the method asks for it.
 
-    The result then says what the closed form reaches on the test samples, and the bytes that a client sends for it.
+    The result then says what the closed form reaches on the test samples, and the bytes that a
+    client sends for it.
     """
-    experiment, federation = setup.experiment, setup.federation
+    experiment = setup.experiment
+    federation = setup.federation
     if getattr(experiment.method, "start", "random") != "closed-form":
         return setup
     strategy = {"strategy.name": "fedavg", "strategy.fraction": 1.0, "strategy.stop_after": None}
     changes = {"method.name": "gaussian", "data.quantization": "none", **strategy, **QUIET}
     closed = experiment.with_overrides(changes)
     label = "beginning with the closed form"
-    how = {"experiment": closed, "rounds": 1, "choice": Choice(1, 0.0), "label": label, "callbacks": ()}
+    how = {
+        "experiment": closed,
+        "rounds": 1,
+        "choice": Choice(1, 0.0),
+        "label": label,
+        "callbacks": (),
+    }
     result = setup.sub_run("start", (train,), **how)
     model = load_params(setup.directory.path / "start" / "model.safetensors", federation.device)
     bias = model["bias"] - model["weight"] @ model["centre"]
@@ -175,59 +226,85 @@ QUIET = {"evaluation.selection": "last", "evaluation.clients": False, "evaluatio
 
 
 class Grow(Callback):
-    """Lets the class space grow: before a round it replaces the federation, the state and who measures."""
+    """Lets the class space grow: before a round it replaces the federation, the state and who
+    measures.
+    """
 
-    def __init__(self, growth: Growth, evaluate: callbacks.Evaluate) -> None:
-        self.growth, self.evaluate = growth, evaluate
+    def __init__(self, versions: SpaceVersions, evaluate: callbacks.Evaluate) -> None:
+        self.versions = versions
+        self.evaluate = evaluate
 
     def before_round(self, loop: Loop) -> None:
         """Go to the version of the next round."""
-        loop.federation, loop.state = self.growth.before(loop.state)
-        self.evaluate.task = self.growth.task
+        loop.federation, loop.state = self.versions.before(loop.state)
+        self.evaluate.task = self.versions.task
 
     def after_round(self, loop: Loop) -> None:
         """Add the version to the metrics."""
-        loop.metrics["space"] = self.growth.version.line()
+        loop.metrics["space"] = self.versions.version.line()
 
 
 def train(setup: Setup) -> Setup:
     """Run the rounds, and return the setup with the final numbers."""
     connect(setup)
-    directory, choice, growth = setup.directory, setup.choice, setup.growth
-    checkpoint = directory.resumable(setup.federation.device, choice.round)
-    federation, task = setup.federation, setup.evaluator
-    if growth is not None:
-        federation, task = growth.at(checkpoint.round if checkpoint else 0)
+    directory = setup.directory
+    choice = setup.choice
+    versions = setup.versions
+    history = directory.metrics()
+    checkpoint = directory.resumable(setup.federation.device, choice.round, len(history))
+    federation = setup.federation
+    task = setup.evaluator
+    if versions is not None:
+        federation, task = versions.at(checkpoint.round if checkpoint else 0)
     state = federation.start()
     if checkpoint is not None:
         state = directory.restored(checkpoint, state.params)
-    directory.rewind(state.round)
-    rounds, patience = setup.rounds, setup.experiment.strategy.stop_after
+    history = directory.rewind(state.round, history)
+    rounds = setup.rounds
+    patience = setup.experiment.strategy.stop_after
     if choice.round is not None and (setup.callbacks or patience is not None):
-        rounds, patience = choice.round, None  # no later round can be the one that is reported
+        # no later round can be the one that is reported
+        rounds = choice.round
+        patience = None
     evaluate = callbacks.Evaluate(task, choice, every=1 if setup.callbacks else None)
     epochs = None if setup.nested else setup.experiment.strategy.personal_epochs
     personalize = callbacks.Personalize(directory, evaluate, epochs)
-    stopping = [callbacks.EarlyStop(patience, "on validation classes")] if patience is not None else []
-    after = [*stopping, *_callbacks(setup, evaluate), personalize, callbacks.ShowProgress(setup.progress, setup.label)]
-    history, stoppable = directory.metrics(), not setup.chosen
+    stopping = (
+        [callbacks.EarlyStop(patience, "on validation classes")] if patience is not None else []
+    )
+    after = [
+        *stopping,
+        *_callbacks(setup, evaluate),
+        personalize,
+        callbacks.ShowProgress(setup.progress, setup.label),
+    ]
+    stoppable = not setup.chosen
     loop = fit(federation, rounds, after, state=state, history=history, stoppable=stoppable)
     personal = {"personal": personalize.measured} if personalize.measured else {}
-    setup = replace(setup, result={**setup.result, **_numbers(setup, loop, evaluate), **personal})
-    if growth is not None:
-        setup = replace(setup, federation=growth.federation, evaluator=growth.task)
-        setup = replace(setup, benchmark=growth.federation.benchmark)
+    result = {**setup.result, **_numbers(setup, loop, evaluate), **personal}
+    setup = replace(setup, result=result, history=loop.history)
+    if not setup.nested and "square" in loop.state.params:
+        setup = replace(setup, sums=loop.state.params)
+    if versions is not None:
+        setup = replace(setup, federation=versions.federation, evaluator=versions.task)
+        setup = replace(setup, benchmark=versions.federation.benchmark)
     return setup
 
 
 def _callbacks(setup: Setup, evaluate: callbacks.Evaluate) -> list[Callback]:
     """Return what a run does after a round, in the order in which the round becomes durable."""
-    directory, growth, main = setup.directory, setup.growth, not setup.nested
+    directory = setup.directory
+    versions = setup.versions
+    main = not setup.nested
     return [
-        *([Grow(growth, evaluate)] if growth is not None else []),
+        *([Grow(versions, evaluate)] if versions is not None else []),
         evaluate,
         *setup.callbacks,
-        *([callbacks.KeepForForgetting(directory)] if main and setup.experiment.run.forgettable else []),
+        *(
+            [callbacks.KeepForForgetting(directory)]
+            if main and setup.experiment.run.forgettable
+            else []
+        ),
         callbacks.Record(directory, evaluate if main else None),
         callbacks.KeepBest(directory, setup.choice),
         callbacks.Checkpoint(directory),
@@ -236,11 +313,16 @@ def _callbacks(setup: Setup, evaluate: callbacks.Evaluate) -> list[Callback]:
 
 def _numbers(setup: Setup, loop: Loop, evaluate: callbacks.Evaluate) -> dict[str, Any]:
     """Return what a run reports of its rounds."""
-    lines, selected = loop.history, setup.choice.selected(loop)
+    lines = loop.history
+    selected = setup.choice.selected(loop)
     stopped = {"round": len(lines), "of": loop.rounds, "why": loop.reason}
     return {
         **evaluate.task.numbers(lines, selected, setup.directory.model_path),
-        **{name: lines[selected - 1][name] for name in ("sums_sha256", "clipped") if name in lines[selected - 1]},
+        **{
+            name: lines[selected - 1][name]
+            for name in ("sums_sha256", "clipped", "influence")
+            if name in lines[selected - 1]
+        },
         **({"epsilon": lines[-1]["privacy"]["epsilon"]} if "privacy" in lines[-1] else {}),
         **_traffic(loop.federation, lines),
         "rounds": len(lines),
@@ -250,7 +332,9 @@ def _numbers(setup: Setup, loop: Loop, evaluate: callbacks.Evaluate) -> dict[str
 
 
 def _traffic(federation: Federation, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the mean bytes of a client in a round, each module's number of parameters, and how many travel."""
+    """Return the mean bytes of a client in a round, each module's number of parameters, and how
+    many travel.
+    """
     parts = sum(len(line["participants"]) + len(line.get("dropped", ())) for line in lines)
     modules = Counter[str]()
     for name, count in federation.sizes.items():
@@ -258,7 +342,10 @@ def _traffic(federation: Federation, lines: Sequence[Mapping[str, Any]]) -> dict
     strategy = federation.strategy
     travel = federation.first if strategy.merges and not strategy.pools else {}
     return {
-        **{way: round(sum(line[way] for line in lines) / max(parts, 1), 1) for way in ("bytes_down", "bytes_up")},
+        **{
+            way: round(sum(line[way] for line in lines) / max(parts, 1), 1)
+            for way in ("bytes_down", "bytes_up")
+        },
         "parameters": dict(modules),
         "parameters_shared": sum(value.numel() for value in travel.values()),
     }
@@ -267,8 +354,8 @@ def _traffic(federation: Federation, lines: Sequence[Mapping[str, Any]]) -> dict
 def adapt_unlabelled(setup: Setup) -> Setup:
     """Replace the model by the adapted one, where the experiment asks for it (``data.unlabelled``).
 
-    The iterations are the rounds of a run inside this one, ``adapting``, over the same clients. The labeled model
-    stays in ``labelled.safetensors``, so that a killed run continues.
+    The iterations are the rounds of a run inside this one, ``adapting``, over the same clients. The
+    labeled model stays in ``labelled.safetensors``, so that a killed run continues.
     """
     if not getattr(setup.experiment.data, "unlabelled", False):
         return setup
@@ -277,12 +364,14 @@ def adapt_unlabelled(setup: Setup) -> Setup:
         with replacing(labelled) as temporary:
             shutil.copy2(setup.directory.model_path, temporary)
     before = load_params(labelled, setup.federation.device)
-    offset, rounds = float(setup.result["calibration_factor"]), Adaptation.iterations
+    offset = float(setup.result["calibration_factor"])
+    rounds = Adaptation.iterations
 
     def start(inner: Setup) -> Setup:
         strategy = inner.federation.strategy
         assert isinstance(strategy, SoftSums)
-        inner.federation.first, strategy.offset = before, offset
+        inner.federation.first = before
+        strategy.offset = offset
         return inner
 
     experiment = setup.experiment.with_overrides({**QUIET, "data.unlabelled": "summed"})
@@ -293,19 +382,38 @@ def adapt_unlabelled(setup: Setup) -> Setup:
         choice=Choice(rounds, offset), label="adapting to unlabelled samples", callbacks=(),
     )  # fmt: skip
     inner = RunDirectory(setup.directory.path / "adapting")
-    adapted = SoftSums.adapted(load_params(inner.model_path, setup.federation.device), inner.metrics()[-1])
+    adapted = SoftSums.adapted(
+        load_params(inner.model_path, setup.federation.device), inner.metrics()[-1]
+    )
     write_tensors(setup.directory.model_path, adapted.params)
     pool = None if setup.partition.remote else setup.benchmark.features[setup.benchmark.unlabelled]
-    federation, space = setup.federation, setup.benchmark.space
-    numbers = adapted_numbers(federation, space, before, adapted, offset, setup.evaluator.accuracies, pool)
-    numbers["adapted"] |= {"rounds": rounds, **{way: done[way] for way in ("bytes_down", "bytes_up")}}
+    federation = setup.federation
+    space = setup.benchmark.space
+    numbers = adapted_numbers(
+        federation, space, before, adapted, offset, setup.evaluator.accuracies, pool
+    )
+    numbers["adapted"] |= {
+        "rounds": rounds,
+        **{way: done[way] for way in ("bytes_down", "bytes_up")},
+    }
+    first = model_of(setup, before)
+    after = offset * adapted.offset_share
+    if first.confidence is not None and pool is not None:
+        changed = replace(first, params=adapted.params, calibration=Calibration(after))
+        sure = changed.no_surer_than(first, [pool]).confidence
+        assert sure is not None
+        write_confidence(setup.directory.path, sure)
+        tests = held_out_of(federation, adapted.params)
+        numbers["confidence"] = measured(tests, sure, after)
     connect(setup)  # parties get the model as one of the whole run
-    return replace(setup, result={**setup.result, **numbers})
+    return replace(setup, result={**setup.result, **numbers}, model=adapted.params)
 
 
 def report(setup: Setup) -> Setup:
     """Write the result and all that predictions and the report need; the result last."""
-    directory, experiment, federation = setup.directory, setup.experiment, setup.federation
+    directory = setup.directory
+    experiment = setup.experiment
+    federation = setup.federation
     result: dict[str, Any] = {
         **setup.result,
         "selection": experiment.evaluation.selection,
@@ -316,28 +424,39 @@ def report(setup: Setup) -> Setup:
     if setup.chosen:
         result["chosen_on_validation"] = dict(setup.chosen)
         result |= {"stopped": setup.chosen["stopped"]} if "stopped" in setup.chosen else {}
-    if setup.partition.remote:
-        result["notes"] = notes(experiment, setup.benchmark)
+    remarks = [one for kind in hooks() for one in kind.remarks(experiment, setup.benchmark)]
+    if remarks or setup.partition.remote:
+        result["notes"] = remarks
     # The warnings of a coordinator go to the parties, who have the files.
     if not setup.partition.remote and (groups := misplaced_files(setup.benchmark)):
         result["misplaced"] = groups
     write_inputs(federation.scaler, setup.benchmark.space, directory.path)
-    copy_weights(encoder_of(experiment, setup.benchmark), experiment.data, experiment.encoder, directory.path)
-    params = load_params(directory.model_path, federation.device) if federation.strategy.one_model else {}
-    write_tensors(directory.path / "evaluation.safetensors", setup.evaluator.summary(params, result))
-    directory.finish(result)
-    federation.engine.finish(directory.result() or {}, params)
+    copy_weights(
+        encoder_of(experiment, setup.benchmark), experiment.data, experiment.encoder, directory.path
+    )
+    params = setup.model
+    if params is None:
+        one_model = federation.strategy.one_model
+        params = load_params(directory.model_path, federation.device) if one_model else {}
+    answers = setup.evaluator.summary(params, result)
+    answers |= reasons(setup, params, answers)
+    write_tensors(directory.path / "evaluation.safetensors", answers)
+    measured = Measured(setup.manifest, setup.benchmark.space, answers, setup.history)
+    params = with_confidence(params, directory.path)
+    federation.engine.finish(directory.finish(result, measured), params)
     return replace(setup, result=result)
 
 
 def finish_late(setup: Setup, meet: Meet | None) -> None:
-    """Tell the parties, if any, that the run is over, where the coordinator was killed before it could."""
+    """Tell the parties, if any, that the run is over, where the coordinator was killed before it
+    could.
+    """
     if meet is None or not setup.experiment.deployed:
         return
     done = load_run(setup.directory.path)
     setup = replace(setup, experiment=done.experiment).assembled()
-    if setup.growth is not None:
-        setup = replace(setup, federation=setup.growth.at(NEVER)[0])
+    if setup.versions is not None:
+        setup = replace(setup, federation=setup.versions.at(NEVER)[0])
     with meet() as meeting:
         connect(replace(setup, meeting=meeting))
-        setup.federation.engine.finish_late(done.result, done.params)
+        setup.federation.engine.finish_late(done.result, with_confidence(done.params, done.path))

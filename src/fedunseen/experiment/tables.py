@@ -1,7 +1,9 @@
-"""A run's numbers as tables, to be read by another program, and beside those of another run, with 95 % intervals.
+"""A run's numbers as tables, to be read by another program, and beside those of another run, with
+95 % intervals.
 
-A table is a dictionary of columns, as ``pandas.DataFrame`` takes it; what was not measured is None. With several seeds,
-every table has all of them, with a column ``seed``. A run without a merged model has no classes and confusions.
+A table is a dictionary of columns, as ``pandas.DataFrame`` takes it; what was not measured is None.
+With several seeds, every table has all of them, with a column ``seed``. A run without a merged
+model has no classes and confusions.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,33 +22,39 @@ from fedunseen.core.errors import ExperimentError, RunDirectoryError
 from fedunseen.core.files import write_text
 from fedunseen.core.latex import tabular
 from fedunseen.data import ClassSpace
-from fedunseen.data.io.csv_io import write_csv
+from fedunseen.data.io.csv_io import write_table
 from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT
-from fedunseen.metrics import class_difference, episode_confusion, harmonic_difference, paired_difference
-
-if TYPE_CHECKING:
-    from fedunseen.experiment.result.run import Run
+from fedunseen.experiment.result.stored import StoredRun
+from fedunseen.metrics import (
+    class_difference,
+    episode_confusion,
+    harmonic_difference,
+    paired_difference,
+)
 
 Table = dict[str, list[Any]]
 """Name of a column -> its values, all columns of one length."""
 
 
-def tables(run: Run) -> dict[str, Table]:
+def tables(run: StoredRun) -> dict[str, Table]:
     """Return a run's tables by name; see the top of this file."""
     if not run.seeds:
         return _tables(run)
-    found: dict[str, Table] = {}
+    by_name: dict[str, Table] = {}
     for one in run.seeds:
         for name, table in _tables(one).items():
             rows = len(next(iter(table.values())))
-            found[name] = _stacked(found.get(name), {"seed": [one.manifest["seed"]] * rows, **table})
-    return found
+            by_name[name] = _stacked(
+                by_name.get(name), {"seed": [one.manifest["seed"]] * rows, **table}
+            )
+    return by_name
 
 
-def write_tables(run: Run, folder: Path, latex: bool = False) -> list[Path]:
+def write_tables(run: StoredRun, folder: Path, latex: bool = False) -> list[Path]:
     """Write each table into a folder as ``NAME.csv`` or ``NAME.tex``, and return their paths.
 
-    What was not measured is empty. LaTeX is a ``tabular`` of booktabs, whose numbers have four digits.
+    What was not measured is empty. LaTeX is a ``tabular`` of booktabs, whose numbers have four
+    digits.
     """
     if folder.exists() and not folder.is_dir():
         raise RunDirectoryError(f"{folder} is a file: name a folder for the tables")
@@ -56,10 +64,16 @@ def write_tables(run: Run, folder: Path, latex: bool = False) -> list[Path]:
         rows = list(zip(*table.values(), strict=True))
         paths.append(folder / f"{name}.{'tex' if latex else 'csv'}")
         if latex:
-            numbers = [all(v is None or isinstance(v, (int, float)) for v in column) for column in table.values()]
-            write_text(paths[-1], tabular(list(table), [[_written(v) for v in row] for row in rows], numbers))
+            numbers = [
+                all(v is None or isinstance(v, (int, float)) for v in column)
+                for column in table.values()
+            ]
+            write_text(
+                paths[-1],
+                tabular(list(table), [[_written(v) for v in row] for row in rows], numbers),
+            )
         else:
-            write_csv(paths[-1], [list(table), *(["" if v is None else str(v) for v in row] for row in rows)])
+            write_table(paths[-1], [list(table), *rows])
     return paths
 
 
@@ -67,19 +81,30 @@ def _written(value: Any) -> str:
     """Write a cell with at most four digits; what was not measured is empty."""
     if value is None:
         return ""
-    return (str(int(value)) if value.is_integer() else f"{value:.4g}") if isinstance(value, float) else str(value)
+    return (
+        (str(int(value)) if value.is_integer() else f"{value:.4g}")
+        if isinstance(value, float)
+        else str(value)
+    )
 
 
-def _tables(run: Run) -> dict[str, Table]:
+def _tables(run: StoredRun) -> dict[str, Table]:
     stored = run.evaluation
     lines = [dict(_numbers(line)) for line in run.metrics]
     columns = dict.fromkeys(name for line in lines for name in line)
-    found: dict[str, Table] = {"rounds": {name: [line.get(name) for line in lines] for name in columns}}
+    found: dict[str, Table] = {
+        "rounds": {name: [line.get(name) for line in lines] for name in columns}
+    }
     if "zsl_answers" in stored:
-        found |= _zero_shot(run.space, *(stored[name] for name in ("labels", "zsl_answers", "gzsl_answers")))
+        found |= _zero_shot(
+            run.space, *(stored[name] for name in ("labels", "zsl_answers", "gzsl_answers"))
+        )
     elif "answers" in stored:
-        ways, episodes = run.manifest["experiment"]["method"]["ways"], run.result["test_episodes"]
-        found |= _few_shot(run.space, *(stored[name].reshape(episodes, ways, -1) for name in ("labels", "answers")))
+        ways = run.manifest["experiment"]["method"]["ways"]
+        episodes = run.result["test_episodes"]
+        found |= _few_shot(
+            run.space, *(stored[name].reshape(episodes, ways, -1) for name in ("labels", "answers"))
+        )
     if "client_counts" in stored:
         clients, classes = np.nonzero(stored["client_counts"])
         found["clients"] = {
@@ -101,8 +126,11 @@ def _numbers(line: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float
     return found
 
 
-def _zero_shot(space: ClassSpace, labels: NDArray[Any], zsl: NDArray[Any], gzsl: NDArray[Any]) -> dict[str, Table]:
-    tested, unseen = np.unique(labels), np.intersect1d(space.unseen, labels)
+def _zero_shot(
+    space: ClassSpace, labels: NDArray[Any], zsl: NDArray[Any], gzsl: NDArray[Any]
+) -> dict[str, Table]:
+    tested = np.unique(labels)
+    unseen = np.intersect1d(space.unseen, labels)
     of_unseen = metrics.per_class(labels, zsl, tested)
     return {
         "classes": {
@@ -132,7 +160,9 @@ def _few_shot(space: ClassSpace, labels: NDArray[Any], answers: NDArray[Any]) ->
 
 def _confusion(space: ClassSpace, table: NDArray[np.float64], ids: NDArray[np.int64]) -> Table:
     names = [space.names[c] for c in ids]
-    answers = {name: [_value(one) for one in column] for name, column in zip(names, table.T, strict=True)}
+    answers = {
+        name: [_value(one) for one in column] for name, column in zip(names, table.T, strict=True)
+    }
     return {"class": names, **answers}
 
 
@@ -141,16 +171,25 @@ def _value(number: float) -> float | None:
 
 
 def _stacked(upper: Table | None, lower: Table) -> Table:
-    """Put the rows of one table below another's; where only one has a column, the other's values are None."""
+    """Put the rows of one table below another's; where only one has a column, the other's values
+    are None.
+    """
     if upper is None:
         return lower
     above, below = (len(next(iter(table.values()))) for table in (upper, lower))
     columns = dict.fromkeys([*upper, *lower])
-    return {name: upper.get(name, [None] * above) + lower.get(name, [None] * below) for name in columns}
+    return {
+        name: upper.get(name, [None] * above) + lower.get(name, [None] * below) for name in columns
+    }
 
 
 _NAMES = (FEW_SHOT[0], *ZERO_SHOT)
-_EPISODES = ("ways", "shots", "queries", "permute_labels")  # runs that agree in these have the same episodes for a seed
+_EPISODES = (
+    "ways",
+    "shots",
+    "queries",
+    "permute_labels",
+)  # runs that agree in these have the same episodes for a seed
 # Settings of [data] that leave the test episodes as they are.
 _NOT_TESTED = {"root", "features", "semantics", "vectors", "train_per_class"}
 
@@ -159,8 +198,8 @@ _NOT_TESTED = {"root", "features", "semantics", "vectors", "train_per_class"}
 class Comparison:
     """How much better a run is than another."""
 
-    run: Run
-    other: Run
+    run: StoredRun
+    other: StoredRun
     over: str
     count: int
     differences: Mapping[str, tuple[float, float]]
@@ -175,66 +214,88 @@ class Comparison:
         return {**paths, "over": self.over, "count": self.count, "differences": differences}
 
 
-def compare(run: Run, other: Run) -> Comparison:
+def compare(run: StoredRun, other: StoredRun) -> Comparison:
     """Compare two runs seed by seed or, of one seed, question by question.
 
-    An interval over seeds says how the difference varies from training to training. One over test episodes or samples
-    only says how it varies from question to question, for these two models.
+    An interval over seeds says how the difference varies from training to training. One over test
+    episodes or samples only says how it varies from question to question, for these two models.
     """
     names: list[str] = [name for name in _NAMES if name in run.result and name in other.result]
-    data, others = ((r.manifest["benchmark"], r.space.names, r.space.unseen.tolist()) for r in (run, other))
+    least = min(len(run.space.names), len(other.space.names))  # one may have learned more
+    data, others = (
+        (r.manifest["benchmark"], r.space.names[:least], [c for c in r.space.unseen if c < least])
+        for r in (run, other)
+    )
     if not names or data != others:
         raise _apart(run, other, "their data or classes are not the same")
     if _seeds(run) != _seeds(other):
         raise _apart(run, other, "their seeds are not the same")
     if (run.result["selection"] == "best-on-test") != (other.result["selection"] == "best-on-test"):
-        raise _apart(run, other, "one chose its round on the test samples (evaluation.selection = 'best-on-test')")
+        raise _apart(
+            run,
+            other,
+            "one chose its round on the test samples (evaluation.selection = 'best-on-test')",
+        )
     few = names == ["few_shot"]
     if few and _episodes(run) != _episodes(other):
         raise _apart(
-            run, other, f"their episodes are not the same (method.{', '.join(_EPISODES)}, how many, or [data])"
+            run,
+            other,
+            f"their episodes are not the same (method.{', '.join(_EPISODES)}, how many, or [data])",
         )
     for pair in zip(run.seeds or [run], other.seeds or [other], strict=True):
         first, second = (seed.evaluation.get("labels") for seed in pair)
         if first is not None and second is not None and not np.array_equal(first, second):
             raise _apart(run, other, "their test samples are not the same")
     if run.seeds:
-        each = {name: [[one.result[name] for one in both.seeds] for both in (run, other)] for name in names}
-        found = {name: paired_difference(*np.array(values)) for name, values in each.items()}
-        return Comparison(run, other, "seeds", len(run.seeds), found)
+        each = {
+            name: [[one.result[name] for one in both.seeds] for both in (run, other)]
+            for name in names
+        }
+        differences = {name: paired_difference(*np.array(values)) for name, values in each.items()}
+        return Comparison(run, other, "seeds", len(run.seeds), differences)
     if few:
         ours, theirs = (_needed(one, "episode_accuracies") for one in (run, other))
-        return Comparison(run, other, "episodes", len(ours), {"few_shot": paired_difference(ours, theirs)})
+        return Comparison(
+            run, other, "episodes", len(ours), {"few_shot": paired_difference(ours, theirs)}
+        )
     labels, _ = (_needed(one, "labels") for one in (run, other))
-    zsl, gzsl = ([_needed(one, name) == labels for one in (run, other)] for name in ("zsl_answers", "gzsl_answers"))
+    zsl, gzsl = (
+        [_needed(one, name) == labels for one in (run, other)]
+        for name in ("zsl_answers", "gzsl_answers")
+    )
     unseen = np.isin(labels, run.space.unseen)
-    found = {
+    differences = {
         "zsl": class_difference(labels[unseen], *(right[unseen] for right in zsl)),
         "gzsl_unseen": class_difference(labels[unseen], *(right[unseen] for right in gzsl)),
         "gzsl_seen": class_difference(labels[~unseen], *(right[~unseen] for right in gzsl)),
         "gzsl_harmonic": harmonic_difference(labels, ~unseen, *gzsl),
     }
-    return Comparison(run, other, "samples", len(labels), {name: found[name] for name in names})
+    return Comparison(
+        run, other, "samples", len(labels), {name: differences[name] for name in names}
+    )
 
 
-def _seeds(run: Run) -> list[int]:
+def _seeds(run: StoredRun) -> list[int]:
     return [seed.manifest["seed"] for seed in run.seeds or [run]]
 
 
-def _episodes(run: Run) -> tuple[object, ...]:
-    experiment, count = run.manifest["experiment"], (run.seeds or [run])[0].result["test_episodes"]
+def _episodes(run: StoredRun) -> tuple[object, ...]:
+    experiment = run.manifest["experiment"]
+    count = (run.seeds or [run])[0].result["test_episodes"]
     data = {name: value for name, value in experiment["data"].items() if name not in _NOT_TESTED}
     return count, data, *(experiment["method"][name] for name in _EPISODES)
 
 
-def _needed(run: Run, name: str) -> NDArray[Any]:
+def _needed(run: StoredRun, name: str) -> NDArray[Any]:
     """Return a tensor of the answers that a run recorded."""
     if (found := run.evaluation.get(name)) is None:
         raise ExperimentError(
-            f"{run.path} keeps no answers (every client's model has its own): compare runs of several seeds"
+            f"{run.path} keeps no answers (every client's model has its own): compare runs of "
+            "several seeds"
         )
     return found
 
 
-def _apart(run: Run, other: Run, why: str) -> ExperimentError:
+def _apart(run: StoredRun, other: StoredRun, why: str) -> ExperimentError:
     return ExperimentError(f"{run.path} and {other.path} cannot be compared: {why}")

@@ -1,8 +1,9 @@
-"""What a run does between rounds: measure, record, keep the best model, checkpoint, stop early, grow, personalize.
+"""What a run does between rounds: measure, record, keep the best model, checkpoint, stop early,
+grow, personalize.
 
-The order of the list is the order in which a round becomes durable: its metrics, its model if it is the chosen one, its
-checkpoint. A resume starts from the newest checkpoint and drops the metrics of later rounds, so what a kill left in
-between is done again with the same result.
+The order of the list is the order in which a round becomes durable: its metrics, its model if it is
+the chosen one, its checkpoint. A resume starts from the newest checkpoint and drops the metrics of
+later rounds, so what a kill left in between is done again with the same result.
 """
 
 import time
@@ -15,13 +16,12 @@ from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params, finite
 from fedunseen.core.tensor_store import write_models
-from fedunseen.engines.local.in_process import InProcess
-from fedunseen.engines.local.worker import Execution, Work, Worker
-from fedunseen.engines.remote.coordinator import Distributed
 from fedunseen.federation.evaluator import Choice, Evaluator, is_measured
 from fedunseen.federation.federation import Federation
+from fedunseen.federation.in_process import InProcess
 from fedunseen.federation.loop import NOT_MEASURED, Callback, Loop
 from fedunseen.federation.run_directory import RunDirectory, load_params, of_clients
+from fedunseen.federation.worker import Execution, Work, Worker
 from fedunseen.strategies import Instruction
 from fedunseen.strategies.fedavg import FedAvg
 
@@ -30,7 +30,22 @@ class Progress(Protocol):
     """Called after every round."""
 
     def __call__(self, stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
-        """Show that ``round`` of ``rounds`` of a stage is done; ``line``: its metrics, None at the start."""
+        """Show that ``round`` of ``rounds`` of a stage is done; ``line``: its metrics, None at the
+        start.
+        """
+
+
+def scalars(line: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+    """Return the numbers of a line of metrics under flat names; lists and numbers of single clients
+    are left out.
+    """
+    numbers: dict[str, float] = {}
+    for key, value in line.items():
+        if isinstance(value, Mapping) and key not in ("client_seconds", "dropped"):
+            numbers |= scalars(value, f"{prefix}{key}/")
+        elif type(value) in (int, float) and key != "round":
+            numbers[f"{prefix}{key}"] = float(value)
+    return numbers
 
 
 class EarlyStop(Callback):
@@ -42,7 +57,8 @@ class EarlyStop(Callback):
     """
 
     def __init__(self, patience: int, among: str = "") -> None:
-        self.patience, self.reason = patience, " ".join(filter(None, ["no gain", among, f"in {patience} rounds"]))
+        self.patience = patience
+        self.reason = " ".join(filter(None, ["no gain", among, f"in {patience} rounds"]))
 
     def before_round(self, loop: Loop) -> None:
         """Stop by what ``loop.history`` says, after a resume too."""
@@ -59,8 +75,12 @@ class Evaluate(Callback):
         every: measure so often; by default as ``task`` says.
     """
 
-    def __init__(self, task: Evaluator, choice: Choice | None = None, every: int | None = None) -> None:
-        self.task, self.choice, self.every = task, choice or Choice(), every
+    def __init__(
+        self, task: Evaluator, choice: Choice | None = None, every: int | None = None
+    ) -> None:
+        self.task = task
+        self.choice = choice or Choice()
+        self.every = every
 
     def on_start(self, loop: Loop) -> None:
         """Let rounds be compared as the task compares them."""
@@ -85,24 +105,30 @@ class KeepForForgetting(Callback):
 
     def after_round(self, loop: Loop) -> None:
         """Keep the checkpoint before this round."""
-        if set(loop.metrics["participants"]) - {k for line in loop.history[:-1] for k in line["participants"]}:
+        if set(loop.metrics["participants"]) - {
+            k for line in loop.history[:-1] for k in line["participants"]
+        }:
             self.directory.keep_checkpoint(loop.state.round - 1)
 
 
 @dataclass
 class Record(Callback):
-    """Appends each round's metrics to ``metrics.jsonl``; writes who the parties are, and what only exists meanwhile."""
+    """Appends each round's metrics to ``metrics.jsonl``; writes who the parties are, and what only
+    exists meanwhile.
+    """
 
     directory: RunDirectory
     observer: Evaluate | None = None
 
     def after_round(self, loop: Loop) -> None:
-        """Append a line, flushed to disk; then let the task of the observer write into the run directory."""
+        """Append a line, flushed to disk; then let the task of the observer write into the run
+        directory.
+        """
         loop.metrics["seconds"] = round(time.perf_counter() - loop.started, 4)
         if loop.reason:
             loop.metrics["stopped"] = loop.reason
         self.directory.add_metrics(loop.metrics)
-        if loop.federation.partition.remote and isinstance(loop.federation.engine, Distributed):
+        if loop.federation.partition.remote:
             self.directory.note_parties(loop.federation.engine.parties)
         if self.observer is not None:
             self.observer.task.observe(loop, self.directory.path)
@@ -145,12 +171,16 @@ class Checkpoint(Callback):
 
 
 def personal_models(
-    federation: Federation, merged: Params, rounds: int, epochs: int, clients: Collection[int] | None = None
+    federation: Federation,
+    merged: Params,
+    rounds: int,
+    epochs: int,
+    clients: Collection[int] | None = None,
 ) -> Iterator[tuple[int, Params]]:
     """Give each client that holds a sample its own model, one after another, in client order.
 
-    The merged model is trained further on the client's own samples (Wang et al. 2019, "Federated evaluation of
-    on-device personalization"). ``rounds``: how many there were.
+    The merged model is trained further on the client's own samples (Wang et al. 2019, "Federated
+    evaluation of on-device personalization"). ``rounds``: how many there were.
     """
     engine = federation.engine
     assert isinstance(engine, InProcess)
@@ -158,7 +188,7 @@ def personal_models(
     longer = FedAvg(local_epochs=epochs)
     plain = Worker(
         worker.method, longer, worker.trainer.inputs, worker.trainer.labels, worker.samples,
-        worker.seed, Execution("one-at-a-time", bf16=worker.trainer.bf16),
+        worker.seed, Execution("one-at-a-time"),
     )  # fmt: skip
     for client, rows in enumerate(worker.samples):
         if not len(rows) or (clients is not None and client not in clients):
@@ -168,14 +198,17 @@ def personal_models(
         model = plain.strategy.local_model(merged, reply.update)
         if not finite(model):
             raise FedUnseenError(
-                f"training the own model of client {client} diverged: lower method.lr or strategy.personal_epochs"
+                f"training the own model of client {client} diverged: lower method.lr or "
+                "strategy.personal_epochs"
             )
         yield client, model
 
 
 @dataclass
 class Personalize(Callback):
-    """Measures clients' own models at the end: the merged one trained further, or those that never merged."""
+    """Measures clients' own models at the end: the merged one trained further, or those that never
+    merged.
+    """
 
     directory: RunDirectory
     evaluate: Evaluate
@@ -184,7 +217,8 @@ class Personalize(Callback):
 
     def on_end(self, loop: Loop) -> None:
         """Train and measure clients' own models."""
-        federation, task = loop.federation, self.evaluate.task
+        federation = loop.federation
+        task = self.evaluate.task
         line = loop.history[self.evaluate.choice.selected(loop) - 1]
         if self.epochs is None:
             if not federation.strategy.one_model:
@@ -192,13 +226,14 @@ class Personalize(Callback):
                 self.measured = task.personal(None, stored, line)
             return
         merged = load_params(self.directory.model_path, federation.device)
-        start, epochs = {name: merged[name] for name in loop.state.params if name in merged}, self.epochs
+        start = {name: merged[name] for name in loop.state.params if name in merged}
+        epochs = self.epochs
 
         def trained(clients: Collection[int]) -> Iterable[tuple[int, Params]]:
-            own = dict(personal_models(federation, start, loop.state.round, epochs, clients))
-            if own:
-                write_models(self.directory.personal_path, list(own), list(own.values()))
-            return own.items()
+            personal = dict(personal_models(federation, start, loop.state.round, epochs, clients))
+            if personal:
+                write_models(self.directory.personal_path, list(personal), list(personal.values()))
+            return personal.items()
 
         self.measured = {"epochs": epochs, **task.personal(merged, trained, line)}
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,17 +10,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedunseen.attacks.base import Attack
 from fedunseen.core.parameters import ClientStates, Params, to_device
 from fedunseen.core.random import stream
 from fedunseen.core.samples import Inputs
 from fedunseen.data import Benchmark, Scaler
-from fedunseen.engines.local.in_process import InProcess
-from fedunseen.engines.local.worker import Worker
-from fedunseen.engines.remote.coordinator import Distributed
-from fedunseen.engines.round import RoundResult
 from fedunseen.evaluation.answers import answer
+from fedunseen.federation.engine import Engine
+from fedunseen.federation.in_process import InProcess
 from fedunseen.federation.partition import NEVER, Partition
+from fedunseen.federation.server_step import RoundResult
+from fedunseen.federation.worker import Worker
 from fedunseen.methods import LEFT_TO_DATA, Candidates, Method
 from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.metrics import Answers
@@ -33,7 +33,8 @@ _NUMBERS = 2**24  # numbers of the samples scored at once, to bound memory
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Where a federation stands between two rounds: all that the next one needs, and all that a checkpoint keeps.
+    """Where a federation stands between two rounds: all that the next one needs, and all that a
+    checkpoint keeps.
 
     Attributes:
         round: how many rounds are done.
@@ -55,8 +56,8 @@ class Sampling:
     Attributes:
         seed: what every random choice of a federation depends on.
         fraction: share of the present clients.
-        poisson: draw each client by itself with that probability, as private merging needs, so that now and then
-            no one takes part. Otherwise as many take part in each round.
+        poisson: draw each client by itself with that probability, as private merging needs, so that
+            now and then no one takes part. Otherwise as many take part in each round.
     """
 
     seed: int = 0
@@ -82,14 +83,14 @@ class Parts:
         first: the parameters that travel, before round 0.
         sizes: how many numbers each parameter has, those that stay with the clients included.
         scaler: how the features were scaled to make the inputs.
-        attack: what malicious clients do, if there are any.
+        monitors: record what threats and defences do in each round.
     """
 
-    engine: InProcess | Distributed
+    engine: Engine
     first: Params
     sizes: Mapping[str, int]
     scaler: Scaler = field(default_factory=lambda: Scaler((), {}))
-    attack: Attack | None = None
+    monitors: Sequence["Monitor"] = ()
 
 
 class Federation:
@@ -100,8 +101,8 @@ class Federation:
         partition: who holds which training samples, and in which rounds a client takes part.
         method: what the clients learn.
         strategy: what is shared and how updates merge.
-        inputs: (N, ...) the benchmark's samples as the method takes them, on the device that trains or to be sent
-            there; by default its features as they are.
+        inputs: (N, ...) the benchmark's samples as the method takes them, on the device that trains
+            or to be sent there; by default its features as they are.
         sampling: which clients take part in a round; by default all.
         parts: by default clients in this process, which start from what ``method.init`` draws.
 
@@ -136,16 +137,24 @@ class Federation:
         sampling: Sampling = Sampling(),
         parts: Parts | None = None,
     ) -> None:
-        self.benchmark, self.partition, self.method = benchmark, partition, method
-        self.sampling, self.seed = sampling, sampling.seed
+        self.benchmark = benchmark
+        self.partition = partition
+        self.method = method
+        self.sampling = sampling
+        self.seed = sampling.seed
         self.inputs: Inputs = torch.from_numpy(benchmark.features) if inputs is None else inputs
         self.labels = torch.from_numpy(benchmark.labels).to(self.inputs.device)
         parts = parts or self._in_process(strategy)
-        self.engine, self.first, self.sizes = parts.engine, parts.first, parts.sizes
-        self.scaler, self.attack = parts.scaler, parts.attack
+        self.engine = parts.engine
+        self.first = parts.first
+        self.sizes = parts.sizes
+        self.scaler = parts.scaler
+        self.monitors = parts.monitors
 
     def _in_process(self, strategy: Strategy) -> Parts:
-        """Return clients in this process, once the method has taken from the samples what was left to them."""
+        """Return clients in this process, once the method has taken from the samples what was left
+        to them.
+        """
         method = self.method
         first = to_device(method.init(stream(self.seed, "initialisation")), self.device)
         if any(getattr(method.settings, key, 0.0) is None for key in LEFT_TO_DATA):
@@ -155,7 +164,9 @@ class Federation:
         strategy, filters, first = suited(strategy, method, first)
         strategy = Pipeline.around(strategy, filters)
         self.partition = one_place(self.partition) if strategy.pools else self.partition
-        worker = Worker(method, strategy, self.inputs, self.labels, self.partition.clients, self.seed)
+        worker = Worker(
+            method, strategy, self.inputs, self.labels, self.partition.clients, self.seed
+        )
         return Parts(InProcess(strategy, worker), first, sizes)
 
     @property
@@ -193,21 +204,28 @@ class Federation:
         return self.sampling.draw(self.partition.present(round), round)
 
     def models(self, state: State) -> Sequence[Params]:
-        """Return the complete models whose mean accuracy is reported: the merged one, or every client's own.
+        """Return the complete models whose mean accuracy is reported: the merged one, or every
+        client's own.
 
         Clients' own models are made when they are asked for: there may be thousands.
         """
         return [self.fit_heads(state.params)] if self.strategy.one_model else OwnModels(self, state)
 
     def own(self, state: State, client: int) -> Params:
-        """Return the parameters that stay with a client: none, some (``strategy.shared``) or all (``local``)."""
+        """Return the parameters that stay with a client: none, some (``strategy.shared``) or all
+        (``local``).
+        """
         instruction = self.strategy.instruct(state.server, state.params, state.round)
-        return self.strategy.recall(instruction, dict(state.clients.get(client, {}).items()), state.round).own
+        return self.strategy.recall(
+            instruction, dict(state.clients.get(client, {}).items()), state.round
+        ).own
 
     def fit_heads(self, params: Params) -> Params:
-        """Add what the method's scores need to merged parameters: a generative method's classifiers.
+        """Add what the method's scores need to merged parameters: a generative method's
+        classifiers.
 
-        Its classifiers also see real training samples, but only if the strategy pools all of them in one place.
+        Its classifiers also see real training samples, but only if the strategy pools all of them
+        in one place.
         """
         space = self.benchmark.space
         real = None
@@ -218,28 +236,87 @@ class Federation:
         return self.method.fit_heads(params, among, self.seed, real)
 
     def answers(self, params: Params, rows: NDArray[np.int64] | None = None) -> Answers:
-        """Ask a complete model for the classes of the benchmark's test samples, or of some of its samples."""
-        rows = np.concatenate([self.benchmark.test_unseen, self.benchmark.test_seen]) if rows is None else rows
+        """Ask a complete model for the classes of the benchmark's test samples, or of some of its
+        samples.
+        """
+        rows = (
+            np.concatenate([self.benchmark.test_unseen, self.benchmark.test_seen])
+            if rows is None
+            else rows
+        )
         with torch.no_grad():
-            scores = (self.method.scores(params, inputs, self.semantics) for inputs in self.batches(rows))
-            unseen = (self.method.unseen_scores(params, inputs, self.semantics) for inputs in self.batches(rows))
+            scores = (
+                self.method.scores(params, inputs, self.semantics) for inputs in self.batches(rows)
+            )
+            unseen = (
+                self.method.unseen_scores(params, inputs, self.semantics)
+                for inputs in self.batches(rows)
+            )
             among = unseen if self.method.generates else None
             return answer(scores, self.benchmark.labels[rows], self.benchmark.space, among)
 
     def batches(self, rows: NDArray[np.int64]) -> Iterator[Tensor]:
         """Yield the inputs of samples in batches of bounded memory."""
-        # A layer of a backbone has about a hundredth as many numbers as it takes multiplications to make them.
+        # A layer of a backbone has about a hundredth as many numbers as it takes multiplications to
+        # make them.
         numbers = max(1, self.inputs.shape[1:].numel(), self.method.backbone.multiply_adds() // 100)
         step = max(1, min(4096, _NUMBERS // numbers))
         for start in range(0, len(rows), step):
             yield self.inputs[torch.from_numpy(rows[start : start + step]).to(self.inputs.device)]
 
 
+class Monitor:
+    """Base of what watches the rounds of a run: what an attack reached, say; each default records
+    nothing.
+
+    Attributes:
+        every_round: its numbers are needed after every round, so that every round is measured.
+    """
+
+    every_round = False
+
+    def line(
+        self,
+        federation: Federation,
+        round: int,
+        result: RoundResult,
+        models: Sequence[Params],
+        offset: float,
+    ) -> dict[str, Any]:
+        """Return what ``metrics.jsonl`` records of ``round``, counted from 0.
+
+        Args:
+            federation: that has run the round.
+            round: counted from 0.
+            result: what the round left behind.
+            models: the complete models that are measured; none where the round is not measured.
+            offset: the calibration offset.
+        """
+        return {}
+
+    def result(
+        self, federation: Federation, lines: Sequence[Mapping[str, Any]], selected: int
+    ) -> dict[str, Any]:
+        """Return what ``result.json`` records; ``selected``: the reported round, counted from 1."""
+        return {}
+
+    def observe(
+        self, federation: Federation, rounds: int, path: Path, round: int, params: Params
+    ) -> None:
+        """Write into the run directory ``path`` what only exists during ``round``, counted from
+        0.
+        """
+
+
 class OwnModels(Sequence[Params]):
-    """The complete models of the clients that keep something, in ascending order; each is made when asked for."""
+    """The complete models of the clients that keep something, in ascending order; each is made when
+    asked for.
+    """
 
     def __init__(self, federation: Federation, state: State) -> None:
-        self.federation, self.state, self.clients = federation, state, sorted(state.clients)
+        self.federation = federation
+        self.state = state
+        self.clients = sorted(state.clients)
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -247,19 +324,27 @@ class OwnModels(Sequence[Params]):
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             return [self[k] for k in range(*place.indices(len(self)))]
-        own = self.federation.own(self.state, self.clients[place])
-        return self.federation.fit_heads({**self.state.params, **own})
+        client_params = self.federation.own(self.state, self.clients[place])
+        return self.federation.fit_heads({**self.state.params, **client_params})
 
 
-def suited(strategy: Strategy, method: Method, params: Params) -> tuple[Strategy, list[Filter], Params]:
-    """Return what a method needs of any strategy: a peer model, parameters that stay with clients, sums."""
+def suited(
+    strategy: Strategy, method: Method, params: Params
+) -> tuple[Strategy, list[Filter], Params]:
+    """Return what a method needs of any strategy: a peer model, parameters that stay with clients,
+    sums.
+    """
     filters: list[Filter] = []
     if method.compares:
         filters = [Peers(method.settings.exclusive, method.settings.mi_from)]
     keeps, params = selective(strategy, method.private, params, method.training_only)
     if isinstance(method, ClosedForm) and strategy.merges:
         strategy = Summed(
-            strategy, params, getattr(method.settings, "retention", "each") == "each", method.validate_statistics
+            strategy,
+            params,
+            getattr(method.settings, "retention", "each") == "each",
+            method.validate_statistics,
+            method.influence,
         )
     return strategy, [*filters, *keeps], params
 
@@ -276,12 +361,17 @@ def drawn_clients(fraction: float, present: int) -> int:
 
 
 def mean_losses(strategy: Strategy, result: RoundResult) -> dict[str, float]:
-    """Return the mean of each loss over the clients that have it: some phases run in a client's first round alone."""
+    """Return the mean of each loss over the clients that have it: some phases run in a client's
+    first round alone.
+    """
     if result.masked is not None:
         return dict(result.masked.reply.terms)
-    means, weights = {}, strategy.reply_weights(result.replies)
+    means = {}
+    weights = strategy.reply_weights(result.replies)
     for term in dict.fromkeys(term for reply in result.replies for term in reply.terms):
         pairs = zip(weights, result.replies, strict=True)
         having = [(weight, reply.terms[term]) for weight, reply in pairs if term in reply.terms]
-        means[term] = sum(weight * value for weight, value in having) / sum(weight for weight, _ in having)
+        means[term] = sum(weight * value for weight, value in having) / sum(
+            weight for weight, _ in having
+        )
     return means

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedunseen.core.parameters import Params
-from fedunseen.engines.round import RoundResult
 from fedunseen.federation.federation import Federation, State, mean_losses
+from fedunseen.federation.server_step import RoundResult
 
 NOT_MEASURED = (-1.0, -1.0)
 """The score of a round whose models were not measured: no accuracy is below zero."""
@@ -38,8 +38,8 @@ class Loop:
         federation: what trains. Only ``Grow`` replaces it.
         rounds: how many there are at most.
         state: after the last round.
-        history: the metrics of each round so far, as ``metrics.jsonl`` holds them. All that a callback must keep
-            belongs here, so that a resumed run behaves as an undisturbed one.
+        history: the metrics of each round so far, as ``metrics.jsonl`` holds them. All that a
+            callback must keep belongs here, so that a resumed run behaves as an undisturbed one.
         result: what the last round left behind; None before the first one.
         models: the models that were measured in the last round; empty where none was.
         score: compares rounds by their metrics.
@@ -71,7 +71,9 @@ class Loop:
 
     @property
     def rounds_since_best(self) -> int:
-        """How many rounds ago the best score was reached first: an equal score does not count as a gain."""
+        """How many rounds ago the best score was reached first: an equal score does not count as a
+        gain.
+        """
         scores = self.scores
         return len(scores) - 1 - scores.index(max(scores)) if scores else 0
 
@@ -139,7 +141,12 @@ def fit(
         >>> loop.state.round, [line["participants"] for line in loop.history]
         (3, [[0, 1], [0, 1], [0, 1]])
     """
-    loop = Loop(federation, rounds, federation.start() if state is None else state, [dict(line) for line in history])
+    loop = Loop(
+        federation,
+        rounds,
+        federation.start() if state is None else state,
+        [dict(line) for line in history],
+    )
     loop.stoppable = stoppable
     loop.reason = loop.metrics.get("stopped", "") if stoppable else ""
     for callback in callbacks:
@@ -162,7 +169,9 @@ def fit(
 
 
 def round_metrics(federation: Federation, state: State, result: RoundResult) -> dict[str, Any]:
-    """Return what every round records: losses, participants, traffic, and what strategy and engine note."""
+    """Return what every round records: losses, participants, traffic, and what strategy and engine
+    note.
+    """
     line: dict[str, Any] = {
         "round": state.round,
         "losses": mean_losses(federation.strategy, result),
@@ -177,5 +186,7 @@ def round_metrics(federation: Federation, state: State, result: RoundResult) -> 
     if result.clock is not None:
         line["clock"] = dict(result.clock)
     if result.seconds:
-        line["client_seconds"] = {str(client): seconds for client, seconds in result.seconds.items()}
+        line["client_seconds"] = {
+            str(client): seconds for client, seconds in result.seconds.items()
+        }
     return line

@@ -1,8 +1,10 @@
-"""The run directory: everything a run leaves behind, written so that a kill at any instant loses at most one round.
+"""The run directory: everything a run leaves behind, written so that a kill at any instant loses at
+most one round.
 
 docs/run-directory.md lists the files. A round is made durable in this order: its line in
-``metrics.jsonl``, its model if it is the chosen one, its checkpoint. A resume starts from the newest checkpoint and
-drops lines of later rounds, so what a kill left in between is done again, with the same result.
+``metrics.jsonl``, its model if it is the chosen one, its checkpoint. A resume starts from the
+newest checkpoint and drops lines of later rounds, so what a kill left in between is done again,
+with the same result.
 """
 
 import hashlib
@@ -12,27 +14,53 @@ import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from fedunseen.core.errors import DataError, RunDirectoryError
-from fedunseen.core.files import holding, is_occupied, parse_json, write_json, write_tensors, write_text
+from fedunseen.core.files import (
+    RepeatedKeyError,
+    check_tensor_names,
+    holding,
+    is_occupied,
+    parse_json,
+    write_json,
+    write_tensors,
+    write_text,
+)
 from fedunseen.core.parameters import Params, of_each_client, within
 from fedunseen.core.runs import read_json, read_manifest, read_result
 from fedunseen.core.tensor_store import StoredTensors, TensorStore, read_records, write_records
 from fedunseen.data import ClassSpace
-from fedunseen.engines.remote.coordinator import PartyStatus
-from fedunseen.evaluation.diagnosis import diagnose
+from fedunseen.evaluation.diagnosis import conspicuous, diagnose
 from fedunseen.evaluation.summary import summarize
+from fedunseen.federation.engine import PartyStatus
 from fedunseen.federation.federation import State
 
-_WAITING = ("quorum", "timeout", "patience", "deliver", "processes")  # of [engine]: a resume may change them
+_WAITING = (
+    "quorum",
+    "timeout",
+    "patience",
+    "deliver",
+    "processes",
+)  # of [engine]: a resume may change them
 _PARTS = "clients"  # of a checkpoint's metadata: the files beside it
 _KEPT = 2  # checkpoints: the newest, and the one before
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What the warnings and the summary of a run are drawn from."""
+
+    manifest: Mapping[str, Any]
+    space: ClassSpace
+    answers: Mapping[str, NDArray[Any]]
+    metrics: Sequence[Mapping[str, Any]]
 
 
 class RunDirectory:
@@ -56,11 +84,14 @@ class RunDirectory:
         """Refuse a directory that holds something else, before anything is written."""
         if not os.path.lexists(self.manifest_path):
             if is_occupied(self.path, lambda name: name == ".lock" or _is_leftover(name)):
-                raise RunDirectoryError(f"{self.path} exists and is not a run directory: choose another --out")
+                raise RunDirectoryError(
+                    f"{self.path} exists and is not a run directory: choose another --out"
+                )
             return
         if not resume:
             raise RunDirectoryError(
-                f"{self.path} already holds a run: add --resume to continue with it, or choose another --out"
+                f"{self.path} already holds a run: add --resume to continue with it, or choose "
+                "another --out"
             )
         manifest = self.manifest()
         if found := differences(manifest["experiment"], experiment):
@@ -86,7 +117,9 @@ class RunDirectory:
 
     @contextmanager
     def begun(self, manifest: Mapping[str, Any], keep: bool) -> Iterator[None]:
-        """Create the directory; unless it is to ``keep``, an error before the first round of a new run removes it."""
+        """Create the directory; unless it is to ``keep``, an error before the first round of a new
+        run removes it.
+        """
         new = not (keep or self.manifest_path.exists())
         self.create(manifest)
         try:
@@ -106,7 +139,8 @@ class RunDirectory:
             with holding(self.path) as held:
                 if not held:
                     raise RunDirectoryError(
-                        f"{self.path} is in use by another process: wait for it, or choose another --out"
+                        f"{self.path} is in use by another process: wait for it, or choose another "
+                        "--out"
                     )
                 yield
         except OSError as error:
@@ -124,46 +158,104 @@ class RunDirectory:
         return hashlib.sha256(self.manifest_path.read_bytes()).hexdigest()[:16]
 
     def note_parties(self, parties: Sequence[PartyStatus]) -> None:
-        """Record who the parties of a deployment are, and what each held when it was last connected."""
+        """Record who the parties of a deployment are, and what each held when it was last
+        connected.
+        """
         known: dict[str, Any] = {}
         with suppress(OSError, ValueError, TypeError, KeyError):
             known = {party["name"]: party for party in parse_json(self.parties_path.read_bytes())}
-        now = {p.name: {"name": p.name, "classes": p.classes, "samples": p.samples} for p in parties}
+        now = {
+            p.name: {"name": p.name, "classes": p.classes, "samples": p.samples} for p in parties
+        }
         write_json(
-            self.parties_path, [party if party["samples"] else known.get(name, party) for name, party in now.items()]
+            self.parties_path,
+            [party if party["samples"] else known.get(name, party) for name, party in now.items()],
         )
+
+    def _party_names(self) -> list[str]:
+        """Return what the clients of a deployment are called; [] of a simulation."""
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            return [str(party["name"]) for party in parse_json(self.parties_path.read_bytes())]
+        return []
 
     def result(self) -> dict[str, Any] | None:
         """Read the final numbers; None while the run is not complete."""
         return read_result(self.path)
 
-    def finish(self, result: Mapping[str, Any]) -> None:
-        """Write the final numbers, their summary and the warnings. All else must have been written before."""
-        write_json(self.result_path, {**result, **self._judged(result)})
+    def finish(self, result: Mapping[str, Any], measured: Measured | None = None) -> dict[str, Any]:
+        """Write the final numbers, their summary and the warnings, and return them. All else must
+        have been written before; what is not in ``measured`` is read from its files.
+        """
+        final = {**result, **self._judged(result, measured)}
+        write_json(self.result_path, final)
+        return final
 
-    def _judged(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Return ``warnings``, the findings of a diagnosis, and ``summary``; of several seeds, the warnings of each."""
+    def _measured(self) -> Measured:
+        answers = load_params(self.path / "evaluation.safetensors")
+        return Measured(
+            self.manifest(),
+            ClassSpace.load(self.path / "classes.csv", of_run=True),
+            {name: value.numpy() for name, value in answers.items()},
+            self.metrics(),
+        )
+
+    def _judged(self, result: Mapping[str, Any], measured: Measured | None) -> dict[str, Any]:
+        """Return ``warnings``, the findings of a diagnosis, and ``summary``; of several seeds, the
+        warnings of each.
+        """
         if "seeds" in result:
-            runs = {seed: RunDirectory(self.path / f"seed-{seed}").result() or {} for seed in result["seeds"]}
+            runs = {
+                seed: RunDirectory(self.path / f"seed-{seed}").result() or {}
+                for seed in result["seeds"]
+            }
             of_seed = {seed: one.get("warnings", []) for seed, one in runs.items()}
             first, *others = of_seed.values()
-            common = [sign for sign in first if all(sign in other for other in others)]  # of the data, not of chance
-            signs = [(seed, sign) for seed, own in of_seed.items() for sign in own if sign not in common]
+            common = [
+                sign for sign in first if all(sign in other for other in others)
+            ]  # of the data, not of chance
+            signs = [
+                (seed, sign)
+                for seed, warnings in of_seed.items()
+                for sign in warnings
+                if sign not in common
+            ]
             more = [{**sign, "what": f"Seed {seed}: {sign['what']}"} for seed, sign in signs]
             return {"warnings": common + more}
-        if self.manifest().get("brought_home"):  # the coordinator's, who has the tests
-            return {"warnings": list(result["warnings"])}
-        space = ClassSpace.load(self.path / "classes.csv", of_run=True)
-        answers = {name: value.numpy() for name, value in load_params(self.path / "evaluation.safetensors").items()}
-        manifest = self.manifest()
+        if measured is None and self.manifest().get("brought_home"):
+            return {"warnings": list(result["warnings"])}  # the coordinator's, who has the tests
+        measured = self._measured() if measured is None else measured
+        manifest = measured.manifest
+        space = measured.space
+        answers = measured.answers
         descriptions = manifest.get("traits", {}).get("zero_shot", True)
-        scaled = bool({"l2", "standard", "min-max"} & set(manifest["experiment"]["data"].get("features") or ()))
+        scaled = bool(
+            {"l2", "standard", "min-max"}
+            & set(manifest["experiment"]["data"].get("features") or ())
+        )
         evaluation = manifest["experiment"]["evaluation"]
-        chosen = (evaluation["selection"] != "last", evaluation["calibration"], evaluation.get("factor"))
-        own = chosen == (True, "stacking", None)
-        findings = diagnose(self.metrics(), result, answers, space.names, space.unseen, descriptions, scaled, own)
-        summary = summarize(result, answers, space.names, space.unseen, descriptions)
-        return {"warnings": [warning._asdict() for warning in findings], **({"summary": summary} if summary else {})}
+        chosen = (
+            evaluation["selection"] != "last",
+            evaluation["calibration"],
+            evaluation.get("factor"),
+        )
+        calibrates = chosen == (True, "stacking", None)
+        findings = diagnose(
+            measured.metrics,
+            result,
+            answers,
+            space.names,
+            space.unseen,
+            descriptions,
+            scaled,
+            calibrates,
+        )
+        findings = [*conspicuous(result, space.names, self._party_names()), *findings]
+        prior = manifest["experiment"].get("evaluation", {}).get("prior", "balanced")
+        summary = summarize(result, answers, space.names, space.unseen, descriptions, prior)
+        return {
+            "warnings": [warning._asdict() for warning in findings],
+            **({"summary": summary} if summary else {}),
+        }
 
     def complete(self) -> bool:
         """Say whether the run is complete and all that it left behind is whole."""
@@ -171,8 +263,13 @@ class RunDirectory:
         if result is None:
             return False
         if "seeds" in result:
-            return all(RunDirectory(self.path / f"seed-{seed}").complete() for seed in result["seeds"])
-        tensors = [self.model_path, *(self.path / f"{name}.safetensors" for name in ("scaling", "evaluation"))]
+            return all(
+                RunDirectory(self.path / f"seed-{seed}").complete() for seed in result["seeds"]
+            )
+        tensors = [
+            self.model_path,
+            *(self.path / f"{name}.safetensors" for name in ("scaling", "evaluation")),
+        ]
         try:
             ClassSpace.load(self.path / "classes.csv", of_run=True)
         except DataError:
@@ -180,11 +277,15 @@ class RunDirectory:
         return len(self.metrics()) == result["rounds"] and all(map(is_whole, tensors))
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Read the lines of all rounds, up to the first that is not whole: a kill may have cut the last one short."""
+        """Read the lines of all rounds, up to the first that is not whole: a kill may have cut the
+        last one short.
+        """
         if not self.metrics_path.exists():
             return []
         lines: list[dict[str, Any]] = []
-        for line in self.metrics_path.read_bytes().split(b"\n")[:-1]:  # a whole line ends in a newline
+        for line in self.metrics_path.read_bytes().split(b"\n")[
+            :-1
+        ]:  # a whole line ends in a newline
             try:
                 value = parse_json(line)
             except ValueError:
@@ -201,23 +302,27 @@ class RunDirectory:
             file.flush()
             os.fsync(file.fileno())
 
-    def rewind(self, rounds: int) -> None:
-        """Forget the metrics, checkpoints and class spaces after the first ``rounds`` rounds."""
+    def rewind(self, rounds: int, metrics: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Delete metrics, checkpoints and class spaces after the first ``rounds`` rounds.
+
+        Return the ``metrics`` that stay.
+        """
         for path in _numbered(self.spaces, "json"):
             if int(path.stem) >= rounds:
                 path.unlink()
         for path in _numbered(self.checkpoints, "safetensors"):
             if int(path.stem) > rounds:
                 path.unlink()
-        lines = self.metrics()[:rounds]
+        lines = list(metrics[:rounds])
         write_text(self.metrics_path, "".join(json.dumps(line) + "\n" for line in lines))
+        return lines
 
     def save_checkpoint(self, state: State) -> None:
         """Write the state after a round, then drop the oldest.
 
-        What clients keep is a part of the checkpoint's file where it is in memory. Where it is on a store (many
-        clients), only what has changed is written, to a file beside it; the checkpoint says which of these files make
-        up the whole, the latest last.
+        What clients keep is a part of the checkpoint's file where it is in memory. Where it is on a
+        store (many clients), only what has changed is written, to a file beside it; the checkpoint
+        says which of these files make up the whole, the latest last.
         """
         tensors = {f"params/{name}": value for name, value in state.params.items()}
         tensors |= {f"state/{name}": value for name, value in state.server.items()}
@@ -231,9 +336,17 @@ class RunDirectory:
                 tensors |= {f"client/{client}/{name}": value for name, value in values.items()}
         metadata = {}
         if stored:
-            changed = {client: values for client, values in stored.items() if self._written.get(client) is not values}
-            if len(changed) + self._since >= len(stored):  # what is out of date would take as much room as what is not
-                changed, self._parts, self._since = stored, [], 0
+            changed = {
+                client: values
+                for client, values in stored.items()
+                if self._written.get(client) is not values
+            }
+            if len(changed) + self._since >= len(
+                stored
+            ):  # what is out of date would take as much room as what is not
+                changed = stored
+                self._parts = []
+                self._since = 0
             else:
                 self._since += len(changed)
             if changed:
@@ -246,42 +359,63 @@ class RunDirectory:
         for old in _numbered(self.checkpoints, "safetensors")[:-_KEPT]:
             old.unlink()
         parts = list(self.checkpoints.glob("*.clients"))
-        needed = {p for path in self.checkpoints.glob("*.safetensors") for p in parts_of(path)} if parts else set()
+        needed = (
+            {p for path in self.checkpoints.glob("*.safetensors") for p in parts_of(path)}
+            if parts
+            else set()
+        )
         for part in parts:
             if part not in needed:
                 part.unlink()
 
     def keep_checkpoint(self, rounds: int) -> None:
-        """Keep the state after ``rounds`` rounds for good: no client has had a share in it that comes in the next."""
+        """Keep the state after ``rounds`` rounds for good: no client has had a share in it that
+        comes in the next.
+        """
         kept = self.checkpoints / f"before-{rounds + 1:06d}.safetensors"
         path = self.checkpoints / f"{rounds:06d}.safetensors"
         if path.exists() and not kept.exists():
             os.link(path, kept)
 
     def kept_checkpoint(self, rounds: int) -> tuple[int, Path] | None:
-        """Return the latest state kept for good that is not later than after ``rounds`` rounds, and after how many."""
-        kept = {int(path.stem.removeprefix("before-")) - 1: path for path in self.checkpoints.glob("before-*")}
+        """Return the latest state kept for good that is not later than after ``rounds`` rounds, and
+        after how many.
+        """
+        kept = {
+            int(path.stem.removeprefix("before-")) - 1: path
+            for path in self.checkpoints.glob("before-*")
+        }
         early_enough = [done for done in kept if done <= rounds]
         return (max(early_enough), kept[max(early_enough)]) if early_enough else None
 
     def save_space(self, round: int, version: Mapping[str, Any]) -> None:
-        """Write the class space that is in force from ``round`` (counted from 0) on, unless it is there."""
+        """Write the class space that is in force from ``round`` (counted from 0) on, unless it is
+        there.
+        """
         path = self.spaces / f"{round:06d}.json"
         if not path.exists():
             self.spaces.mkdir(exist_ok=True)
             write_json(path, version)
 
     def space_before(self, rounds: int) -> dict[str, Any] | None:
-        """Read the class space in which the last of the first ``rounds`` rounds was trained; None if none is kept."""
+        """Read the class space in which the last of the first ``rounds`` rounds was trained; None
+        if none is kept.
+        """
         earlier = [path for path in _numbered(self.spaces, "json") if int(path.stem) < rounds]
         if not earlier:
             return None
-        problem = f"{earlier[-1]} is damaged: restore it, or run the experiment again in another --out"
+        problem = (
+            f"{earlier[-1]} is damaged: restore it, or run the experiment again in another --out"
+        )
         return read_json(earlier[-1], problem, ("round", "classes"))
 
-    def newest_checkpoint(self, device: torch.device) -> State | None:
-        """Read the newest checkpoint that is whole and whose rounds all have their metrics; None if there is none."""
-        known = len(self.metrics())
+    def newest_checkpoint(self, device: torch.device, known: int | None = None) -> State | None:
+        """Read the newest checkpoint that is whole and whose rounds all have their metrics; None if
+        there is none.
+
+        ``known`` is how many rounds have metrics, where they were read already.
+        """
+        known = len(self.metrics()) if known is None else known
         for path in reversed(_numbered(self.checkpoints, "safetensors")):
             if int(path.stem) > known:  # no kill leaves this: something else damaged the metrics
                 continue
@@ -290,13 +424,21 @@ class RunDirectory:
                 states = {**self._stored(path, device), **of_each_client(tensors)}
             except RunDirectoryError:  # no kill leaves this: the checkpoint before it still serves
                 continue
-            return State(int(path.stem), within("state/", tensors), within("params/", tensors), states)
+            return State(
+                int(path.stem), within("state/", tensors), within("params/", tensors), states
+            )
         return None
 
-    def resumable(self, device: torch.device, selected: int | None) -> State | None:
-        """Return the state to continue from; None without one, or where only training again makes the chosen model."""
-        state = self.newest_checkpoint(device)
-        return None if state and (selected or 1) <= state.round and not is_whole(self.model_path) else state
+    def resumable(self, device: torch.device, selected: int | None, known: int) -> State | None:
+        """Return the state to continue from; None without one, or where only training again makes
+        the chosen model.
+        """
+        state = self.newest_checkpoint(device, known)
+        return (
+            None
+            if state and (selected or 1) <= state.round and not is_whole(self.model_path)
+            else state
+        )
 
     def restored(self, state: State, first: Params) -> State:
         """Return a checkpoint's state with its parameters in the order of the first ones."""
@@ -305,21 +447,25 @@ class RunDirectory:
             if saved is None or saved.shape != value.shape:
                 shape = "none" if saved is None else f"one of shape {tuple(saved.shape)}"
                 raise RunDirectoryError(
-                    f"{self.checkpoints}: the parameter {name!r} has the shape {tuple(value.shape)} now, but the "
-                    f"checkpoint holds {shape}: restore the encoder or the files that the run was started with"
+                    f"{self.checkpoints}: the parameter {name!r} has the shape "
+                    f"{tuple(value.shape)} now, but the checkpoint holds {shape}: restore the "
+                    "encoder or the files that the run was started with"
                 )
         return replace(state, params={name: state.params[name] for name in first})
 
     def _stored(self, path: Path, device: torch.device) -> dict[int, StoredTensors]:
         """Read what clients keep from the files beside a checkpoint."""
-        store, records = TensorStore(device), dict[int, StoredTensors]()
+        store = TensorStore(device)
+        records = dict[int, StoredTensors]()
         parts = parts_of(path)
         for part in parts:
             try:
                 records |= read_records(part, store)
             except (OSError, SafetensorError, ValueError) as error:
                 raise RunDirectoryError(f"{part} cannot be read ({error})") from None
-        self._written, self._parts, self._since = records, [part.name for part in parts], len(records)
+        self._written = records
+        self._parts = [part.name for part in parts]
+        self._since = len(records)
         return records
 
 
@@ -327,7 +473,10 @@ def parts_of(path: Path) -> list[Path]:
     """Return the files beside a checkpoint that hold what its clients keep, the latest last."""
     try:
         with safe_open(path, "pt") as file:
-            return [path.parent / Path(name).name for name in parse_json((file.metadata() or {}).get(_PARTS, "[]"))]
+            return [
+                path.parent / Path(name).name
+                for name in parse_json((file.metadata() or {}).get(_PARTS, "[]"))
+            ]
     except (OSError, SafetensorError, ValueError, TypeError):
         return []
 
@@ -345,10 +494,13 @@ def is_whole(path: Path) -> bool:
 def _opened(path: Path, device: torch.device | None) -> Iterator[Any]:
     """Open a safetensors file for reading."""
     try:
+        check_tensor_names(path)
         with safe_open(path, "pt", device=str(device or "cpu")) as file:
             yield file
-    except (OSError, SafetensorError) as error:
-        raise RunDirectoryError(f"{path} cannot be read ({error}): resume the run to make it again") from None
+    except (OSError, SafetensorError, RepeatedKeyError) as error:
+        raise RunDirectoryError(
+            f"{path} cannot be read ({error}): resume the run to make it again"
+        ) from None
 
 
 def load_params(path: Path, device: torch.device | None = None, under: str = "") -> Params:
@@ -361,11 +513,16 @@ def load_params(path: Path, device: torch.device | None = None, under: str = "")
 def stored_rounds(folder: Path) -> dict[int, dict[str, Any]]:
     """Return what ``round-N.safetensors`` of a folder hold, by round, in the order of rounds."""
     paths = {int(path.stem.partition("-")[2]): path for path in folder.glob("round-*.safetensors")}
-    return {n: {name: value.numpy() for name, value in load_params(paths[n]).items()} for n in sorted(paths)}
+    return {
+        n: {name: value.numpy() for name, value in load_params(paths[n]).items()}
+        for n in sorted(paths)
+    }
 
 
 def parameter_sizes(path: Path) -> dict[str, int]:
-    """Return how many numbers each tensor of a model is, without reading it; nothing if the model is not there."""
+    """Return how many numbers each tensor of a model is, without reading it; nothing if the model
+    is not there.
+    """
     try:
         with safe_open(path, "np") as file:
             return {name: math.prod(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
@@ -376,7 +533,9 @@ def parameter_sizes(path: Path) -> dict[str, int]:
 def of_clients(
     path: Path, device: torch.device | None = None, clients: Collection[int] | None = None
 ) -> Iterator[tuple[int, Params]]:
-    """Read clients' own models from the file of a run in which each has one, one at a time; else nothing."""
+    """Read clients' own models from the file of a run in which each has one, one at a time; else
+    nothing.
+    """
     with _opened(path, device) as file:
         for client, names in of_each_client({name: name for name in file.keys()}).items():  # noqa: SIM118
             if clients is None or client in clients:
@@ -386,7 +545,8 @@ def of_clients(
 def _numbered(folder: Path, suffix: str) -> list[Path]:
     """Return the files that rounds have left in a folder, oldest first."""
     return sorted(
-        (path for path in folder.glob(f"*.{suffix}") if path.stem.isdecimal()), key=lambda path: int(path.stem)
+        (path for path in folder.glob(f"*.{suffix}") if path.stem.isdecimal()),
+        key=lambda path: int(path.stem),
     )
 
 
@@ -397,12 +557,14 @@ def _is_leftover(name: str) -> bool:
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Say which settings that a result depends on differ: ["method.lr was 0.1, is 0.2"]."""
-    found: list[str] = []
+    changed: list[str] = []
     skipped = {"": ("name",), "engine.": _WAITING}.get(prefix, ())
     for key in sorted({*old, *new}.difference(skipped)):
-        a, b, name = old.get(key), new.get(key), f"{prefix}{key}"
+        a = old.get(key)
+        b = new.get(key)
+        name = f"{prefix}{key}"
         if isinstance(a, dict) and isinstance(b, dict):
-            found += differences(a, b, f"{name}.")
+            changed += differences(a, b, f"{name}.")
         elif a != b:
-            found.append(f"{name} was {a!r}, is {b!r}")
-    return found
+            changed.append(f"{name} was {a!r}, is {b!r}")
+    return changed

@@ -1,6 +1,7 @@
 """Methods, one file each: what a client learns and how a class is scored.
 
-Every class of the table below can be imported from here; :meth:`Method.on` makes one for a benchmark.
+Every class of the table below can be imported from here; :meth:`Method.on` makes one for a
+benchmark.
 """
 
 from __future__ import annotations
@@ -34,6 +35,13 @@ METHODS = {
     "auto": "fedunseen.methods.auto:Auto",
     "gaussian": "fedunseen.methods.closed_form.gaussian:Gaussian",
 }
-"""Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.methods``."""
+"""Name -> where the class is. Other packages add theirs through the entry-point group
+``fedunseen.methods``.
+"""
 
-__getattr__, __dir__ = lazily(__name__, METHODS, base=["LEFT_TO_DATA", "Candidates", "Method", "MethodSettings"])
+SHARED = ("base", "episodic", "generative", "maps", "networks")
+"""Modules that are no method. A further file of this folder is the method of its name."""
+
+__getattr__, __dir__ = lazily(
+    __name__, METHODS, base=["LEFT_TO_DATA", "Candidates", "Method", "MethodSettings"]
+)

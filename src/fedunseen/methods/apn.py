@@ -1,8 +1,9 @@
 """APN: attribute prototype network (Xu et al. 2020), on the spatial map of a backbone.
 
-The filters V predict the attributes that score the classes, pooled over cells. P has one prototype for each attribute,
-whose highest cell is where the attribute is. The paper's warm-up of V and P alone is left out, and so is the official
-code's softmax before the cross-entropy's own: its small gradients are made for Adam, and SGD learns more slowly.
+The filters V predict the attributes that score the classes, pooled over cells. P has one prototype
+for each attribute, whose highest cell is where the attribute is. The paper's warm-up of V and P
+alone is left out, and so is the official code's softmax before the cross-entropy's own: its small
+gradients are made for Adam, and SGD learns more slowly.
 """
 
 from typing import Literal
@@ -19,21 +20,23 @@ from fedunseen.methods.maps import MapMethod, MapSettings, group_matrix, project
 
 
 class APNSettings(MapSettings):
-    """Settings of APN; the weights of the losses are the official code's for CUB. A weight of 0 switches a loss off.
+    """Settings of APN; the weights of the losses are the official code's for CUB. A weight of 0
+    switches a loss off.
 
-    AWA2 there: pool = "average", sce_p = 1 (0 for ZSL alone), mse = 1e-4, mse_p = 0.01, groups_v = 5e-4,
-    groups_p = 5e-7, grouped = false, compactness = 0. SUN there: pool = "average", mse = 1e-4, mse_p = 0.05,
-    groups_v = 1e-3, groups_p = 5e-3, compactness = 1.3e-5. The groups are the class space's: for CUB its 28, where the
-    official code takes seven body parts, so that the norms sum to more here.
+    AWA2 there: pool = "average", sce_p = 1 (0 for ZSL alone), mse = 1e-4, mse_p = 0.01, groups_v =
+    5e-4, groups_p = 5e-7, grouped = false, compactness = 0. SUN there: pool = "average", mse =
+    1e-4, mse_p = 0.05, groups_v = 1e-3, groups_p = 5e-3, compactness = 1.3e-5. The groups are the
+    class space's: for CUB its 28, where the official code takes seven body parts, so that the norms
+    sum to more here.
     """
 
     losses = "sce", "sce_p", "mse", "mse_p"
     lr: float = Field(0.03, gt=0)
-    """Learning rate of the clients' SGD."""
+    """Learning rate of the local updates; the optimizer's state starts again each round."""
     pool: Literal["max", "average"] = "max"
     """How the answers of V at the cells become attributes."""
     sce: float = Field(1.0, ge=0)
-    """Weight of the cross-entropy of V's attributes."""
+    """Weight of the cross-entropy of classes: FedZSL Eq. 3 and DistZSL Eq. 3."""
     sce_p: float = Field(1.0, ge=0)
     """Weight of the cross-entropy of the prototypes' attributes."""
     mse: float = Field(0.01, ge=0)
@@ -45,15 +48,19 @@ class APNSettings(MapSettings):
     groups_p: float = Field(0.04, ge=0)
     """Weight of the norms of the attribute groups of P."""
     grouped: bool = True
-    """Whether those norms are taken group by group (every attribute needs one), or once over all attributes."""
+    """Whether those norms are taken group by group (every attribute needs one), or once over all
+    attributes.
+    """
     compactness: float = Field(6.4e-8, ge=0)
-    """Weight of the compactness of the prototypes' maps, which the official code sums over a batch of 64 (1e-9)."""
+    """Weight of the compactness of attributes' maps, which APN's official code sums over a batch of
+    64 (1e-9)."""
 
 
 class APN(MapMethod, name="apn"):
     """Attribute prototypes on maps.
 
-    Scores are compatibilities. The official code's probabilities round to zero far from the best class.
+    Scores are compatibilities. The official code's probabilities round to zero far from the best
+    class.
     """
 
     Settings = APNSettings
@@ -68,7 +75,9 @@ class APN(MapMethod, name="apn"):
             self.groups = group_matrix(self.space, "method.grouped", remedy)
 
     def init(self, rng: np.random.Generator) -> Params:
-        """Draw V and P (attributes, channels), small and positive as in the official code: 2e-4 U(0, 1)."""
+        """Draw V and P (attributes, channels), small and positive as in the official code: 2e-4
+        U(0, 1).
+        """
         params = self.backbone.init(rng)
         for name in ("v", "p"):
             values = 2e-4 * rng.uniform(0, 1, (self.semantics.shape[1], self.width))
@@ -80,14 +89,20 @@ class APN(MapMethod, name="apn"):
         return super().context() | {"groups": self.groups}
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
-        """Cross-entropies, squared errors of attributes, group norms and compactness, each weighted by its name."""
+        """Cross-entropies, squared errors of attributes, group norms and compactness, each weighted
+        by its name.
+        """
         maps = self.backbone(params, batch["inputs"], training=True)
-        s, labels, weights = self.settings, batch["labels"], batch["weights"]
+        s = self.settings
+        labels = batch["labels"]
+        weights = batch["weights"]
         local = project(params["p"], maps)
-        attributes, peaks = self._pooled(params, maps), local.amax((-2, -1))
+        attributes = self._pooled(params, maps)
+        peaks = local.amax((-2, -1))
         target = context["semantics"][labels]
 
-        semantics, mask = context["semantics"], context["mask"]
+        semantics = context["semantics"]
+        mask = context["mask"]
         terms = {}
         if s.sce:
             terms["sce"] = semantic_cross_entropy(attributes @ semantics.T, labels, weights, mask)

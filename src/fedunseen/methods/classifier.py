@@ -1,4 +1,6 @@
-"""The baseline that knows no attributes: a classifier with an output for every class, untrained for unseen ones."""
+"""The baseline that knows no attributes: a classifier with an output for every class, untrained for
+unseen ones.
+"""
 
 import numpy as np
 import torch
@@ -19,10 +21,11 @@ class Classifier(Layered, name="classifier"):
         """Settings of the attribute-free classifier."""
 
         lr: AutoRate = None  # type: ignore[assignment]
-        """Learning rate of the clients' SGD. Unset or `"auto"`: half of the largest that is stable, from the lengths of
-        features; for a trained encoder 0.01 at most."""
+        """Learning rate of the local updates. Unset or `"auto"`: half of the largest that is
+        stable, from the lengths of features and semantics and the weights of the losses; for a
+        trained encoder 0.01 at most, with `distzsl` 0.003."""
         hidden: tuple[PositiveInt, ...] = ()
-        """Widths of the layers between the inputs and the class outputs."""
+        """Widths of the trained layers on top of the features; empty: none."""
 
     settings: Settings
     zero_shot = False
@@ -30,7 +33,9 @@ class Classifier(Layered, name="classifier"):
     def init(self, rng: np.random.Generator) -> Params:
         """Draw the layers f and the class outputs."""
         widths = [self.width, *self.settings.hidden]
-        layers = mlp_init("f", widths, rng) | linear_layer("head", widths[-1], len(self.space.names), rng)
+        layers = mlp_init("f", widths, rng) | linear_layer(
+            "head", widths[-1], len(self.space.names), rng
+        )
         return self.backbone.init(rng) | layers
 
     def steepness(self) -> float:
@@ -46,10 +51,16 @@ class Classifier(Layered, name="classifier"):
         features = mlp(params, "f", self.backbone(params, batch["inputs"], training=True))
         logits = linear(params, "head", features)
         loss = semantic_cross_entropy(logits, batch["labels"], batch["weights"], context["mask"])
-        return loss, {"loss": loss, "sce": loss, "representation": features if self.trains_features else logits}
+        return loss, {
+            "loss": loss,
+            "sce": loss,
+            "representation": features if self.trains_features else logits,
+        }
 
     def represent(self, params: Params, inputs: Tensor) -> Tensor:
-        """Return the features below the class outputs, or the outputs where the features are frozen."""
+        """Return the features below the class outputs, or the outputs where the features are
+        frozen.
+        """
         features = mlp(params, "f", self.backbone(params, inputs))
         return features if self.trains_features else linear(params, "head", features)
 

@@ -1,7 +1,8 @@
-"""f-CLSWGAN (Xian et al. 2018, "Feature generating networks for zero-shot learning"): FZSL's base (its section 3.2).
+"""f-CLSWGAN (Xian et al. 2018, "Feature generating networks for zero-shot learning"): FZSL's base
+(its section 3.2).
 
-Critic and generator are trained against each other (FZSL Eq. 1), with beta times the cross-entropy that a softmax of
-the client's own classes, trained once and then frozen, has on generated features.
+Critic and generator are trained against each other (FZSL Eq. 1), with beta times the cross-entropy
+that a softmax of the client's own classes, trained once and then frozen, has on generated features.
 """
 
 from collections.abc import Sequence
@@ -16,10 +17,20 @@ from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Batch, Context, Phase, Plan, Terms, epochs_plan, weighted_mean
 from fedunseen.core.settings import NamedSettings
 from fedunseen.losses import semantic_cross_entropy
-from fedunseen.methods.generative import Generative, GenerativeSettings, critic, critic_init
+from fedunseen.methods.generative import (
+    PENALTY,
+    Generative,
+    GenerativeSettings,
+    critic,
+    critic_init,
+)
 from fedunseen.methods.networks import linear
 
 _BATCH = 100  # of the seen-class softmax, as in the official code
+_SOFTMAX_LR = 1e-3
+SOFTMAX_EPOCHS = 50
+"""Passes that the softmax is trained for, once, before the client's first round. FZSL's code does
+it every round, from scratch on the same samples."""
 
 
 class CLSWGANSettings(GenerativeSettings):
@@ -27,11 +38,6 @@ class CLSWGANSettings(GenerativeSettings):
 
     beta: float = Field(0.01, ge=0)
     """Weight of the classification loss of generated features; 0 leaves the softmax out."""
-    softmax_lr: float = Field(1e-3, gt=0)
-    """Learning rate of the softmax on the client's seen classes (Adam)."""
-    softmax_epochs: int = Field(50, ge=1)
-    """Passes that this softmax is trained for, once, before the client's first round (FZSL's code does it every round,
-    from scratch on the same samples)."""
 
 
 class CLSWGAN(Generative, name="clswgan"):
@@ -53,16 +59,21 @@ class CLSWGAN(Generative, name="clswgan"):
     def phases(self) -> Sequence[Phase]:
         """Train the softmax before the first round, then critic and generator in turns."""
         softmax = Phase(
-            "softmax", self.softmax_loss, self.adam(self.settings.softmax_lr), ("softmax.*",),
+            "softmax", self.softmax_loss, self.adam(_SOFTMAX_LR), ("softmax.*",),
             before_round=True, once=True, contrasted=False,
         )  # fmt: skip
-        turns = self.critic_phase(), Phase("generator", self.generator_loss, self.adam(), ("generator.*",))
+        turns = (
+            self.critic_phase(),
+            Phase("generator", self.generator_loss, self.adam(), ("generator.*",)),
+        )
         return (softmax, *turns) if self.settings.beta else turns
 
-    def plan(self, phase: str, labels: NDArray[np.int64], epochs: int, rng: np.random.Generator) -> Plan:
+    def plan(
+        self, phase: str, labels: NDArray[np.int64], epochs: int, rng: np.random.Generator
+    ) -> Plan:
         """Plan passes for the softmax, turns for the others."""
         if phase == "softmax":
-            return epochs_plan(len(labels), _BATCH, self.settings.softmax_epochs, rng)
+            return epochs_plan(len(labels), _BATCH, SOFTMAX_EPOCHS, rng)
         return super().plan(phase, labels, epochs, rng)
 
     def softmax_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
@@ -75,17 +86,25 @@ class CLSWGAN(Generative, name="clswgan"):
         """FZSL Eq. 1, the critic's part: the Wasserstein loss with gradient penalty."""
         fake = self.generate(params, self.condition(batch, context, "critic"))
         distance, penalty = self.deviations(params, fake, batch, context)
-        loss = distance + self.settings.penalty * penalty
+        loss = distance + PENALTY * penalty
         return loss, {"critic": loss, "wasserstein": -distance, "penalty": penalty}
 
-    def generator_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
-        """FZSL Eq. 1, the generator's part: minus the critic's value, and beta times the softmax's cross-entropy."""
+    def generator_loss(
+        self, params: Params, batch: Batch, context: Context
+    ) -> tuple[Tensor, Terms]:
+        """FZSL Eq. 1, the generator's part: minus the critic's value, and beta times the softmax's
+        cross-entropy.
+        """
         fake = self.generate(params, self.condition(batch, context, "generator"))
-        loss = -weighted_mean(critic(params, fake, self.described(batch, context)), batch["weights"])
+        loss = -weighted_mean(
+            critic(params, fake, self.described(batch, context)), batch["weights"]
+        )
         terms = {"generator": loss}
         if self.settings.beta:
             logits = linear(params, "softmax", fake)
-            told_apart = semantic_cross_entropy(logits, batch["labels"], batch["weights"], context["held"])
+            told_apart = semantic_cross_entropy(
+                logits, batch["labels"], batch["weights"], context["held"]
+            )
             loss = loss + self.settings.beta * told_apart
             terms |= {"generator": loss, "classification": told_apart}
         return loss, {**terms, "representation": fake}

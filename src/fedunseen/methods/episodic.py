@@ -1,6 +1,8 @@
-"""What few-shot methods have in common: episodes as batches, a network with a classifier, answers to new episodes.
+"""What few-shot methods have in common: episodes as batches, a network with a classifier, answers
+to new episodes.
 
-A batch holds one N-way P-shot Q-query task after the other (:mod:`fedunseen.data.episodes`), class after class.
+A batch holds one N-way P-shot Q-query task after the other (:mod:`fedunseen.data.episodes`), class
+after class.
 """
 
 from collections.abc import Callable
@@ -37,17 +39,19 @@ class EpisodicSettings(NamedSettings):
     rotations: bool = False
     """In training, images turned by 90, 180 and 270 degrees count as classes of their own."""
     permute_labels: bool = True
-    """Deal the answers again in each episode. Otherwise a class is always the same answer (negative, positive)."""
+    """Deal the answers again in each episode. Otherwise a class is always the same answer
+    (negative, positive).
+    """
     optimiser: Literal["adam", "sgd"] = "adam"
-    """Of the outer steps: FedFSL's algorithms say SGD, its section 5.1 Adam. The state starts again each round."""
+    """Of the outer steps: FedFSL's algorithms say SGD, its section 5.1 Adam. The state starts again
+    each round.
+    """
     lr: float = Field(0.001, gt=0)
-    """Learning rate of the outer steps (beta in FedFSL Eq. 6)."""
+    """Learning rate of the local updates; the optimizer's state starts again each round."""
     momentum: float = Field(0.9, ge=0, lt=1)
     """Momentum of SGD."""
     weight_decay: float = Field(0.0, ge=0)
-    """Weight decay of the outer steps."""
-    batch_tasks: Literal["auto", "vmap", "loop"] = "auto"
-    """Whether the tasks of a step run as one batch; `auto` loops over convolutions on a CPU, which gain nothing."""
+    """Weight decay of the local updates."""
 
 
 class Episodic(OneLoss):
@@ -57,6 +61,10 @@ class Episodic(OneLoss):
     task = "few-shot"
     scaling: ClassVar[tuple[Scaling, ...]] = ()
     limited: ClassVar[bool] = False
+    batch_tasks: Literal["auto", "vmap", "loop"] = "auto"
+    """Whether the tasks of a step run as one batch; ``auto`` loops over convolutions on a CPU,
+    which gain nothing.
+    """
     zero_shot = False
     settings: EpisodicSettings
 
@@ -65,25 +73,35 @@ class Episodic(OneLoss):
 
     def prepare(self) -> None:
         """Refuse running statistics, and rotations of images that are not square."""
-        statistics = [name for name in self.backbone.init(np.random.default_rng(0)) if is_statistic(name)]
+        statistics = [
+            name for name in self.backbone.init(np.random.default_rng(0)) if is_statistic(name)
+        ]
         if statistics:  # an episode would leave them changed, and a test episode so the model
             raise ExperimentError(
-                f"method.name = {self.settings.name!r} has no use for running statistics ({statistics[0]!r}): set "
-                "encoder.norm to 'group' or 'batch-statistics', or name an encoder without BatchNorm"
+                f"method.name = {self.settings.name!r} has no use for running statistics "
+                f"({statistics[0]!r}): set encoder.norm to 'group' or 'batch-statistics', or name "
+                "an encoder without BatchNorm"
             )
         shape = self.backbone.image_shape
         if self.settings.rotations and not (shape and turned(shape[1:])):
             raise ExperimentError(
-                "method.rotations turns square images, and these samples are none: set method.rotations = false"
+                "method.rotations turns square images, and these samples are none: set "
+                "method.rotations = false"
             )
 
-    def draw(self, labels: NDArray[np.int64], count: int, rng: np.random.Generator, training: bool) -> Episodes:
-        """Draw episodes of samples with these labels, as the settings say; turned images in training only."""
+    def draw(
+        self, labels: NDArray[np.int64], count: int, rng: np.random.Generator, training: bool
+    ) -> Episodes:
+        """Draw episodes of samples with these labels, as the settings say; turned images in
+        training only.
+        """
         s = self.settings
         size = Size(s.ways, s.shots, s.queries, s.rotations and training)
         return draw_episodes(labels, count, size, rng, self.answers, s.permute_labels)
 
-    def plan(self, phase: str, labels: NDArray[np.int64], epochs: int, rng: np.random.Generator) -> Plan:
+    def plan(
+        self, phase: str, labels: NDArray[np.int64], epochs: int, rng: np.random.Generator
+    ) -> Plan:
         """Draw a client's episodes of a round: ``epochs * episodes``, rounded up to full steps."""
         s = self.settings
         steps = epochs * -(-s.episodes // s.tasks)
@@ -97,11 +115,13 @@ class Episodic(OneLoss):
 
     def tasks_of(self, batch: Batch) -> Tasks:
         """Lay out a batch as tasks."""
-        inputs, s = self._turned(batch), self.settings
+        inputs = self._turned(batch)
+        s = self.settings
         return split(inputs.reshape(-1, s.ways, s.shots + s.queries, *inputs.shape[1:]), s.shots)
 
     def _turned(self, batch: Batch) -> Tensor:
-        inputs, shape = batch["inputs"], self.backbone.image_shape
+        inputs = batch["inputs"]
+        shape = self.backbone.image_shape
         if "quarters" not in batch:
             return inputs
         assert shape is not None  # asked for when the method was made
@@ -126,22 +146,30 @@ class Episodic(OneLoss):
 
     def means(self, one: Callable[[Tasks], Terms], batch: Batch) -> Terms:
         """Return the means of one task's terms over the tasks of a batch."""
-        return {name: values.mean(0) for name, values in self.each_task(one, self.tasks_of(batch)).items()}
+        return {
+            name: values.mean(0)
+            for name, values in self.each_task(one, self.tasks_of(batch)).items()
+        }
 
     def each_task(self, one: Callable[[Tasks], Terms], tasks: Tasks) -> Terms:
         """Return the terms (T, ...) of all tasks, run as one batch or one after the other."""
-        choice, on_cpu = self.settings.batch_tasks, tasks.support.device.type == "cpu"
+        choice = self.batch_tasks
+        on_cpu = tasks.support.device.type == "cpu"
         if choice == "vmap" or (choice == "auto" and not (self.backbone.convolves and on_cpu)):
             return torch.func.vmap(one)(tasks)
         each = [one(Tasks(*pair)) for pair in zip(*tasks, strict=True)]
         return {name: torch.stack([terms[name] for terms in each]) for name in each[0]}
 
     def classify(self, params: Params, tasks: Tasks) -> Tensor:
-        """Learn from each task's support set, and return the answers' logits of its queries (T, N * Q, N)."""
+        """Learn from each task's support set, and return the answers' logits of its queries (T, N *
+        Q, N).
+        """
         raise TypeError(f"{type(self).__name__} must say how it answers an episode")
 
     def recognise(self, params: Params, support: Tensor, answers: Tensor, inputs: Tensor) -> Tensor:
-        """Learn new classes from examples, and return the answers' logits (n, M) of inputs (n, ...)."""
+        """Learn new classes from examples, and return the answers' logits (n, M) of inputs (n,
+        ...).
+        """
         raise TypeError(f"{type(self).__name__} must say how it learns new classes")
 
     def optimiser(self) -> Optimiser:
@@ -153,19 +181,27 @@ class Episodic(OneLoss):
 
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Refuse: without a support set there is nothing to score."""
-        raise TypeError(f"{type(self).__name__} scores classes from examples, not from descriptions")
+        raise TypeError(
+            f"{type(self).__name__} scores classes from examples, not from descriptions"
+        )
 
 
 def turn(images: Tensor, quarters: Tensor) -> Tensor:
-    """Turn each of square images (n, C, side, side) by some quarters (n,), 0 to 3, counter-clockwise."""
+    """Turn each of square images (n, C, side, side) by some quarters (n,), 0 to 3,
+    counter-clockwise.
+    """
     turned = images
     for k in (1, 2, 3):
-        turned = torch.where((quarters == k)[:, None, None, None], torch.rot90(images, k, (-2, -1)), turned)
+        turned = torch.where(
+            (quarters == k)[:, None, None, None], torch.rot90(images, k, (-2, -1)), turned
+        )
     return turned
 
 
 def answers_of(tasks_side: Tensor, ways: int) -> Tensor:
-    """Return the right answers of one side of a task (N * k, ...): its samples stand class after class."""
+    """Return the right answers of one side of a task (N * k, ...): its samples stand class after
+    class.
+    """
     each = tasks_side.shape[0] // ways
     return torch.arange(ways, device=tasks_side.device).repeat_interleave(each)
 

@@ -1,8 +1,9 @@
-"""FedZSL: visual-semantic alignment, relation distillation and consistency (Chen et al. 2022, section 3.2).
+"""FedZSL: visual-semantic alignment, relation distillation and consistency (Chen et al. 2022,
+section 3.2).
 
-f maps an input to visual features (the identity if they are frozen), g features to attributes, h attributes to
-features. Every row of the paper's ablation (Table 2) is a setting of the losses' weights; ``kl = consistency = 0`` with
-the strategy ``fedavg`` is the paper's FedAvg.
+f maps an input to visual features (the identity if they are frozen), g features to attributes, h
+attributes to features. Every row of the paper's ablation (Table 2) is a setting of the losses'
+weights; ``kl = consistency = 0`` with the strategy ``fedavg`` is the paper's FedAvg.
 """
 
 from typing import ClassVar, Literal
@@ -28,25 +29,29 @@ class AlignmentSettings(MethodSettings):
     """Settings that FedZSL and DistZSL share; a weight of 0 switches a loss off."""
 
     lr: AutoRate = None  # type: ignore[assignment]
-    """Learning rate of the clients' SGD. Unset or `"auto"`: half of the largest that is stable, from the lengths of
-    features and semantics and the weights of the losses; for a trained encoder 0.01 at most, with `distzsl` 0.003."""
+    """Learning rate of the local updates. Unset or `"auto"`: half of the largest that is stable,
+    from the lengths of features and semantics and the weights of the losses; for a trained encoder
+    0.01 at most, with `distzsl` 0.003."""
     hidden: tuple[PositiveInt, ...] = ()
-    """Widths of the trained network f on top of the inputs; empty: frozen features."""
+    """Widths of the trained layers on top of the features; empty: none."""
     start: Literal["random", "closed-form"] = "random"
-    """How g begins: at random, or as the model that `gaussian` solves from sums, which parties send before round 1."""
+    """How g begins: at random, or as the model that `gaussian` solves from sums, which parties send
+    before round 1.
+    """
     sce: float = Field(1.0, ge=0)
-    """Weight of the semantic cross-entropy, FedZSL Eq. 3 and DistZSL Eq. 3."""
+    """Weight of the cross-entropy of classes: FedZSL Eq. 3 and DistZSL Eq. 3."""
     kl: float = Field(3.0, ge=0)
-    """Weight of the relation distillation, mu in FedZSL Eq. 8 and DistZSL Eq. 5 to DistZSL Eq. 7."""
+    """Weight of the relation distillation: mu in FedZSL Eq. 8, the regularizer of DistZSL Eq. 5 to
+    DistZSL Eq. 7."""
     temperature: float = Field(10.0, gt=0)
-    """tau of FedZSL Eq. 5; DistZSL names none for its Eq. 6."""
+    """Temperature of the divergence: tau of FedZSL Eq. 5; DistZSL names none for its Eq. 6."""
     alpha: float = Field(0.01, gt=0)
-    """Penalty of the graphical lasso, delta of FedZSL Eq. 4 and DistZSL Eq. 5: no similarity moves further than this
-    from the correlation of two classes' semantics. A run warns where a smaller value than 0.01 has no effect."""
-    scale: float = Field(1.0, gt=0)
-    """Factor on the compatibilities; the papers have none (1)."""
+    """Penalty of the graphical lasso, delta of FedZSL Eq. 4 and DistZSL Eq. 5: no similarity moves
+    further than this from the correlation of two classes' semantics. A run warns where a smaller
+    value than 0.01 has no effect."""
     sce_classes: Classes = "seen"
-    """Classes in the denominator of the cross-entropy; as DistZSL Eq. 3 is printed, it is "all"."""
+    """Classes in the softmax of the cross-entropy; as DistZSL Eq. 3 is printed, and in MSDN's code,
+    `all`."""
     kl_classes: Classes = "seen"
     """Classes in the softmaxes of the distillation; as DistZSL Eq. 6 is printed, it is "all"."""
 
@@ -74,36 +79,47 @@ class FedZSL(Layered, name="fedzsl"):
         """Draw f, g and, where the consistency loss is on, h."""
         widths = [self.width, *self.settings.hidden]
         attributes = self.semantics.shape[1]
-        params = self.backbone.init(rng) | mlp_init("f", widths, rng) | linear_layer("g", widths[-1], attributes, rng)
+        params = (
+            self.backbone.init(rng)
+            | mlp_init("f", widths, rng)
+            | linear_layer("g", widths[-1], attributes, rng)
+        )
         if getattr(self.settings, self.of_h):
             params |= linear_layer("h", attributes, widths[-1], rng)
         return params
 
     def warm_start(self, params: Params, weight: Tensor, bias: Tensor) -> Params:
-        """Put the linear g in place that scores the classes that take part as closely as attributes allow."""
+        """Put the linear g in place that scores the classes that take part as closely as attributes
+        allow.
+        """
         part = torch.from_numpy(np.union1d(self.space.seen, self.space.unseen))
         s = self.semantics.double().cpu()[part]
-        wanted = torch.cat([weight, bias[:, None]], 1).double().cpu()[part] / self.settings.scale
+        wanted = torch.cat([weight, bias[:, None]], 1).double().cpu()[part]
         # attributes that hardly differ between classes are not blown up
         result = torch.linalg.pinv(s - s.mean(0), rtol=1e-4) @ (wanted - wanted.mean(0))
         like = params["g.weight"]
-        weight, bias = result[:, :-1].to(like).contiguous(), result[:, -1].to(like).contiguous()
+        weight = result[:, :-1].to(like).contiguous()
+        bias = result[:, -1].to(like).contiguous()
         return params | {"g.weight": weight, "g.bias": bias}
 
     def steepness(self) -> float:
         r"""Return the curvature of FedZSL Eq. 3 and FedZSL Eq. 6, each times its weight.
 
-        That of FedZSL Eq. 6 is at most lambda, the largest variance of the classes' semantics in any
-        direction. That of FedZSL Eq. 3 is at most :math:`r^2 / 4`, r being the largest distance between two classes'
-        semantics; for a network, which can tell such classes apart, it is lambda too.
+        That of FedZSL Eq. 6 is at most lambda, the largest variance of the classes' semantics in
+        any direction. That of FedZSL Eq. 3 is at most :math:`r^2 / 4`, r being the largest distance
+        between two classes' semantics; for a network, which can tell such classes apart, it is
+        lambda too.
         """
-        s, c = self.semantics[torch.from_numpy(self.space.seen)].double().cpu(), self.settings
+        s = self.semantics[torch.from_numpy(self.space.seen)].double().cpu()
+        c = self.settings
         variance = float(torch.linalg.matrix_norm(s - s.mean(0), 2).square()) / len(s)
         apart = variance if self.trains_features else float(torch.cdist(s, s).max().square()) / 4
-        return c.scale**2 * (c.sce * apart + c.kl * variance)
+        return c.sce * apart + c.kl * variance
 
     def context(self) -> Context:
-        """Semantics (C, attributes), the masks that all clients share and, with relation distillation, Gamma (C, C)."""
+        """Semantics (C, attributes), the masks that all clients share and, with relation
+        distillation, Gamma (C, C).
+        """
         nothing = np.array([], dtype=np.int64)
         shared = {name: choice for name, choice in self.masks.items() if choice != "local"}
         context = {name: class_mask(choice, self.space, nothing) for name, choice in shared.items()}
@@ -113,35 +129,49 @@ class FedZSL(Layered, name="fedzsl"):
         return context
 
     def _gamma(self) -> Tensor:
-        """Estimate Gamma among the classes that take part; the rows and columns of others stay zero, unused."""
+        """Estimate Gamma among the classes that take part; the rows and columns of others stay
+        zero, unused.
+        """
         part = np.union1d(self.space.seen, self.space.unseen)
         gamma = np.zeros((len(self.space.names),) * 2, dtype=np.float32)
-        gamma[np.ix_(part, part)] = class_similarity(self.space.semantics[part], self.settings.alpha)
+        gamma[np.ix_(part, part)] = class_similarity(
+            self.space.semantics[part], self.settings.alpha
+        )
         return torch.from_numpy(gamma)
 
     def client_context(self, classes: NDArray[np.int64]) -> Context:
         """Return the masks of denominators that run over a client's own classes."""
         return {
-            name: class_mask(choice, self.space, classes) for name, choice in self.masks.items() if choice == "local"
+            name: class_mask(choice, self.space, classes)
+            for name, choice in self.masks.items()
+            if choice == "local"
         }
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
-        """FedZSL Eq. 8: ``sce`` is FedZSL Eq. 3, ``kl`` FedZSL Eq. 6, ``consistency`` FedZSL Eq. 7."""
+        """FedZSL Eq. 8: ``sce`` is FedZSL Eq. 3, ``kl`` FedZSL Eq. 6, ``consistency`` FedZSL Eq.
+        7.
+        """
         features = mlp(params, "f", self.backbone(params, batch["inputs"], training=True))
         attributes = linear(params, "g", features)
-        s, labels, weights = self.settings, batch["labels"], batch["weights"]
-        logits = (s.scale * attributes) @ context["semantics"].T
+        s = self.settings
+        labels = batch["labels"]
+        weights = batch["weights"]
+        logits = attributes @ context["semantics"].T
         terms = {}
         if s.sce:
             terms["sce"] = semantic_cross_entropy(logits, labels, weights, context["sce_mask"])
         if s.kl:
             rows = context["gamma"][labels]
-            terms["kl"] = relation_distillation(logits, rows, weights, context["kl_mask"], s.temperature)
+            terms["kl"] = relation_distillation(
+                logits, rows, weights, context["kl_mask"], s.temperature
+            )
         terms |= self.more_terms(params, features, attributes, batch, context)
         representation = features if self.trains_features else attributes
         return weighted_loss(s, terms, representation)
 
-    def more_terms(self, params: Params, features: Tensor, attributes: Tensor, batch: Batch, context: Context) -> Terms:
+    def more_terms(
+        self, params: Params, features: Tensor, attributes: Tensor, batch: Batch, context: Context
+    ) -> Terms:
         """Return FedZSL Eq. 7, from the samples' ``features`` and predicted ``attributes``."""
         if not getattr(self.settings, self.of_h):
             return {}
@@ -158,7 +188,11 @@ class FedZSL(Layered, name="fedzsl"):
 
     def represent(self, params: Params, inputs: Tensor) -> Tensor:
         """Return the features f(x), or the predicted attributes where f is frozen."""
-        return self.features(params, inputs) if self.trains_features else self.attributes(params, inputs)
+        return (
+            self.features(params, inputs)
+            if self.trains_features
+            else self.attributes(params, inputs)
+        )
 
     def reconstruct(self, params: Params, attributes: Tensor) -> Tensor:
         """Return the features that h makes of attributes."""
@@ -166,4 +200,4 @@ class FedZSL(Layered, name="fedzsl"):
 
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Compatibility of the predicted attributes with each class's semantics."""
-        return self.settings.scale * (self.attributes(params, inputs) @ semantics.T)
+        return self.attributes(params, inputs) @ semantics.T

@@ -1,8 +1,9 @@
 """MAML (Finn et al. 2017) in a federation: FedFSL-naive (Fan and Huang 2021, FedFSL, section 3).
 
-FedFSL Eq. 4 are the inner steps on a task's support set, Eq. 5 the loss of its queries after them, Eq. 7 the mean over
-a client's episodes, Eq. 10 the server's average; with the strategy ``fedprox`` this is FedFSL-prox. The paper says
-neither how many inner steps there are nor whether they are differentiated.
+FedFSL Eq. 4 are the inner steps on a task's support set, Eq. 5 the loss of its queries after them,
+Eq. 7 the mean over a client's episodes, Eq. 10 the server's average; with the strategy ``fedprox``
+this is FedFSL-prox. The paper says neither how many inner steps there are nor whether they are
+differentiated.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,12 +35,15 @@ class MAMLSettings(EpisodicSettings):
     test_steps: int = Field(10, ge=1)
     """Gradient steps of the adaptation in tests; more than in training helps much."""
     order: Literal["second", "first"] = "second"
-    """`second`: differentiate through the adaptation; `first`: take the gradient at its end (FOMAML), which is cheaper.
+    """`second`: differentiate through the adaptation; `first`: take the gradient at its end
+    (FOMAML), which is cheaper.
     """
     adapt: Literal["all", "head"] = "all"
-    """What the adaptation changes: all parameters, or the classifier alone (ANIL, Raghu et al. 2020)."""
+    """What the adaptation changes: all parameters, or the classifier alone (ANIL, Raghu et al.
+    2020).
+    """
     hidden: tuple[PositiveInt, ...] = ()
-    """Widths of the layers between the features and the answers; one makes FedFSL's two-layer classifier."""
+    """Widths of the trained layers on top of the features; empty: none."""
 
 
 class MAML(Episodic, name="maml"):
@@ -56,7 +60,9 @@ class MAML(Episodic, name="maml"):
     def init_head(self, name: str, rng: np.random.Generator) -> Params:
         """Draw a classifier: hidden layers with ReLU, then N answers."""
         widths = [self.width, *self.settings.hidden]
-        return mlp_init(name, widths, rng) | linear_layer(f"{name}.out", widths[-1], self.settings.ways, rng)
+        return mlp_init(name, widths, rng) | linear_layer(
+            f"{name}.out", widths[-1], self.settings.ways, rng
+        )
 
     def logits(self, params: Params, inputs: Tensor, head: str = "head") -> Tensor:
         """Return the answers' logits (n, N) of inputs (n, ...)."""
@@ -88,7 +94,8 @@ class MAML(Episodic, name="maml"):
         changes = {
             name: value
             for name, value in params.items()
-            if name.startswith(f"{head}.") or (self.settings.adapt == "all" and name.startswith("f."))
+            if name.startswith(f"{head}.")
+            or (self.settings.adapt == "all" and name.startswith("f."))
         }
         fast = {name: value for name, value in changes.items() if not is_statistic(name)}
         if self.settings.adapt == "head" and features is None:
@@ -101,7 +108,9 @@ class MAML(Episodic, name="maml"):
 
         for _ in range(steps or self.settings.inner_steps):
             grads = _gradient(loss, fast, support, order)
-            fast = {name: value - self.settings.inner_lr * grads[name] for name, value in fast.items()}
+            fast = {
+                name: value - self.settings.inner_lr * grads[name] for name, value in fast.items()
+            }
             if order == "none":
                 fast = {name: value.detach() for name, value in fast.items()}
         return {**params, **fast}
@@ -114,13 +123,24 @@ class MAML(Episodic, name="maml"):
         heads: Sequence[str] = ("head",),
         steps: int | None = None,
     ) -> list[Tensor]:
-        """Adapt to one task, and return its queries' logits (N * Q, N): for each of some classifiers on one f."""
+        """Adapt to one task, and return its queries' logits (N * Q, N): for each of some
+        classifiers on one f.
+        """
         if self.settings.adapt == "all":  # each classifier adapts together with its own copy of f
             each = [self.adapted(params, task.support, order, head, steps) for head in heads]
-            return [self.logits(adapted, task.queries, head) for adapted, head in zip(each, heads, strict=True)]
+            return [
+                self.logits(adapted, task.queries, head)
+                for adapted, head in zip(each, heads, strict=True)
+            ]
         support, queries = (self.backbone(params, side, training=True) for side in task)
-        each = [self.adapted(params, task.support, order, head, steps, features=support) for head in heads]
-        return [self.answer_features(adapted, queries, head) for adapted, head in zip(each, heads, strict=True)]
+        each = [
+            self.adapted(params, task.support, order, head, steps, features=support)
+            for head in heads
+        ]
+        return [
+            self.answer_features(adapted, queries, head)
+            for adapted, head in zip(each, heads, strict=True)
+        ]
 
     def classify(self, params: Params, tasks: Tasks) -> Tensor:
         """Adapt to each task's support set with ``test_steps`` steps, and answer its queries."""
@@ -133,7 +153,9 @@ class MAML(Episodic, name="maml"):
 
     def recognise(self, params: Params, support: Tensor, answers: Tensor, inputs: Tensor) -> Tensor:
         """Adapt with ``test_steps`` steps to examples of at most ``ways`` classes, and answer."""
-        adapted = self.adapted(params, support, "none", steps=self.settings.test_steps, answers=answers)
+        adapted = self.adapted(
+            params, support, "none", steps=self.settings.test_steps, answers=answers
+        )
         with torch.no_grad():
             return self.logits(adapted, inputs)[:, : int(answers.max()) + 1]
 
@@ -141,13 +163,20 @@ class MAML(Episodic, name="maml"):
 def _gradient(
     loss: Callable[[Params], Tensor], values: Mapping[str, Tensor], inputs: Tensor, order: Order
 ) -> dict[str, Tensor]:
-    """Differentiate by ``values``: on the ordinary tape, which costs least, or within a transform by a transform."""
+    """Differentiate by ``values``: on the ordinary tape, which costs least, or within a transform
+    by a transform.
+    """
     if transformed(inputs, *values.values()):
         grads = torch.func.grad(loss)(dict(values))
         return grads if order == "second" else {name: grad.detach() for name, grad in grads.items()}
     with torch.enable_grad():
-        leaves = {n: v if v.requires_grad else v.detach().requires_grad_() for n, v in values.items()}
+        leaves = {
+            n: v if v.requires_grad else v.detach().requires_grad_() for n, v in values.items()
+        }
         result = torch.autograd.grad(
-            loss(leaves), list(leaves.values()), create_graph=order == "second", materialize_grads=True
+            loss(leaves),
+            list(leaves.values()),
+            create_graph=order == "second",
+            materialize_grads=True,
         )
     return dict(zip(leaves, result, strict=True))

@@ -1,7 +1,8 @@
 """FedFSL-MI (Fan and Huang 2021, FedFSL, section 4.1): MAML whose clients agree with one another.
 
-The loss pulls a client's answers towards a peer's (FedFSL Eq. 12): the merged model, or that of all other clients
-(FedFSL Eq. 11). The paper does not say which answers; here both adapt to the support set and answer the queries.
+The loss pulls a client's answers towards a peer's (FedFSL Eq. 12): the merged model, or that of all
+other clients (FedFSL Eq. 11). The paper does not say which answers; here both adapt to the support
+set and answer the queries.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,9 @@ class MAMLMISettings(MAMLSettings):
     mi_from: int = Field(1, ge=1)
     """The first round with it, counted from 1. In round 1 the peer is the untrained model."""
     exclusive: bool = False
-    """The peer is the model of all other clients (FedFSL Eq. 11), instead of the merged one, which the paper takes."""
+    """The peer is the model of all other clients (FedFSL Eq. 11), instead of the merged one, which
+    the paper takes.
+    """
 
 
 class MAMLMI(MAML, name="maml-mi"):
@@ -49,17 +52,23 @@ class MAMLMI(MAML, name="maml-mi"):
         return {"loss": loss, "task": of_task, "mi": mi, "accuracy": accuracy(logits, answers)}
 
     def share(self, rounds: Sequence[Mapping[str, float]]) -> float:
-        """Return the mutual information's share of the loss in percent, of the losses of each round by name."""
+        """Return the mutual information's share of the loss in percent, of the losses of each round
+        by name.
+        """
         whole = sum(item["loss"] for item in rounds)
         part = sum(item.get("mi", 0.0) for item in rounds[self.settings.mi_from - 1 :])
         return 100 * self.settings.mi * part / whole if whole else 0.0
 
     def weight(self, context: Context) -> Tensor | float:
         """Return the weight of the mutual information in this round."""
-        return self.settings.mi * context[PEER_COUNTS] if PEER_COUNTS in context else self.settings.mi
+        return (
+            self.settings.mi * context[PEER_COUNTS] if PEER_COUNTS in context else self.settings.mi
+        )
 
     def peer_logits(self, params: Params, task: Tasks, context: Context) -> Tensor:
-        """Return the peer's answers after its own adaptation, as constants; what does not travel is the client's."""
+        """Return the peer's answers after its own adaptation, as constants; what does not travel is
+        the client's.
+        """
         peer = {name: value.detach() for name, value in params.items()} | within("peers/", context)
         with torch.no_grad():
             return self.answer(peer, task, "none")[0].detach()

@@ -1,8 +1,10 @@
-"""FedFSL-MI-Adv (Fan and Huang 2021, FedFSL, section 4.2): a feature space that two classifiers agree on.
+"""FedFSL-MI-Adv (Fan and Huang 2021, FedFSL, section 4.2): a feature space that two classifiers
+agree on.
 
-Each round a client draws a second classifier theta'. Stage 1 trains both to solve tasks and disagree (FedFSL Eq. 15),
-stage 2 the features so that both agree (FedFSL Eq. 16), after Saito et al. 2018. Algorithm 2 has no mutual information:
-``mi_in_stages`` keeps it. Section 4.2.2 moves away from the central model, the equations and this code from theta'.
+Each round a client draws a second classifier theta'. Stage 1 trains both to solve tasks and
+disagree (FedFSL Eq. 15), stage 2 the features so that both agree (FedFSL Eq. 16), after Saito et
+al. 2018. Algorithm 2 has no mutual information; here both stages keep it. Section 4.2.2 moves away
+from the central model, the equations and this code from theta'.
 """
 
 from collections.abc import Sequence
@@ -31,8 +33,6 @@ class MAMLMIAdv(MAMLMI, name="maml-mi-adv"):
         """Weight of the classifiers' divergence in stage 1 (eta in FedFSL Eq. 15)."""
         agree: float = Field(0.1, ge=0)
         """Weight of the classifiers' divergence in stage 2 (lambda in FedFSL Eq. 16)."""
-        mi_in_stages: bool = True
-        """Keep the mutual information (FedFSL Eq. 13) in both stages; the paper's Algorithm 2 leaves it out."""
 
     settings: Settings
     one_draw = True
@@ -42,8 +42,8 @@ class MAMLMIAdv(MAMLMI, name="maml-mi-adv"):
         super().prepare()
         if not self.backbone.trained:
             raise ExperimentError(
-                "method.name = 'maml-mi-adv' trains features that two classifiers agree on, but these are frozen: name "
-                "a trained encoder, for example conv4"
+                "method.name = 'maml-mi-adv' trains features that two classifiers agree on, but "
+                "these are frozen: name a trained encoder, for example conv4"
             )
 
     def round_parameters(self, rng: np.random.Generator) -> Params:
@@ -51,8 +51,11 @@ class MAMLMIAdv(MAMLMI, name="maml-mi-adv"):
         return self.init_head("second", rng)
 
     def phases(self) -> Sequence[Phase]:
-        """Stage 1, over all episodes: theta and theta'. Stage 2, over the same: the features' network Theta."""
-        first, second = self.optimiser(), self.optimiser()
+        """Stage 1, over all episodes: theta and theta'. Stage 2, over the same: the features'
+        network Theta.
+        """
+        first = self.optimiser()
+        second = self.optimiser()
         return (
             Phase("stage-1", self.stage1, first, ("head.*", "second.*"), before_round=True),
             Phase("stage-2", self.stage2, second, ("f.*",)),
@@ -66,19 +69,23 @@ class MAMLMIAdv(MAMLMI, name="maml-mi-adv"):
         """FedFSL Eq. 16: L(theta) + L(theta') + lambda * L_adv."""
         return self._stage(params, batch, context, self.settings.agree, "")
 
-    def _stage(self, params: Params, batch: Batch, context: Context, weight: float, stage: str) -> tuple[Tensor, Terms]:
+    def _stage(
+        self, params: Params, batch: Batch, context: Context, weight: float, stage: str
+    ) -> tuple[Tensor, Terms]:
         def one(task: Tasks) -> Terms:
             answers = answers_of(task.queries, self.settings.ways)
             first, second = self.answer(params, task, heads=("head", "second"))
             of_task = F.cross_entropy(first, answers)
             of_second = F.cross_entropy(second, answers)
             adversarial = kl_divergence(first, second)  # FedFSL Eq. 14
+            mutual = kl_divergence(self.peer_logits(params, task, context), first)
             loss = of_task + of_second + weight * adversarial
+            loss = loss + self.weight(context) * mutual
             terms = {"task": of_task, "second": of_second, "adversarial": adversarial}
-            if self.settings.mi_in_stages:
-                terms["mi"] = kl_divergence(self.peer_logits(params, task, context), first)
-                loss = loss + self.weight(context) * terms["mi"]
-            return {"loss": loss, **terms, "accuracy": accuracy(first, answers)}
+            terms |= {"mi": mutual, "accuracy": accuracy(first, answers)}
+            return {"loss": loss, **terms}
 
         terms = self.means(one, batch)
-        return terms["loss"], {f"{stage}_{name}" if stage else name: value for name, value in terms.items()}
+        return terms["loss"], {
+            f"{stage}_{name}" if stage else name: value for name, value in terms.items()
+        }

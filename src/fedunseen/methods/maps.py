@@ -1,4 +1,6 @@
-"""What the methods on maps share: their contexts, attribute groups, word vectors and projections of cells."""
+"""What the methods on maps share: their contexts, attribute groups, word vectors and projections of
+cells.
+"""
 
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +23,10 @@ from fedunseen.methods.base import MethodSettings, OneLoss, class_mask
 
 Classes = Literal["seen", "all", "local"]
 
-USUAL = (1.0, 100.0)  # mean length of a map's cells for which the methods' learning rates are known to do
+USUAL = (
+    1.0,
+    100.0,
+)  # mean length of a map's cells for which the methods' learning rates are known to do
 BROUGHT_TO = 10.0  # where it is another
 
 
@@ -29,10 +34,12 @@ class MapSettings(MethodSettings):
     """Settings that every method on maps has."""
 
     sce_classes: Classes = "seen"
-    """Classes in the softmax of the cross-entropy."""
+    """Classes in the softmax of the cross-entropy; as DistZSL Eq. 3 is printed, and in MSDN's code,
+    `all`."""
     unit: float | None = Field(None, gt=0)
-    """What frozen maps are divided by. Unset: 1 where the cells of training maps have a mean length of 1 to 100, as
-    those of networks have; otherwise what brings them to 10, so that the learning rate does."""
+    """What frozen maps are divided by. Unset: 1 where the cells of training maps have a mean length
+    of 1 to 100, as those of networks have; otherwise what brings them to 10, so that the learning
+    rate does."""
 
 
 class MapMethod(OneLoss):
@@ -42,22 +49,32 @@ class MapMethod(OneLoss):
     grows = True
 
     def prepare(self) -> None:
-        """Lay out the groups (L, attributes) where the method has the loss, and divide maps by their unit."""
+        """Lay out the groups (L, attributes) where the method has the loss, and divide maps by
+        their unit.
+        """
         if getattr(self.settings, "decorrelation", 0):
-            self.groups = group_matrix(self.space, "method.decorrelation", "method.decorrelation = 0")
+            self.groups = group_matrix(
+                self.space, "method.decorrelation", "method.decorrelation = 0"
+            )
         self._divide()
 
     @cached_property
     def words(self) -> Tensor:
-        """Word vectors (attributes, w) of unit length, for a method with the setting; training asks for them."""
+        """Word vectors (attributes, w) of unit length, for a method with the setting; training asks
+        for them.
+        """
         return word_vectors(self.settings.words, self.space)
 
     def representation(self, maps: Tensor, attributes: Tensor) -> Tensor:
-        """Return what a strategy contrasts: the features if they are trained, otherwise the predicted attributes."""
+        """Return what a strategy contrasts: the features if they are trained, otherwise the
+        predicted attributes.
+        """
         return maps.flatten(2).mean(-1) if self.backbone.trained else attributes
 
     def resolve_defaults(self, params: Params, inputs: Tensor) -> None:
-        """Put the unit of frozen maps and the learning rate in place, where the settings leave them to the data."""
+        """Put the unit of frozen maps and the learning rate in place, where the settings leave them
+        to the data.
+        """
         if self.settings.unit is None:
             unit = 1.0
             if len(inputs) and not self.backbone.trained:
@@ -74,18 +91,22 @@ class MapMethod(OneLoss):
             self.backbone = _Divided(self.backbone, self.settings.unit)
 
     def context(self) -> Context:
-        """Semantics (C, attributes) and, unless it is a client's own, the mask (C,) of the softmax."""
+        """Semantics (C, attributes) and, unless it is a client's own, the mask (C,) of the
+        softmax.
+        """
         context = {"semantics": self.semantics}
         if self.settings.sce_classes != "local":
-            context["mask"] = class_mask(self.settings.sce_classes, self.space, np.array([], dtype=np.int64))
+            context["mask"] = class_mask(
+                self.settings.sce_classes, self.space, np.array([], dtype=np.int64)
+            )
         if getattr(self.settings, "decorrelation", 0):
             context["groups"] = self.groups
         return context
 
     def client_context(self, classes: NDArray[np.int64]) -> Context:
         """Return the mask of a softmax that runs over a client's own classes."""
-        own = self.settings.sce_classes == "local"
-        return {"mask": class_mask("local", self.space, classes)} if own else {}
+        local = self.settings.sce_classes == "local"
+        return {"mask": class_mask("local", self.space, classes)} if local else {}
 
 
 class _Divided(Backbone):
@@ -100,14 +121,20 @@ class _Divided(Backbone):
         return super().__call__(params, inputs, training) / self.unit
 
 
-def weighted_loss(settings: MethodSettings, terms: Terms, representation: Tensor) -> tuple[Tensor, Terms]:
-    """Return the sum of ``terms``, each weighted by the setting of its name, and what a loss reports."""
+def weighted_loss(
+    settings: MethodSettings, terms: Terms, representation: Tensor
+) -> tuple[Tensor, Terms]:
+    """Return the sum of ``terms``, each weighted by the setting of its name, and what a loss
+    reports.
+    """
     total = torch.stack([getattr(settings, name) * term for name, term in terms.items()]).sum()
     return total, {"loss": total, **terms, "representation": representation}
 
 
 def group_matrix(space: ClassSpace, loss: str, remedy: str) -> Tensor:
-    """Return the attribute groups of a class space as (L, attributes): 1 where an attribute belongs to a group."""
+    """Return the attribute groups of a class space as (L, attributes): 1 where an attribute belongs
+    to a group.
+    """
     matrix = torch.zeros(len(space.attribute_groups), space.attributes)
     for row, columns in zip(matrix, space.attribute_groups.values(), strict=True):
         row[list(columns)] = 1.0
@@ -115,31 +142,41 @@ def group_matrix(space: ClassSpace, loss: str, remedy: str) -> Tensor:
     if not covered.all():
         example = space.attribute_names[int((~covered).int().argmax())]
         raise DataError(
-            f"{loss} needs every attribute in a group, but {int(covered.sum())} of {space.attributes} are "
-            f"({example!r} is not): give it a group in the class space, or set {remedy}"
+            f"{loss} needs every attribute in a group, but {int(covered.sum())} of "
+            f"{space.attributes} are ({example!r} is not): give it a group in the class space, or "
+            f"set {remedy}"
         )
     return matrix
 
 
 def word_vectors(words: str, space: ClassSpace) -> Tensor:
-    """Return the word vectors of a class space's attributes, scaled to unit length: (attributes, w) float32.
+    """Return the word vectors of a class space's attributes, scaled to unit length: (attributes, w)
+    float32.
 
-    ``words`` is ``one-hot``, a text encoder, a file of word vectors, or a ``.npy`` file with a row for each attribute,
-    in their order.
+    ``words`` is ``one-hot``, a text encoder, a file of word vectors, or a ``.npy`` file with a row
+    for each attribute, in their order.
     """
-    names, path = space.attribute_names, Path(words).expanduser()
+    names = space.attribute_names
+    path = Path(words).expanduser()
     if words == "one-hot":
         rows = np.eye(len(names), dtype=np.float32)
     elif path.suffix == ".npy":
         rows = read_features(path)
         if len(rows) != len(names):
-            raise DataError(f"{path} has {len(rows)} vectors, but there are {len(names)} attributes: give one for each")
+            raise DataError(
+                f"{path} has {len(rows)} vectors, but there are {len(names)} attributes: give one "
+                "for each"
+            )
     else:
         is_file = path.suffix in (".txt", ".gz", ".vec") and not words.startswith(VECTORS)
-        rows = embed_texts([plain_words(name) for name in names], VECTORS + words if is_file else words)
+        rows = embed_texts(
+            [plain_words(name) for name in names], VECTORS + words if is_file else words
+        )
     return F.normalize(torch.from_numpy(rows), dim=-1)
 
 
 def project(weight: Tensor, maps: Tensor) -> Tensor:
-    """Apply filters (k, channels) at every cell: maps (n, channels, height, width) to (n, k, height, width)."""
+    """Apply filters (k, channels) at every cell: maps (n, channels, height, width) to (n, k,
+    height, width).
+    """
     return torch.einsum("kc,nchw->nkhw", weight, maps)

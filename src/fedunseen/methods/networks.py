@@ -1,4 +1,6 @@
-"""Fully connected layers on top of features, or as a classifier, and the learning rate that such a network bears."""
+"""Fully connected layers on top of features, or as a classifier, and the learning rate that such a
+network bears.
+"""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -35,7 +37,9 @@ def linear(params: Params, name: str, inputs: Tensor) -> Tensor:
 
 
 class Layered(OneLoss):
-    """A method with trained layers f (``hidden``) between the backbone and its last layer, or none."""
+    """A method with trained layers f (``hidden``) between the backbone and its last layer, or
+    none.
+    """
 
     @property
     def trains_features(self) -> bool:
@@ -49,9 +53,9 @@ class Layered(OneLoss):
     def rate(self, params: Params, inputs: Tensor) -> float:
         """Return half of the learning rate from which on gradient descent diverges.
 
-        With momentum rho it diverges where the largest curvature exceeds 2 (1 + rho) / lr. By the weights of the last
-        layer, that is :meth:`steepness` times the mean of |f|^2 + 1. Without inputs, on a flat loss and at most for a
-        trained encoder, it is ``trained_rate``.
+        With momentum rho it diverges where the largest curvature exceeds 2 (1 + rho) / lr. By the
+        weights of the last layer, that is :meth:`steepness` times the mean of |f|^2 + 1. Without
+        inputs, on a flat loss and at most for a trained encoder, it is ``trained_rate``.
         """
         if not len(inputs):
             return self.trained_rate
@@ -59,7 +63,9 @@ class Layered(OneLoss):
             incoming = self.backbone(params, inputs)
             features = mlp(params, "f", incoming.float())
             # drawn layers make short features, which training lengthens up to those that come in
-            squared = max(float(some.double().square().sum(1).mean()) for some in (incoming, features))
+            squared = max(
+                float(some.double().square().sum(1).mean()) for some in (incoming, features)
+            )
         curvature = self.steepness() * (squared + 1) * (1 + len(self.settings.hidden))
         if not curvature > 0:
             return self.trained_rate

@@ -21,7 +21,7 @@ class ProtoNet(Episodic, name="protonet"):
         """Settings of prototypical networks."""
 
         hidden: tuple[PositiveInt, ...] = ()
-        """Widths of layers with ReLU on top of the features, for features that are frozen."""
+        """Widths of the trained layers on top of the features; empty: none."""
 
     settings: Settings
 
@@ -30,8 +30,8 @@ class ProtoNet(Episodic, name="protonet"):
         super().prepare()
         if not self.backbone.trained and not self.settings.hidden:
             raise ExperimentError(
-                "method.name = 'protonet' has nothing to train on frozen features: add layers with method.hidden, or "
-                "name a trained encoder, for example conv4"
+                "method.name = 'protonet' has nothing to train on frozen features: add layers with "
+                "method.hidden, or name a trained encoder, for example conv4"
             )
 
     def init(self, rng: np.random.Generator) -> Params:
@@ -44,29 +44,39 @@ class ProtoNet(Episodic, name="protonet"):
 
     def answer(self, params: Params, task: Tasks) -> Tensor:
         """Return minus the squared distance (N * Q, N) of a task's queries from the prototypes."""
-        support, queries = (self.represent(params, side) for side in task)  # apart: norms see one side alone
+        support, queries = (
+            self.represent(params, side) for side in task
+        )  # apart: norms see one side alone
         return prototype_logits(support, queries, self.settings.ways)
 
     def of_task(self, params: Params, task: Tasks, context: Context) -> Terms:
         """Return the queries' cross-entropy."""
-        logits, answers = self.answer(params, task), answers_of(task.queries, self.settings.ways)
+        logits = self.answer(params, task)
+        answers = answers_of(task.queries, self.settings.ways)
         return {"loss": F.cross_entropy(logits, answers), "accuracy": accuracy(logits, answers)}
 
     def classify(self, params: Params, tasks: Tasks) -> Tensor:
         """Answer each task's queries by the nearest prototype."""
         with torch.no_grad():
-            return torch.stack([self.answer(params, Tasks(*pair)) for pair in zip(*tasks, strict=True)])
+            return torch.stack(
+                [self.answer(params, Tasks(*pair)) for pair in zip(*tasks, strict=True)]
+            )
 
     def recognise(self, params: Params, support: Tensor, answers: Tensor, inputs: Tensor) -> Tensor:
         """Answer by the nearest mean of a class's examples."""
         with torch.no_grad():
-            examples, features = self.represent(params, support), self.represent(params, inputs)
-            means = torch.stack([examples[answers == n].mean(0) for n in range(int(answers.max()) + 1)])
+            examples = self.represent(params, support)
+            features = self.represent(params, inputs)
+            means = torch.stack(
+                [examples[answers == n].mean(0) for n in range(int(answers.max()) + 1)]
+            )
             return -torch.cdist(features, means).square()
 
 
 def prototype_logits(support: Tensor, queries: Tensor, ways: int) -> Tensor:
-    """Return minus the squared distance (n, N) of queries (n, d) from the means of the support (N * P, d), by class."""
+    """Return minus the squared distance (n, N) of queries (n, d) from the means of the support (N *
+    P, d), by class.
+    """
     prototypes = support.reshape(ways, -1, *support.shape[1:]).mean(1)
     logits: Tensor = -(queries[:, None] - prototypes).square().sum(-1)
     return logits

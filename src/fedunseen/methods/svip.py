@@ -1,8 +1,10 @@
-"""SVIP: semantically contextualised visual patches (Chen et al. 2025), of a map or of a vision transformer.
+"""SVIP: semantically contextualised visual patches (Chen et al. 2025), of a map or of a vision
+transformer.
 
-Patches in context predict attributes. A patch classifier learns which of them get attention through all layers. A
-second pass adds a vector, made from word vectors, to the others, and a loss makes both passes agree. A map gets a small
-transformer of its own. The official code joins each four of 14 x 14 patches to a block; here each stands by itself.
+Patches in context predict attributes. A patch classifier learns which of them get attention through
+all layers. A second pass adds a vector, made from word vectors, to the others, and a loss makes
+both passes agree. A map gets a small transformer of its own. The official code joins each four of
+14 x 14 patches to a block; here each stands by itself.
 """
 
 import math
@@ -11,56 +13,61 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Batch, Context, Terms
-from fedunseen.losses import decorrelation, patch_cross_entropy, relation_distillation, semantic_cross_entropy
+from fedunseen.losses import (
+    decorrelation,
+    patch_cross_entropy,
+    relation_distillation,
+    semantic_cross_entropy,
+)
 from fedunseen.methods.maps import MapMethod, MapSettings, weighted_loss
 from fedunseen.methods.networks import linear
 
 _HIDDEN = 512  # units of the patch classifier
+DEPTH = 2
+"""Layers of the method's own transformer."""
+HEADS = 4
+"""Heads of the method's own transformer."""
 _WIDEN = 2  # hidden units of a layer of the transformer, as a multiple of its width
 
 
 class SVIPSettings(MapSettings):
-    """Settings of SVIP; the weights of the losses are the official code's for CUB. A weight of 0 switches a loss off.
+    """Settings of SVIP; the weights of the losses are the official code's for CUB. A weight of 0
+    switches a loss off.
 
     AWA2 there: keep = 0.92 (45 of 49), decorrelation = 1, patches = 4. SUN there: keep = 0.92.
     """
 
     lr: float = Field(0.002, gt=0)
-    """Learning rate of the clients' SGD."""
+    """Learning rate of the local updates; the optimizer's state starts again each round."""
     scale: float = Field(5.0, gt=0)
-    """Factor on the compatibilities in the cross-entropy and in the scores."""
+    """Factor on the scores of classes."""
     sce: float = Field(1.0, gt=0)
-    """Weight of the cross-entropy of both passes."""
+    """Weight of the cross-entropy of classes: FedZSL Eq. 3 and DistZSL Eq. 3."""
     kl: float = Field(1.0, ge=0)
     """Weight of the divergence between both passes; 0 leaves the second pass and the words out."""
     temperature: float = Field(20.0, gt=0)
-    """Temperature of the divergence between both passes."""
+    """Temperature of the divergence: tau of FedZSL Eq. 5; DistZSL names none for its Eq. 6."""
     decorrelation: float = Field(0.09, ge=0)
-    """Weight of the attribute decorrelation, which needs every attribute in a group; 0 needs no groups."""
+    """Weight of the attribute decorrelation (DistZSL Eq. 4), which needs every attribute in a
+    group; 0 needs none."""
     patches: float = Field(3.0, ge=0)
-    """Weight of the cross-entropy of the patch classifier; 0 keeps all patches when classes are scored."""
+    """Weight of the cross-entropy of the patch classifier; 0 keeps all patches when classes are
+    scored.
+    """
     keep: float = Field(40 / 49, gt=0, le=1)
     """Share of the patches that matter; 40 of 49 blocks in the official code."""
-    width: PositiveInt = 64
-    """Width of the method's own transformer; not used with a trained vision transformer."""
-    depth: PositiveInt = 2
-    """Layers of the method's own transformer."""
-    heads: PositiveInt = 4
-    """Heads of the method's own transformer; their number divides the width."""
+    width: int = Field(64, ge=HEADS, multiple_of=HEADS)
+    """Width of the method's own transformer, a multiple of its four heads; not used with a trained
+    vision transformer.
+    """
     words: str = "one-hot"
-    """Word vectors of the attributes: "one-hot" (none), "minilm", a text model's hub name or folder, or a file (.npy,
-    or word vectors as .txt or .gz)."""
-
-    @model_validator(mode="after")
-    def _check_heads(self) -> "SVIPSettings":
-        if self.width % self.heads:
-            raise ValueError(f"{self.heads} heads cannot share a width of {self.width}: choose a multiple of the heads")
-        return self
+    """Word vectors of the attributes: `one-hot` (none), `minilm`, a text model's hub name or
+    folder, or a file (.npy, or word vectors as .txt or .gz)."""
 
 
 @runtime_checkable
@@ -68,14 +75,20 @@ class TokenBackbone(Protocol):
     """A backbone that is a vision transformer: patches to tokens, then tokens in context."""
 
     def tokens(self, params: Params, inputs: Tensor) -> Tensor:
-        """Return the tokens (n, 1 + P, width) of inputs before the first layer, the class token first."""
+        """Return the tokens (n, 1 + P, width) of inputs before the first layer, the class token
+        first.
+        """
 
     def transform(self, params: Params, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return tokens (n, 1 + P, width) in context, and the attention (layers, n, 1 + P, 1 + P) over heads."""
+        """Return tokens (n, 1 + P, width) in context, and the attention (layers, n, 1 + P, 1 + P)
+        over heads.
+        """
 
 
 class SVIP(MapMethod, name="svip"):
-    """Attributes from the patches that matter; a score is ``scale`` times their compatibility with unit semantics."""
+    """Attributes from the patches that matter; a score is ``scale`` times their compatibility with
+    unit semantics.
+    """
 
     Settings = SVIPSettings
     settings: SVIPSettings
@@ -90,29 +103,42 @@ class SVIP(MapMethod, name="svip"):
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw the backbone, the transformer unless the backbone is one, and the heads."""
-        s, attributes, width = self.settings, self.semantics.shape[1], self.token_width
+        s = self.settings
+        attributes = self.semantics.shape[1]
+        width = self.token_width
         params = self.backbone.init(rng)
         if self.encoder is None:
             params |= linear_layer("embed", self.width, s.width, rng)
             for name, shape in (("first", (1, s.width)), ("positions", (1 + self.count, s.width))):
                 params[name] = torch.from_numpy(rng.normal(0, 0.02, shape).astype(np.float32))
-            params |= transformer_init("layers", s.width, s.depth, rng)
+            params |= transformer_init("layers", s.width, DEPTH, rng)
         params |= linear_layer("g", width, attributes, rng)
-        params["g.weight"] *= 0.1  # on normalized tokens, the usual start gives scores far from flat: SGD overshoots
+        params["g.weight"] *= (
+            0.1  # on normalized tokens, the usual start gives scores far from flat: SGD overshoots
+        )
         if s.patches:
-            params |= linear_layer("patches.0", width, _HIDDEN, rng) | linear_layer("patches.1", _HIDDEN, 1, rng)
+            params |= linear_layer("patches.0", width, _HIDDEN, rng) | linear_layer(
+                "patches.1", _HIDDEN, 1, rng
+            )
         if s.kl:
             params |= linear_layer("fill.words", self.words.shape[1], width, rng)
             params |= linear_layer("fill.block", attributes, 1, rng)
         return params
 
     def context(self) -> Context:
-        """Semantics, mask and, where they take part, word vectors (attributes, w) and groups (L, attributes)."""
+        """Semantics, mask and, where they take part, word vectors (attributes, w) and groups (L,
+        attributes).
+        """
         return super().context() | ({"words": self.words} if self.settings.kl else {})
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
-        """Cross-entropies of both passes and of the patches, divergence and decorrelation, weighted by name."""
-        s, labels, weights, mask = self.settings, batch["labels"], batch["weights"], context["mask"]
+        """Cross-entropies of both passes and of the patches, divergence and decorrelation, weighted
+        by name.
+        """
+        s = self.settings
+        labels = batch["labels"]
+        weights = batch["weights"]
+        mask = context["mask"]
         tokens = self._tokens(params, batch["inputs"], training=True)
         patches = tokens[:, 1:]
         seen, attentions = self._transform(params, tokens)
@@ -126,17 +152,27 @@ class SVIP(MapMethod, name="svip"):
             filled = patches + (1 - matters).unsqueeze(-1) * self._fill(params, context["words"])
             again, _ = self._transform(params, torch.cat([tokens[:, :1], filled], dim=1))
             second = self._attributes(params, again, matters) @ semantics.T
-            terms["sce"] = terms["sce"] + semantic_cross_entropy(s.scale * second, labels, weights, mask)
+            terms["sce"] = terms["sce"] + semantic_cross_entropy(
+                s.scale * second, labels, weights, mask
+            )
             # The official code divides the divergence by the number of classes too.
-            terms["kl"] = relation_distillation(logits, second, weights, mask, s.temperature) / mask.sum()
+            terms["kl"] = (
+                relation_distillation(logits, second, weights, mask, s.temperature) / mask.sum()
+            )
         if s.decorrelation:
-            terms["decorrelation"] = decorrelation(attributes, context["groups"], weights) / len(context["groups"])
+            terms["decorrelation"] = decorrelation(attributes, context["groups"], weights) / len(
+                context["groups"]
+            )
         if s.patches:
-            terms["patches"] = patch_cross_entropy(self._judge(params, patches), 1 - matters, weights)
+            terms["patches"] = patch_cross_entropy(
+                self._judge(params, patches), 1 - matters, weights
+            )
         return weighted_loss(s, terms, seen[:, 1:].mean(1))
 
     def _tokens(self, params: Params, inputs: Tensor, training: bool = False) -> Tensor:
-        """Return the tokens (n, 1 + P, width) before the first layer, the one of the whole picture first."""
+        """Return the tokens (n, 1 + P, width) before the first layer, the one of the whole picture
+        first.
+        """
         if self.encoder is not None:
             return self.encoder.tokens(params, inputs)
         cells = self.backbone(params, inputs, training=training).flatten(2).mT
@@ -147,12 +183,14 @@ class SVIP(MapMethod, name="svip"):
     def _transform(self, params: Params, tokens: Tensor) -> tuple[Tensor, Tensor]:
         if self.encoder is not None:
             return self.encoder.transform(params, tokens)
-        return transformer(params, "layers", tokens, self.settings.heads)
+        return transformer(params, "layers", tokens, HEADS)
 
     def _attributes(self, params: Params, seen: Tensor, matters: Tensor) -> Tensor:
         """Return the mean attributes (n, attributes) of the patches that matter (n, P)."""
         chosen = seen[:, 1:] * matters.unsqueeze(-1)
-        return linear(params, "g", chosen.sum(1) / self.kept)  # g is linear: the mean of its answers
+        return linear(
+            params, "g", chosen.sum(1) / self.kept
+        )  # g is linear: the mean of its answers
 
     def _fill(self, params: Params, words: Tensor) -> Tensor:
         """Return what is added to a patch that does not matter: (width,)."""
@@ -161,7 +199,9 @@ class SVIP(MapMethod, name="svip"):
 
     def _judge(self, params: Params, patches: Tensor) -> Tensor:
         """Return (n, P), the higher the less a patch matters."""
-        return linear(params, "patches.1", torch.relu(linear(params, "patches.0", patches))).squeeze(-1)
+        return linear(
+            params, "patches.1", torch.relu(linear(params, "patches.0", patches))
+        ).squeeze(-1)
 
     def _seen(self, params: Params, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the tokens in context and the patches that the patch classifier keeps."""
@@ -169,7 +209,9 @@ class SVIP(MapMethod, name="svip"):
         if self.settings.patches:
             matters = highest(-self._judge(params, tokens[:, 1:]), self.kept)
         else:
-            matters = torch.full_like(tokens[:, 1:, 0], self.kept / self.count)  # the mean over all patches
+            matters = torch.full_like(
+                tokens[:, 1:, 0], self.kept / self.count
+            )  # the mean over all patches
         return self._transform(params, tokens)[0], matters
 
     def attributes(self, params: Params, inputs: Tensor) -> Tensor:
@@ -182,23 +224,33 @@ class SVIP(MapMethod, name="svip"):
         return seen[:, 1:].mean(1)
 
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
-        """Scaled compatibility of the predicted attributes with each class's semantics, of unit length."""
-        return self.settings.scale * (self.attributes(params, inputs) @ F.normalize(semantics, dim=-1).T)
+        """Scaled compatibility of the predicted attributes with each class's semantics, of unit
+        length.
+        """
+        return self.settings.scale * (
+            self.attributes(params, inputs) @ F.normalize(semantics, dim=-1).T
+        )
 
 
 def highest(values: Tensor, count: int) -> Tensor:
-    """Mark the ``count`` highest of values (n, P) with 1, the others with 0; of equals, those that come first."""
+    """Mark the ``count`` highest of values (n, P) with 1, the others with 0; of equals, those that
+    come first.
+    """
     ranks = values.argsort(stable=True, dim=-1, descending=True).argsort(-1)
     return torch.lt(ranks, count).to(torch.float32)
 
 
 def transformer_init(name: str, width: int, depth: int, rng: np.random.Generator) -> Params:
-    """Draw ``depth`` layers of pre-norm self-attention and two linear layers each, and a last normalization."""
+    """Draw ``depth`` layers of pre-norm self-attention and two linear layers each, and a last
+    normalization.
+    """
     params: Params = {}
     for i in range(depth):
         layer = f"{name}.{i}"
         params |= _norm_init(f"{layer}.norm1", width) | _norm_init(f"{layer}.norm2", width)
-        params |= linear_layer(f"{layer}.qkv", width, 3 * width, rng) | linear_layer(f"{layer}.out", width, width, rng)
+        params |= linear_layer(f"{layer}.qkv", width, 3 * width, rng) | linear_layer(
+            f"{layer}.out", width, width, rng
+        )
         params |= linear_layer(f"{layer}.widen", width, _WIDEN * width, rng)
         params |= linear_layer(f"{layer}.narrow", _WIDEN * width, width, rng)
     return params | _norm_init(f"{name}.norm", width)
@@ -212,7 +264,9 @@ def transformer(params: Params, name: str, tokens: Tensor, heads: int) -> tuple[
     while f"{name}.{i}.qkv.weight" in params:
         layer = f"{name}.{i}"
         qkv = linear(params, f"{layer}.qkv", _norm(params, f"{layer}.norm1", tokens))
-        query, key, value = qkv.reshape(n, count, 3, heads, width // heads).permute(2, 0, 3, 1, 4).unbind(0)
+        query, key, value = (
+            qkv.reshape(n, count, 3, heads, width // heads).permute(2, 0, 3, 1, 4).unbind(0)
+        )
         attention = (query @ key.mT * (width // heads) ** -0.5).softmax(-1)  # (n, heads, T, T)
         seen = (attention @ value).transpose(1, 2).reshape(n, count, width)
         tokens = tokens + linear(params, f"{layer}.out", seen)
@@ -224,7 +278,9 @@ def transformer(params: Params, name: str, tokens: Tensor, heads: int) -> tuple[
 
 
 def rollout(attentions: Tensor) -> Tensor:
-    """Return how much the first token looks at each other one through all layers (attention rollout)."""
+    """Return how much the first token looks at each other one through all layers (attention
+    rollout).
+    """
     attentions = attentions.detach().float()
     identity = torch.eye(attentions.shape[-1], device=attentions.device)
     through = identity

@@ -1,11 +1,11 @@
 """Strategies, one file each: what is shared, how a client is corrected, how updates merge.
 
-Every strategy of the table below can be imported from here, takes its settings by keyword, and works on plain
-dictionaries of tensors, with any training loop.
+Every strategy of the table below can be imported from here, takes its settings by keyword, and
+works on plain dictionaries of tensors, with any training loop.
 
 Example:
-    Two clients, whose samples say 1 and 3, find the number in between. Each takes ten gradient steps a round; FedProx
-    pulls them towards the model that they were sent.
+    Two clients, whose samples say 1 and 3, find the number in between. Each takes ten gradient
+    steps a round; FedProx pulls them towards the model that they were sent.
 
     >>> import torch
     >>> from fedunseen.core.phases import Step
@@ -67,7 +67,12 @@ STRATEGIES = {
     "local": "fedunseen.strategies.alone:Local",
     "centralised": "fedunseen.strategies.alone:Centralised",
 }
-"""Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.strategies``."""
+"""Name -> where the class is. Other packages add theirs through the entry-point group
+``fedunseen.strategies``.
+"""
+
+SHARED = ("base", "compression", "peers", "pipeline", "selective", "summed")
+"""Modules that are no strategy. A further file of this folder is the strategy of its name."""
 
 __getattr__, __dir__ = lazily(
     __name__, STRATEGIES,

@@ -8,20 +8,30 @@ from fedunseen.strategies.base import Instruction, Reply, Strategy
 
 
 class Local(Strategy, name="local"):
-    """Every client trains alone and keeps its model: FedZSL's "Baseline (phi)". Accuracies are means over clients."""
+    """Every client trains alone and keeps its model: FedZSL's "Baseline (phi)". Accuracies are
+    means over clients.
+    """
 
     merges = False
     one_model = False
 
     def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
-        """Continue from the client's own model; in its first round, from the common initialization."""
+        """Continue from the client's own model; in its first round, from the common
+        initialization.
+        """
         return Instruction({}, own=client_state or instruction.params)
 
-    def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
+    def finish(
+        self, instruction: Instruction, result: LocalResult, client_state: Params
+    ) -> tuple[Params, Params]:
         """Send nothing; keep the model."""
-        return {}, {name: value.clone() for name, value in result.params.items()}  # they may be views of a whole round
+        return {}, {
+            name: value.clone() for name, value in result.params.items()
+        }  # they may be views of a whole round
 
-    def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
+    def merge(
+        self, state: Params, params: Params, replies: Sequence[Reply], round: int
+    ) -> tuple[Params, Params]:
         """There is nothing to merge."""
         return state, params
 

@@ -1,21 +1,24 @@
 """What a strategy is: pure functions over dictionaries of tensors.
 
-They are ``init / instruct / recall / objective / correct / finish / merge``: ``init``, ``instruct`` and ``merge`` run
-at the server, the others at the client.
+They are ``init / instruct / recall / objective / correct / finish / merge``: ``init``, ``instruct``
+and ``merge`` run at the server, the others at the client.
 
-A strategy never sees data, methods or engines. What the server keeps between rounds is its ``state``; what a client
-keeps is its ``client_state``, an explicit value that goes into a round and comes out of it, so that any engine can
-keep it and a resume can restore it. Neither side sees the other's: the server begins an instruction with what travels
-(``instruct``), and the client completes it with what it keeps (``recall``).
+A strategy never sees data, methods or engines. What the server keeps between rounds is its
+``state``; what a client keeps is its ``client_state``, an explicit value that goes into a round and
+comes out of it, so that any engine can keep it and a resume can restore it. Neither side sees the
+other's: the server begins an instruction with what travels (``instruct``), and the client completes
+it with what it keeps (``recall``).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
 
+from fedunseen.core.bounds import limits
 from fedunseen.core.parameters import Params, add_scaled, difference, is_statistic
 from fedunseen.core.phases import GradientFunction, Loss, Represent
 from fedunseen.core.settings import Named, NamedSettings
@@ -25,31 +28,36 @@ from fedunseen.core.trainer import LocalResult
 class StrategySettings(NamedSettings):
     """Settings that every strategy has."""
 
-    rounds: int = Field(50, ge=1, le=1_000_000)
+    rounds: Annotated[int, limits("strategy.rounds")] = 50
     """Communication rounds, T."""
     stop_after: int | None = Field(None, ge=1)
-    """Stop after so many rounds in a row without gain on validation classes; by default run all rounds. Zero-shot: the
-    run on validation classes stops so, and the run that is reported ends with the round that it has chosen."""
-    local_epochs: int = Field(2, ge=1, le=10_000)
+    """Stop after so many rounds in a row without gain on validation classes; by default run all
+    rounds. Zero-shot: the run on validation classes stops so, and the run that is reported ends
+    with the round that it has chosen."""
+    local_epochs: Annotated[int, limits("strategy.local_epochs")] = 2
     """Passes over a client's data in a round, E."""
-    personal_epochs: int | None = Field(None, ge=1, le=10_000)
-    """After the last round every client trains the merged model for so many epochs more on its own samples, and keeps
-    what it gets: the result says for each client what that changes. By default none does."""
-    head_epochs: int | None = Field(None, ge=1, le=10_000)
-    """FedRep: passes in which a client trains what stays with it alone (see `shared`), before it trains what travels
-    alone for `local_epochs`. By default both are trained together, as in FedPer."""
+    personal_epochs: Annotated[int, limits("strategy.personal_epochs")] | None = None
+    """After the last round every client trains the merged model for so many epochs more on its own
+    samples, and keeps what it gets: the result says for each client what that changes. By default
+    none does."""
+    head_epochs: Annotated[int, limits("strategy.head_epochs")] | None = None
+    """FedRep: passes in which a client trains what stays with it alone (see `shared`), before it
+    trains what travels alone for `local_epochs`. By default both are trained together, as in
+    FedPer."""
     fraction: float = Field(1.0, gt=0, le=1)
-    """Share of the present clients that take part in a round, drawn again each round; at least one does."""
+    """Share of the present clients that take part in a round, drawn again each round; at least one
+    does.
+    """
     weights: Literal["classes", "samples", "uniform"] = "classes"
-    """What a client's update counts by (FedZSL Eq. 2: classes; FedAvg: samples), among those of its round."""
+    """What a client's update counts by (FedZSL Eq. 2: classes; FedAvg: samples), among those of its
+    round.
+    """
     server_lr: float = Field(1.0, gt=0)
     """Step of the server along the merged update, eta in Eq. 2."""
-    update_scale: float = Field(1.0, gt=0)
-    """Factor on every client's update, beta in Algorithm 1, line 26."""
     shared: tuple[str, ...] = Field(("*",), min_length=1)
-    """Patterns of the parameters that travel; all others stay with their client. `["generator.*"]` with a generative
-    method is FZSL's selective module aggregation (its Eqs. 4 and 5); `["f.*"]` with `fedzsl` keeps the heads, as FedPer
-    does, so that each client has a model of its own."""
+    """Patterns of the parameters that travel; all others stay with their client. `["generator.*"]`
+    with a generative method is FZSL's selective module aggregation (its Eqs. 4 and 5); `["f.*"]`
+    with `fedzsl` keeps the heads, as FedPer does, so that each client has a model of its own."""
 
 
 FLAGS = ("merges", "one_model", "pools", "needs_exact_update", "adds", "lengths", "merges_by_mean")
@@ -88,7 +96,8 @@ class Reply:
         terms: mean losses, for the log.
         step_lengths: how far it would have moved each parameter along a constant gradient of one
             (``LocalResult.step_lengths``).
-        notes: what else is said of its round, for the log: how many samples it screened and dropped.
+        notes: what else is said of its round, for the log: how many samples it screened and
+            dropped.
     """
 
     client: int
@@ -101,7 +110,8 @@ class Reply:
 
 
 class Strategy(Named):
-    """Federated averaging, and the base of all strategies: a subclass overrides what it does differently.
+    """Federated averaging, and the base of all strategies: a subclass overrides what it does
+    differently.
 
     Running statistics of normalization layers are not learned. Every strategy averages
     these with the weights of the replies.
@@ -112,18 +122,19 @@ class Strategy(Named):
 
     Attributes:
         merges: what clients reply is merged; otherwise every client trains alone.
-        one_model: what is merged is a whole model, which a run reports; otherwise every client has its own: all of it,
-            or the part that scoring needs and that does not travel.
+        one_model: what is merged is a whole model, which a run reports; otherwise every client has
+            its own: all of it, or the part that scoring needs and that does not travel.
         pools: all data are put together at one client before the run (no federation at all).
-        needs_exact_update: client and server compute the same number from an update (a control variate, say), so that
-            it must arrive as it was made.
-        lengths: what the server divides by the step lengths that replies claim. ``nothing``; ``memory``: updates, to
-            keep mean gradients (SCAFFOLD), which needs clients that train with SGD; ``model``: the updates that it
-            merges (FedNova), so that no defence can bound them.
+        needs_exact_update: client and server compute the same number from an update (a control
+            variate, say), so that it must arrive as it was made.
+        lengths: what the server divides by the step lengths that replies claim. ``nothing``;
+            ``memory``: updates, to keep mean gradients (SCAFFOLD), which needs clients that train
+            with SGD; ``model``: the updates that it merges (FedNova), so that no defence can bound
+            them.
         adds: replies are sums, whose total the server takes.
-        merges_by_mean: all that the server takes from a round's replies is the weighted mean of their updates, which
-            private merging can replace by a noisy one. True until a subclass overrides ``merge``; one that does, and
-            still uses the mean alone, sets it.
+        merges_by_mean: all that the server takes from a round's replies is the weighted mean of
+            their updates, which private merging can replace by a noisy one. True until a subclass
+            overrides ``merge``; one that does, and still uses the mean alone, sets it.
 
     Example:
         >>> from fedunseen.strategies import FedProx
@@ -147,7 +158,9 @@ class Strategy(Named):
 
     def __init__(self, settings: StrategySettings | None = None, **options: Any) -> None:
         if settings is not None and options:
-            raise TypeError(f"{type(self).__name__} takes settings or single ones by keyword, not both")
+            raise TypeError(
+                f"{type(self).__name__} takes settings or single ones by keyword, not both"
+            )
         self.settings = settings if settings is not None else self.Settings(**options)
 
     @property
@@ -156,55 +169,77 @@ class Strategy(Named):
         return self.settings.rounds
 
     def init(self, params: Params, clients: int) -> Params:
-        """Return the server's state before round 0, from the first parameters and the number of all clients."""
+        """Return the server's state before round 0, from the first parameters and the number of all
+        clients.
+        """
         return {}
 
     def instruct(self, state: Params, params: Params, round: int) -> Instruction:
-        """Return what the server sends every client in ``round`` (counted from 0): ``params`` and ``extras``.
+        """Return what the server sends every client in ``round`` (counted from 0): ``params`` and
+        ``extras``.
 
         All clients of a round share its tensors: do not change them in place.
         """
         return Instruction(params)
 
     def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
-        """Complete at the client what the server sent: ``kept`` and ``own``, from what the client keeps.
+        """Complete at the client what the server sent: ``kept`` and ``own``, from what the client
+        keeps.
 
-        ``client_state`` is what :meth:`finish` returned when the client last took part, empty if it never did.
+        ``client_state`` is what :meth:`finish` returned when the client last took part, empty if it
+        never did.
         """
         return instruction
 
     def objective(self, loss: Loss, represent: Represent) -> Loss:
-        """Wrap a phase's loss. It finds the instruction's extras in its context. Must be pure, as losses are."""
+        """Wrap a phase's loss. It finds the instruction's extras in its context. Must be pure, as
+        losses are.
+        """
         return loss
 
     def correct(self, gradient: GradientFunction) -> GradientFunction:
         """Wrap the gradient function of a local step. Must be pure: it is mapped over clients."""
         return gradient
 
-    def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
-        """Return a client's update and its state for the next round (FedZSL Algorithm 1, line 26)."""
-        update = difference(result.params, instruction.params, self.settings.update_scale)
+    def finish(
+        self, instruction: Instruction, result: LocalResult, client_state: Params
+    ) -> tuple[Params, Params]:
+        """Return a client's update and its state for the next round (FedZSL Algorithm 1, line
+        26).
+        """
+        update = difference(result.params, instruction.params)
         for name in filter(is_statistic, update):
             update[name] = result.params[name] - instruction.params[name]
         return update, client_state
 
     def local_model(self, start: Params, update: Mapping[str, Tensor]) -> Params:
-        """Return the model that a client ended with, from the one that it was sent and its update."""
-        scale = self.settings.update_scale
-        return {n: start[n] + (change if is_statistic(n) else change / scale) for n, change in update.items()}
+        """Return the model that a client ended with, from the one that it was sent and its
+        update.
+        """
+        return {name: start[name] + change for name, change in update.items()}
 
     def expects(self, instruction: Instruction) -> Params:
-        """Return tensors of the names, shapes and types that the answers to an instruction must have."""
+        """Return tensors of the names, shapes and types that the answers to an instruction must
+        have.
+        """
         return instruction.params if self.merges else {}
 
-    def decode(self, update: Mapping[str, Tensor], instruction: Instruction) -> Mapping[str, Tensor]:
-        """Return an arrived update, like :meth:`expects`, as :meth:`finish` made it, or raise ``ValueError``."""
+    def decode(
+        self, update: Mapping[str, Tensor], instruction: Instruction
+    ) -> Mapping[str, Tensor]:
+        """Return an arrived update, like :meth:`expects`, as :meth:`finish` made it, or raise
+        ``ValueError``.
+        """
         return update
 
-    def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
-        """Merge the replies, in the order given (client order): FedZSL Eq. 2. Returns the new state and parameters.
+    def merge(
+        self, state: Params, params: Params, replies: Sequence[Reply], round: int
+    ) -> tuple[Params, Params]:
+        """Merge the replies, in the order given (client order): FedZSL Eq. 2. Returns the new state
+        and parameters.
 
-        A round may end without a single reply; a strategy then returns the state and the parameters as they are.
+        A round may end without a single reply; a strategy then returns the state and the parameters
+        as they are.
         """
         if not replies:
             return state, params
@@ -214,23 +249,47 @@ class Strategy(Named):
         return state, merged | self.merged_statistics(params, replies)
 
     def add_local_noise(self, reply: Reply, parties: int, round: int) -> Reply:
-        """Return a client's reply as it is masked, with its part of the noise that ``parties`` clients or more add."""
+        """Return a client's reply as it is masked, with its part of the noise that ``parties``
+        clients or more add.
+        """
         return reply
+
+    def spent(self, parties: int) -> tuple[float, float]:
+        """Return (epsilon, delta) of all rounds for a client whose noise :meth:`add_local_noise`
+        draws.
+
+        Epsilon is infinite where it draws none.
+        """
+        return math.inf, 0.0
 
     def released(self, reply: Reply, round: int) -> Reply:
         """Return what leaves a client that has sent sums: private ones have their noise by then."""
         return reply
 
     def expand_classes(self, state: Params, expand: Callable[[Params], Params]) -> Params:
-        """Return the server's state once the class space has grown; ``expand`` makes parameters the new ones."""
+        """Return the server's state once the class space has grown; ``expand`` makes parameters the
+        new ones.
+        """
         return state
 
     def check(self, reply: Reply) -> str:
-        """Return why a reply cannot be merged, or ""; its names, shapes and types are as expected."""
+        """Return why a reply cannot be merged, or ""; its names, shapes and types are as
+        expected.
+        """
         return ""
 
+    def restrict(self, allowed: Mapping[int, Collection[int]], names: Sequence[str]) -> None:
+        """Let :meth:`check` refuse samples of classes that a client must not send: client -> class
+        ids.
+
+        Updates do not show their samples' classes, so only statistics are checked.
+        ``names``: of all classes, for messages.
+        """
+
     def notes(self, state: Params) -> dict[str, Any]:
-        """Return what there is to say of the merge that made ``state``, as JSON values for ``metrics.jsonl``."""
+        """Return what there is to say of the merge that made ``state``, as JSON values for
+        ``metrics.jsonl``.
+        """
         return {}
 
     def merged_statistics(self, params: Params, replies: Sequence[Reply]) -> Params:
@@ -246,6 +305,9 @@ class Strategy(Named):
     def reply_weights(self, replies: Sequence[Reply]) -> list[float]:
         """Return what each reply counts; the weights of a round sum to one."""
         by = self.settings.weights
-        raw = [1 if by == "uniform" else reply.classes if by == "classes" else reply.samples for reply in replies]
+        raw = [
+            1 if by == "uniform" else reply.classes if by == "classes" else reply.samples
+            for reply in replies
+        ]
         total = sum(raw)
         return [value / total for value in raw]

@@ -2,8 +2,9 @@ r"""Updates that take fewer bytes: a codec for any strategy that shortens what a
 
 .. math:: p_k = \Delta_k + e_k, \qquad \text{send } C(p_k), \qquad e_k \leftarrow p_k - C(p_k)
 
-What a form leaves out is added to the client's next update ("error feedback", Karimireddy et al. 2019). ``top-k``: Aji
-and Heafield 2017; ``1-bit``: EF-SignSGD; ``low-rank``: PowerSGD (Vogels et al. 2019), with every client's own factors.
+What a form leaves out is added to the client's next update ("error feedback", Karimireddy et al.
+2019). ``top-k``: Aji and Heafield 2017; ``1-bit``: EF-SignSGD; ``low-rank``: PowerSGD (Vogels et
+al. 2019), with every client's own factors.
 """
 
 from abc import ABC, abstractmethod
@@ -27,8 +28,9 @@ class CompressionSettings(Settings):
     """Settings of compression."""
 
     name: Literal["none", "top-k", "8-bit", "1-bit", "low-rank"] = "none"
-    """What clients send of their updates; they keep the rest and add it to their next one. `top-k`: the largest
-    numbers; `8-bit`: rounded numbers; `1-bit`: signs and a mean magnitude; `low-rank`: two narrow matrices."""
+    """What clients send of their updates; they keep the rest and add it to their next one. `top-k`:
+    the largest numbers; `8-bit`: rounded numbers; `1-bit`: signs and a mean magnitude; `low-rank`:
+    two narrow matrices."""
     keep: float = Field(0.01, gt=0, le=1)
     """top-k: share of each parameter's numbers that travels, at least one of them."""
     rank: int = Field(2, ge=1)
@@ -38,7 +40,9 @@ class CompressionSettings(Settings):
     def _check(self) -> "CompressionSettings":
         for name, own in OF_FORM.items():
             if self.name != name and getattr(self, own) != type(self).model_fields[own].default:
-                raise ValueError(f"{own} has no effect with name = {self.name!r}: it is for name = {name!r}")
+                raise ValueError(
+                    f"{own} has no effect with name = {self.name!r}: it is for name = {name!r}"
+                )
         return self
 
 
@@ -62,7 +66,9 @@ class Form(ABC):
 
 
 class TopK(Form):
-    """The numbers of largest magnitude: ``index``, ascending places in the flattened tensor, and ``value``."""
+    """The numbers of largest magnitude: ``index``, ascending places in the flattened tensor, and
+    ``value``.
+    """
 
     def parts(self, shape: torch.Size) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Return k places and k numbers."""
@@ -108,7 +114,9 @@ class EightBit(Form):
 
 
 class OneBit(Form):
-    """Signs times the mean magnitude: ``bits``, eight signs in a byte, 1 for one that is not negative; ``scale``."""
+    """Signs times the mean magnitude: ``bits``, eight signs in a byte, 1 for one that is not
+    negative; ``scale``.
+    """
 
     def parts(self, shape: torch.Size) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Return a bit for every number."""
@@ -128,16 +136,22 @@ class OneBit(Form):
 
 
 class LowRank(Form):
-    """The product of ``left`` (rows, rank), whose columns are orthonormal, and ``right`` (columns, rank) transposed."""
+    """The product of ``left`` (rows, rank), whose columns are orthonormal, and ``right`` (columns,
+    rank) transposed.
+    """
 
     def parts(self, shape: torch.Size) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Return the two matrices; a tensor of more dimensions counts as a matrix of its first one's rows."""
+        """Return the two matrices; a tensor of more dimensions counts as a matrix of its first
+        one's rows.
+        """
         rows, columns = _matrix(shape)
         rank = min(self.settings.rank, rows, columns)
         return {"left": ((rows, rank), torch.float32), "right": ((columns, rank), torch.float32)}
 
     def encode(self, value: Tensor, start: Tensor) -> Params:
-        """Take one step of subspace iteration: P = M Q, made orthonormal, then Q = M^T P (PowerSGD, Algorithm 1)."""
+        """Take one step of subspace iteration: P = M Q, made orthonormal, then Q = M^T P (PowerSGD,
+        Algorithm 1).
+        """
         matrix = value.reshape(_matrix(value.shape))
         left = torch.linalg.qr(matrix @ start).Q.contiguous()
         return {"left": left, "right": matrix.T @ left}
@@ -147,7 +161,12 @@ class LowRank(Form):
         return (parts["left"] @ parts["right"].T).reshape(shape)
 
 
-FORMS: dict[str, type[Form]] = {"top-k": TopK, "8-bit": EightBit, "1-bit": OneBit, "low-rank": LowRank}
+FORMS: dict[str, type[Form]] = {
+    "top-k": TopK,
+    "8-bit": EightBit,
+    "1-bit": OneBit,
+    "low-rank": LowRank,
+}
 """Name -> form."""
 
 
@@ -158,7 +177,9 @@ class Codec:
         self.seed = seed
         self.form = FORMS[settings.name](settings)
 
-    def parts(self, name: str, like: Tensor) -> dict[str, tuple[tuple[int, ...], torch.dtype]] | None:
+    def parts(
+        self, name: str, like: Tensor
+    ) -> dict[str, tuple[tuple[int, ...], torch.dtype]] | None:
         """Return what a parameter's update is written as; None if it travels as it is."""
         if like.dtype != torch.float32 or is_statistic(name) or not like.numel():
             return None
@@ -167,8 +188,11 @@ class Codec:
         return parts if size < size_in_bytes([like]) else None
 
     def encode(self, update: Params, state: Params) -> tuple[Params, Params]:
-        """Return the short form of an update and of what was left before, and what it leaves out."""
-        left, starts = within("left/", state), within("start/", state)
+        """Return the short form of an update and of what was left before, and what it leaves
+        out.
+        """
+        left = within("left/", state)
+        starts = within("start/", state)
         sent: Params = {}
         state = {}
         for name, value in update.items():
@@ -186,20 +210,27 @@ class Codec:
         return sent, state
 
     def start(self, name: str, parts: Mapping[str, Any], like: Tensor) -> Tensor:
-        """Return the factors that subspace iteration begins with: the same at every client, and after every resume."""
+        """Return the factors that subspace iteration begins with: the same at every client, and
+        after every resume.
+        """
         shape = parts["right"][0] if "right" in parts else ()
         drawn = stream(self.seed, f"low rank {name}").standard_normal(shape, dtype=np.float32)
         return torch.as_tensor(drawn, device=like.device)
 
     def expects(self, like: Params) -> Params:
-        """Return tensors of the names, shapes and types of the short form of updates like these; without numbers."""
+        """Return tensors of the names, shapes and types of the short form of updates like these;
+        without numbers.
+        """
         expected: Params = {}
         for name, value in like.items():
             parts = self.parts(name, value)
             if parts is None:
                 expected[name] = value
             else:
-                expected |= {f"{name}:{part}": torch.empty(s, dtype=t, device="meta") for part, (s, t) in parts.items()}
+                expected |= {
+                    f"{name}:{part}": torch.empty(s, dtype=t, device="meta")
+                    for part, (s, t) in parts.items()
+                }
         return expected
 
     def decode(self, update: Mapping[str, Tensor], like: Params) -> Params:
@@ -211,7 +242,9 @@ class Codec:
                 decoded[name] = update[name]
                 continue
             try:
-                decoded[name] = self.form.decode({part: update[f"{name}:{part}"] for part in parts}, value.shape)
+                decoded[name] = self.form.decode(
+                    {part: update[f"{name}:{part}"] for part in parts}, value.shape
+                )
             except ValueError as error:
                 raise ValueError(f"{name!r} of its update cannot be read: {error}") from None
         return decoded

@@ -1,7 +1,8 @@
 """FedAvg (McMahan et al. 2017) and FedAvg-decay.
 
-FedZSL's Table 1 cites Li et al. 2020 ("On the convergence of FedAvg on non-iid data") for the second, whose theorem
-decays the clients' rate; FedZSL describes it as decaying "the learning rate of global aggregation", which is done here.
+FedZSL's Table 1 cites Li et al. 2020 ("On the convergence of FedAvg on non-iid data") for the
+second, whose theorem decays the clients' rate; FedZSL describes it as decaying "the learning rate
+of global aggregation", which is done here.
 """
 
 from pydantic import Field
@@ -20,7 +21,9 @@ class FedAvgDecay(Strategy, name="fedavg-decay"):
         """Settings of FedAvg-decay."""
 
         decay: float = Field(0.98, gt=0, le=1)
-        """Factor on the server's step from one round to the next; the paper does not give its value."""
+        """Factor on the server's step from one round to the next; the paper does not give its
+        value.
+        """
 
     settings: Settings
 

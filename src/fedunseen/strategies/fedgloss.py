@@ -1,8 +1,10 @@
-"""FedGloSS (Caldarola et al. 2025): sharpness-aware minimization of the global loss, "Beyond local sharpness".
+"""FedGloSS (Caldarola et al. 2025): sharpness-aware minimization of the global loss, "Beyond local
+sharpness".
 
-Clients train from w~ = w + rho g / ||g||, g being the last pseudo-gradient, and the server steps from w. Dual variables
-s_k and sigma keep the clients together. Where the authors' code and the method of multipliers differ, the latter is
-done: sigma changes by the sum of the clients' changes over beta N, weighted as the model, and s_k once a round.
+Clients train from w~ = w + rho g / ||g||, g being the last pseudo-gradient, and the server steps
+from w. Dual variables s_k and sigma keep the clients together. Where the authors' code and the
+method of multipliers differ, the latter is done: sigma changes by the sum of the clients' changes
+over beta N, weighted as the model, and s_k once a round.
 """
 
 from collections.abc import Sequence
@@ -26,24 +28,31 @@ class FedGloSSSettings(StrategySettings):
     rho_local: float = Field(0.05, ge=0)
     """Radius of the clients' SAM steps; 0: plain SGD. The paper: 0.15 and 0.2."""
     beta: float = Field(100.0, gt=0)
-    """Penalty of the method of multipliers: the larger, the weaker the pull. The paper: 10 and 100."""
+    """Penalty of the method of multipliers: the larger, the weaker the pull. The paper: 10 and
+    100.
+    """
     dual: bool = True
     """Keep dual variables; false leaves sharpness-aware FedAvg."""
     warmup_rounds: int = Field(10, ge=0)
-    """Rounds over which both radii rise from 0.001, as in the paper (a fifth or more of its rounds)."""
+    """Rounds over which both radii rise from 0.001, as in the paper (a fifth or more of its
+    rounds).
+    """
 
     @model_validator(mode="after")
     def _check_beta(self) -> "FedGloSSSettings":
         usual = FedGloSSSettings.model_fields["beta"].default
         if not self.dual and self.beta != usual:
             raise ValueError(
-                f"beta = {self.beta:g} has no effect with dual = false: leave beta at {usual:g}, or set dual = true"
+                f"beta = {self.beta:g} has no effect with dual = false: leave beta at {usual:g}, "
+                "or set dual = true"
             )
         return self
 
 
 class FedGloSS(Strategy, name="fedgloss"):
-    """Global sharpness-aware minimization with dual variables; rho = rho_local = 0 and no dual variables is FedAvg."""
+    """Global sharpness-aware minimization with dual variables; rho = rho_local = 0 and no dual
+    variables is FedAvg.
+    """
 
     Settings = FedGloSSSettings
     settings: FedGloSSSettings
@@ -54,8 +63,11 @@ class FedGloSS(Strategy, name="fedgloss"):
         return under("sigma/", zeros(params)) | {"clients": torch.tensor(float(clients))}
 
     def radius(self, full: float, round: int) -> float:
-        """Return a radius in ``round``: it rises in a straight line from 0.001 (or from less, if it is less)."""
-        start, rise = min(0.001, full), self.settings.warmup_rounds
+        """Return a radius in ``round``: it rises in a straight line from 0.001 (or from less, if it
+        is less).
+        """
+        start = min(0.001, full)
+        rise = self.settings.warmup_rounds
         return full if round >= rise else start + (full - start) * round / rise
 
     def instruct(self, state: Params, params: Params, round: int) -> Instruction:
@@ -77,53 +89,78 @@ class FedGloSS(Strategy, name="fedgloss"):
         """Add the client's dual variable s_k, zero in its first round."""
         if not self.settings.dual:
             return instruction
-        return replace(instruction, kept=under("dual/", client_state or zeros(within("start/", instruction.extras))))
+        return replace(
+            instruction,
+            kept=under("dual/", client_state or zeros(within("start/", instruction.extras))),
+        )
 
     def correct(self, gradient: GradientFunction) -> GradientFunction:
-        """Take the gradient where SAM says, less s_k, with a pull of strength 1 / beta towards w~."""
+        """Take the gradient where SAM says, less s_k, with a pull of strength 1 / beta towards
+        w~.
+        """
 
         def sharpness_aware(params: Params, step: Step) -> tuple[Params, Terms]:
             grads, terms = gradient(params, step)
             extras = step.extras
             if self.settings.rho_local:
                 size = extras["rho"] / (_norm(grads) + 1e-12)
-                # The second pass is not a batch of its own: what it does to running statistics is thrown away.
-                fixed = {name: v.clone() if is_statistic(name) else v for name, v in step.fixed.items()}
+                # The second pass is not a batch of its own: what it does to running statistics is
+                # thrown away.
+                fixed = {
+                    name: v.clone() if is_statistic(name) else v for name, v in step.fixed.items()
+                }
                 above = {name: params[name] + size * g for name, g in grads.items()}
                 grads, _ = gradient(above, step._replace(fixed=fixed))
             if self.settings.dual:
-                pull = {name: (params[name] - extras[f"start/{name}"]) / self.settings.beta for name in grads}
+                pull = {
+                    name: (params[name] - extras[f"start/{name}"]) / self.settings.beta
+                    for name in grads
+                }
                 grads = {name: g - extras[f"dual/{name}"] + pull[name] for name, g in grads.items()}
             return grads, terms
 
         return sharpness_aware
 
-    def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
+    def finish(
+        self, instruction: Instruction, result: LocalResult, client_state: Params
+    ) -> tuple[Params, Params]:
         """Send the update, keep s_k - (w_k - w~) / beta."""
         update, _ = super().finish(instruction, result, client_state)
         if not self.settings.dual:
             return update, client_state
         dual = within("dual/", instruction.kept)
         moved = {name: result.params[name] - instruction.params[name] for name in dual}
-        return update, {name: value - moved[name] / self.settings.beta for name, value in dual.items()}
+        return update, {
+            name: value - moved[name] / self.settings.beta for name, value in dual.items()
+        }
 
-    def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
+    def merge(
+        self, state: Params, params: Params, replies: Sequence[Reply], round: int
+    ) -> tuple[Params, Params]:
         """Step from w along the pseudo-gradient, then by -beta sigma."""
         if not replies:
             return state, params
         sigma = within("sigma/", state)
         updates = [{name: reply.update[name] for name in sigma} for reply in replies]
         mean = add_scaled(zeros(sigma), updates, self.reply_weights(replies))
-        merged = params | {name: params[name] + self.server_step(round) * change for name, change in mean.items()}
+        merged = params | {
+            name: params[name] + self.server_step(round) * change for name, change in mean.items()
+        }
         if self.settings.dual:
-            share = -len(replies) / (self.settings.beta * float(state["clients"]) * self.settings.update_scale)
-            sigma = add_scaled(sigma, updates, [share * weight for weight in self.reply_weights(replies)])
-            merged |= {name: merged[name] - self.settings.beta * value for name, value in sigma.items()}
+            share = -len(replies) / (self.settings.beta * float(state["clients"]))
+            sigma = add_scaled(
+                sigma, updates, [share * weight for weight in self.reply_weights(replies)]
+            )
+            merged |= {
+                name: merged[name] - self.settings.beta * value for name, value in sigma.items()
+            }
         gradient = {name: -change for name, change in mean.items()}
         new = under("sigma/", sigma) | under("gradient/", gradient) | {"clients": state["clients"]}
         return new, merged | self.merged_statistics(params, replies)
 
 
 def _norm(params: Params) -> Tensor:
-    """Return the length of all parameters taken as one vector; added in order of names, which a file does not keep."""
+    """Return the length of all parameters taken as one vector; added in order of names, which a
+    file does not keep.
+    """
     return torch.stack([params[name].square().sum() for name in sorted(params)]).sum().sqrt()

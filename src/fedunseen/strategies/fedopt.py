@@ -1,7 +1,9 @@
-r"""Server optimizers (Reddi et al. 2021, "Adaptive federated optimization", Algorithm 2): a rate for every parameter.
+r"""Server optimizers (Reddi et al. 2021, "Adaptive federated optimization", Algorithm 2): a rate
+for every parameter.
 
-The weighted mean of a round's updates, :math:`\Delta_t`, stands for a gradient. Server momentum is FedAvgM (Hsu et al.
-2019). ``server_lr`` is :math:`\eta`; the adaptive three move every parameter by about :math:`\eta` a round.
+The weighted mean of a round's updates, :math:`\Delta_t`, stands for a gradient. Server momentum is
+FedAvgM (Hsu et al. 2019). ``server_lr`` is :math:`\eta`; the adaptive three move every parameter by
+about :math:`\eta` a round.
 """
 
 from collections.abc import Sequence
@@ -18,15 +20,17 @@ from fedunseen.strategies.base import Reply, Strategy, StrategySettings
 def mean_update(params: Params, replies: Sequence[Reply], weights: Sequence[float]) -> Params:
     """Return the weighted mean of the updates of all parameters that are learned."""
     zero = zeros(params)
-    return add_scaled(zero, [{name: reply.update[name] for name in zero} for reply in replies], weights)
+    return add_scaled(
+        zero, [{name: reply.update[name] for name in zero} for reply in replies], weights
+    )
 
 
 class FedAvgMSettings(StrategySettings):
     """Settings of server momentum."""
 
     momentum: float = Field(0.9, ge=0, lt=1)
-    """Part of the last step that the server keeps; 0 is FedAvg. In the long run a step is 1 / (1 - momentum) times as
-    long as FedAvg's, so a smaller `server_lr` may be needed."""
+    """Part of the last step that the server keeps; 0 is FedAvg. In the long run a step is 1 / (1 -
+    momentum) times as long as FedAvg's, so a smaller `server_lr` may be needed."""
 
 
 class FedAvgM(Strategy, name="fedavgm"):
@@ -40,11 +44,14 @@ class FedAvgM(Strategy, name="fedavgm"):
         """Return m = 0."""
         return under("m/", zeros(params))
 
-    def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
+    def merge(
+        self, state: Params, params: Params, replies: Sequence[Reply], round: int
+    ) -> tuple[Params, Params]:
         """Step along the momentum."""
         if not replies:
             return state, params
-        change, m = mean_update(params, replies, self.reply_weights(replies)), within("m/", state)
+        change = mean_update(params, replies, self.reply_weights(replies))
+        m = within("m/", state)
         m = {name: self.settings.momentum * m[name] + value for name, value in change.items()}
         moved = {name: params[name] + self.server_step(round) * value for name, value in m.items()}
         return under("m/", m), params | moved | self.merged_statistics(params, replies)
@@ -54,18 +61,22 @@ class AdaptiveSettings(StrategySettings):
     """Settings that the adaptive server optimizers share."""
 
     server_lr: float = Field(0.01, gt=0)
-    """Step of the server, eta."""
+    """Step of the server along the merged update, eta in Eq. 2."""
     beta1: float = Field(0.9, ge=0, lt=1)
-    """Part of the last rounds' mean update that the server keeps."""
+    """Part of the last rounds' mean update that the server keeps; the paper's FedAdagrad keeps
+    none."""
     tau: float = Field(1e-3, gt=0)
-    """How little a parameter has to move before its step stops growing: the degree of adaptivity."""
+    """How little a parameter has to move before its step stops growing: the degree of
+    adaptivity.
+    """
 
 
 class Adaptive(Strategy):
     r"""The base of the three: :math:`w_{t+1} = w_t + \eta\, m_t / (\sqrt{v_t} + \tau)`.
 
-    :math:`m_t = \beta_1 m_{t-1} + (1 - \beta_1) \Delta_t`, from :math:`m_{-1} = 0` and :math:`v_{-1} = \tau^2`; their
-    bias is not corrected. A subclass says how :math:`v_t` follows :math:`\Delta_t^2`.
+    :math:`m_t = \beta_1 m_{t-1} + (1 - \beta_1) \Delta_t`, from :math:`m_{-1} = 0` and
+    :math:`v_{-1} = \tau^2`; their bias is not corrected. A subclass says how :math:`v_t` follows
+    :math:`\Delta_t^2`.
     """
 
     Settings: ClassVar[type[StrategySettings]] = AdaptiveSettings
@@ -74,20 +85,30 @@ class Adaptive(Strategy):
 
     def init(self, params: Params, clients: int) -> Params:
         """Return m = 0 and v = tau^2."""
-        v = {name: torch.full_like(value, self.settings.tau**2) for name, value in zeros(params).items()}
+        v = {
+            name: torch.full_like(value, self.settings.tau**2)
+            for name, value in zeros(params).items()
+        }
         return under("m/", zeros(params)) | under("v/", v)
 
-    def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
+    def merge(
+        self, state: Params, params: Params, replies: Sequence[Reply], round: int
+    ) -> tuple[Params, Params]:
         """Step along m, each parameter at its own rate."""
         if not replies:
             return state, params
-        beta, eta, tau = self.settings.beta1, self.server_step(round), self.settings.tau
+        beta = self.settings.beta1
+        eta = self.server_step(round)
+        tau = self.settings.tau
         change = mean_update(params, replies, self.reply_weights(replies))
-        m, v = within("m/", state), within("v/", state)
+        m = within("m/", state)
+        v = within("v/", state)
         m = {name: beta * m[name] + (1 - beta) * value for name, value in change.items()}
         v = {name: self.second(v[name], value.square()) for name, value in change.items()}
         moved = {name: params[name] + eta * m[name] / (v[name].sqrt() + tau) for name in change}
-        return under("m/", m) | under("v/", v), params | moved | self.merged_statistics(params, replies)
+        return under("m/", m) | under("v/", v), params | moved | self.merged_statistics(
+            params, replies
+        )
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         """Return v_t from v_(t-1) and the square of the mean update, of one parameter."""
@@ -101,7 +122,8 @@ class FedAdagrad(Adaptive, name="fedadagrad"):
         """Settings of FedAdagrad."""
 
         beta1: float = Field(0.0, ge=0, lt=1)
-        """Part of the last rounds' mean update that the server keeps; the paper's FedAdagrad keeps none."""
+        """Part of the last rounds' mean update that the server keeps; the paper's FedAdagrad keeps
+        none."""
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         """Add the square."""

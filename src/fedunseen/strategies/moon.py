@@ -1,7 +1,8 @@
-"""MOON (Li et al. 2021): features near those of the global model, away from the client's own of the round before.
+"""MOON (Li et al. 2021): features near those of the global model, away from the client's own of the
+round before.
 
-A zero-shot model has no projection head; what is contrasted is the method's ``contrast``: trained features, predicted
-attributes, or what a generator makes.
+A zero-shot model has no projection head; what is contrasted is the method's ``contrast``: trained
+features, predicted attributes, or what a generator makes.
 """
 
 from dataclasses import replace
@@ -24,7 +25,8 @@ class Moon(Strategy, name="moon"):
         """Settings of MOON."""
 
         mu: float = Field(1.0, ge=0)
-        """Weight of the contrastive term; 0 is FedAvg. The paper's best are 5, 1 and 1 on its three data sets."""
+        """Weight of the proximal or contrastive term; 0 is FedAvg. MOON's best are 5, 1 and 1 on
+        its three data sets."""
         temperature: float = Field(0.5, gt=0)
         """tau of the contrastive term."""
 
@@ -37,39 +39,59 @@ class Moon(Strategy, name="moon"):
     def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
         """Add the client's own model of the last round that it took part in.
 
-        In its first round there is none: the global model stands in and the term counts nothing (``known`` = 0).
+        In its first round there is none: the global model stands in and the term counts nothing
+        (``known`` = 0).
         """
         params = instruction.params
-        known = torch.tensor(1.0 if client_state else 0.0, device=next(iter(params.values())).device)
-        return replace(instruction, kept=under("previous/", client_state or params) | {"known": known})
+        known = torch.tensor(
+            1.0 if client_state else 0.0, device=next(iter(params.values())).device
+        )
+        return replace(
+            instruction, kept=under("previous/", client_state or params) | {"known": known}
+        )
 
     def objective(self, loss: Loss, represent: Represent) -> Loss:
-        """Add mu times the contrastive term, on the loss's own ``representation`` if it gives one."""
-        mu, temperature = self.settings.mu, self.settings.temperature
+        """Add mu times the contrastive term, on the loss's own ``representation`` if it gives
+        one.
+        """
+        mu = self.settings.mu
+        temperature = self.settings.temperature
         if not mu:
             return loss
 
         def contrasting(params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
             value, terms = loss(params, batch, context)
-            own = terms.get("representation")
-            if own is None:
-                own = represent(params, batch, context)
+            local = terms.get("representation")
+            if local is None:
+                local = represent(params, batch, context)
             shared = represent(within("global/", context), batch, context)
             previous = represent(within("previous/", context), batch, context)
-            term = context["known"] * contrast(own, shared, previous, batch["weights"], temperature)
+            term = context["known"] * contrast(
+                local, shared, previous, batch["weights"], temperature
+            )
             total = value + mu * term
             return total, {**terms, "loss": total, "contrast": term}
 
         return contrasting
 
-    def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
+    def finish(
+        self, instruction: Instruction, result: LocalResult, client_state: Params
+    ) -> tuple[Params, Params]:
         """Send the update, keep the model."""
         update, _ = super().finish(instruction, result, client_state)
-        return update, {name: value.clone() for name, value in result.params.items()}  # may be views of a whole round
+        return update, {
+            name: value.clone() for name, value in result.params.items()
+        }  # may be views of a whole round
 
 
-def contrast(own: Tensor, shared: Tensor, previous: Tensor, weights: Tensor, temperature: float) -> Tensor:
-    r"""Eq. 3: :math:`-\log\mathrm{sigmoid}((\cos(z, z_{glob}) - \cos(z, z_{prev})) / \tau)`, of features (B, d)."""
-    own, shared, previous = (z.to(torch.promote_types(z.dtype, torch.float32)) for z in (own, shared, previous))
+def contrast(
+    own: Tensor, shared: Tensor, previous: Tensor, weights: Tensor, temperature: float
+) -> Tensor:
+    r"""Eq. 3: :math:`-\log\mathrm{sigmoid}((\cos(z, z_{glob}) - \cos(z, z_{prev})) / \tau)`, of
+    features (B, d).
+    """
+    own, shared, previous = (
+        z.to(torch.promote_types(z.dtype, torch.float32)) for z in (own, shared, previous)
+    )
     nearer = F.cosine_similarity(own, shared, dim=-1) - F.cosine_similarity(own, previous, dim=-1)
     return weighted_mean(-F.logsigmoid(nearer / temperature), weights)

@@ -1,12 +1,13 @@
 """A strategy and what goes around it: filters that change one thing each, and a codec.
 
-At the client a filter acts after the strategy and those before it; at the server the last filter sees the replies
-first. An experiment puts them in this order: peers, selective, private, a defence. The codec writes updates last at the
-client and reads them first at the server.
+At the client a filter acts after the strategy and those before it; at the server the last filter
+sees the replies first. An experiment puts them in this order: peers, selective, private, a defence.
+The codec writes updates last at the client and reads them first at the server.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,7 +23,7 @@ from fedunseen.strategies.base import FLAGS, Instruction, Reply, Strategy
 if TYPE_CHECKING:
     from fedunseen.strategies.compression import Codec
 
-SAME = ("objective", "local_model", "released", "check", "reply_weights")
+SAME = ("objective", "local_model", "released", "check", "restrict", "reply_weights")
 """The functions of a strategy that filters and codecs leave unchanged."""
 
 Correct = Callable[[GradientFunction], GradientFunction]
@@ -63,7 +64,9 @@ class RoundView:
 
     def only(self, positions: Sequence[int], state: Params) -> RoundView:
         """Return the view of some of the replies, for a filter with another state."""
-        part = RoundView(state, self.params, [self.replies[i] for i in positions], self.round, self.strategy)
+        part = RoundView(
+            state, self.params, [self.replies[i] for i in positions], self.round, self.strategy
+        )
         part.norms = [self.norms[i] for i in positions]
         return part
 
@@ -74,8 +77,10 @@ class FilterResult:
 
     Attributes:
         replies: what is handed on; none: the model stays what it is.
-        kept: (n,) how much of each is handed on: 1 all, 0 nothing, in between: shortened to that part. Empty: all.
-        why: (n,) why each was dropped, as positions in ``REASONS`` of the defences. Empty: none was.
+        kept: (n,) how much of each is handed on: 1 all, 0 nothing, in between: shortened to that
+            part. Empty: all.
+        why: (n,) why each was dropped, as positions in ``REASONS`` of the defences. Empty: none
+            was.
         judged: (n,) the rule's score of each, in its own units; None if it has none but the norm.
         aggregated: one update has taken the place of all, so that weights have no meaning.
         noise: standard deviation of the Gaussian noise that every parameter gets after merging.
@@ -138,6 +143,10 @@ class Filter:
         """Change a reply before it is masked: see :meth:`Strategy.add_local_noise`."""
         return reply
 
+    def spent(self, parties: int) -> tuple[float, float]:
+        """Return (epsilon, delta) of the filter's noise: see :meth:`Strategy.spent`."""
+        return math.inf, 0.0
+
     def notes(self, state: Params) -> dict[str, Any]:
         """Return JSON values about the round that made ``state``, for ``metrics.jsonl``."""
         return {}
@@ -146,9 +155,13 @@ class Filter:
 class Pipeline(Strategy):
     """A strategy, filters around it, and a codec; used as a strategy."""
 
-    def __init__(self, strategy: Strategy, filters: Sequence[Filter] = (), codec: Codec | None = None) -> None:
+    def __init__(
+        self, strategy: Strategy, filters: Sequence[Filter] = (), codec: Codec | None = None
+    ) -> None:
         super().__init__(strategy.settings)
-        self.strategy, self.filters, self.codec = strategy, tuple(filters), codec
+        self.strategy = strategy
+        self.filters = tuple(filters)
+        self.codec = codec
         for name in (*FLAGS, *SAME):
             setattr(self, name, getattr(strategy, name))
         self.one_model = strategy.one_model and not any(each.own_models for each in filters)
@@ -159,7 +172,9 @@ class Pipeline(Strategy):
         return self.strategy.rounds
 
     @staticmethod
-    def around(strategy: Strategy, filters: Sequence[Filter], codec: Codec | None = None) -> Strategy:
+    def around(
+        strategy: Strategy, filters: Sequence[Filter], codec: Codec | None = None
+    ) -> Strategy:
         """Return the pipeline; the strategy as it is where nothing goes around it."""
         return Pipeline(strategy, filters, codec) if filters or codec else strategy
 
@@ -191,18 +206,22 @@ class Pipeline(Strategy):
             correct = each.correct(correct)
         return correct(gradient)
 
-    def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
+    def finish(
+        self, instruction: Instruction, result: LocalResult, client_state: Params
+    ) -> tuple[Params, Params]:
         """Return the update as it is sent, and what the client keeps."""
         narrowed = result
         for each in reversed(self.filters):
             narrowed = each.narrow(instruction, narrowed)
-        update, own = self.strategy.finish(instruction, narrowed, within("strategy/", client_state))
-        state = under("strategy/", own)
+        update, kept = self.strategy.finish(
+            instruction, narrowed, within("strategy/", client_state)
+        )
+        state = under("strategy/", kept)
         for each in self.filters:
             state |= under(f"{each.name}/", each.remember(instruction, result))
         if self.codec is not None:
-            update, own = self.codec.encode(update, within("codec/", client_state))
-            state |= under("codec/", own)
+            update, kept = self.codec.encode(update, within("codec/", client_state))
+            state |= under("codec/", kept)
         return update, state
 
     def expects(self, instruction: Instruction) -> Params:
@@ -210,21 +229,29 @@ class Pipeline(Strategy):
         like = self.strategy.expects(instruction)
         return like if self.codec is None else self.codec.expects(like)
 
-    def decode(self, update: Mapping[str, Tensor], instruction: Instruction) -> Mapping[str, Tensor]:
+    def decode(
+        self, update: Mapping[str, Tensor], instruction: Instruction
+    ) -> Mapping[str, Tensor]:
         """Return the update that was sent."""
         if self.codec is not None:
             update = self.codec.decode(update, self.strategy.expects(instruction))
         return self.strategy.decode(update, instruction)
 
-    def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
-        """Filter the replies from the outside in, merge them, and let the filters change the merged parameters."""
+    def merge(
+        self, state: Params, params: Params, replies: Sequence[Reply], round: int
+    ) -> tuple[Params, Params]:
+        """Filter the replies from the outside in, merge them, and let the filters change the merged
+        parameters.
+        """
         results: list[FilterResult] = []
         for each in reversed(self.filters):
             view = RoundView(within(f"{each.name}/", state), params, replies, round, self.strategy)
             results.insert(0, each.filter(view))
             replies = results[0].replies
-        own, params = self.strategy.merge(within("strategy/", state), params, replies, round)
-        new = under("strategy/", own)
+        strategy_state, params = self.strategy.merge(
+            within("strategy/", state), params, replies, round
+        )
+        new = under("strategy/", strategy_state)
         for each, result in zip(self.filters, results, strict=True):
             new |= under(f"{each.name}/", result.state)
             params = each.after_merge(result, params, round)
@@ -236,6 +263,11 @@ class Pipeline(Strategy):
         for each in self.filters:
             reply = each.add_local_noise(reply, parties, round)
         return reply
+
+    def spent(self, parties: int) -> tuple[float, float]:
+        """Return (epsilon, delta) of all rounds: those of the one that adds noise."""
+        base = self.strategy.spent(parties)
+        return min([base, *(each.spent(parties) for each in self.filters)])
 
     def expand_classes(self, state: Params, expand: Callable[[Params], Params]) -> Params:
         """Return the strategy's state once the class space has grown; filters start again."""

@@ -1,4 +1,6 @@
-"""Selective module aggregation (Sun et al. 2024, FZSL section 3.2, Eqs. 4 and 5): only some parameters travel."""
+"""Selective module aggregation (Sun et al. 2024, FZSL section 3.2, Eqs. 4 and 5): only some
+parameters travel.
+"""
 
 import fnmatch
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -20,7 +22,9 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def travelling(names: Sequence[str], shared: Sequence[str], private: Sequence[str] = ()) -> set[str]:
+def travelling(
+    names: Sequence[str], shared: Sequence[str], private: Sequence[str] = ()
+) -> set[str]:
     """Return the parameters that travel."""
     free = [name for name in names if not matches(name, private)]
     modules = ", ".join(sorted({name.split(".")[0] for name in free}))
@@ -28,7 +32,8 @@ def travelling(names: Sequence[str], shared: Sequence[str], private: Sequence[st
         if not any(fnmatch.fnmatchcase(name, pattern) for name in free):
             raise ExperimentError(
                 f"strategy.shared: {pattern!r} matches no parameter that could travel: "
-                f"write a module and a star, for example {free[0].split('.')[0] + '.*'!r} (there are: {modules})"
+                f"write a module and a star, for example {free[0].split('.')[0] + '.*'!r} (there "
+                f"are: {modules})"
             )
     chosen = {name for name in free if matches(name, shared)}
     if len(chosen) == len(free) and "*" not in shared:
@@ -40,7 +45,9 @@ def travelling(names: Sequence[str], shared: Sequence[str], private: Sequence[st
 
 
 def corrected_in_part(
-    gradient: GradientFunction, correct: Callable[[GradientFunction], GradientFunction], kept: Container[str]
+    gradient: GradientFunction,
+    correct: Callable[[GradientFunction], GradientFunction],
+    kept: Container[str],
 ) -> GradientFunction:
     """Correct the gradient by some parameters only; leave that by those in ``kept`` as it is."""
 
@@ -62,12 +69,17 @@ def corrected_in_part(
     return split
 
 
-def in_turn(phases: Sequence[Phase], shared: Sequence[str], private: Sequence[str] = ()) -> list[Phase]:
-    """Let a client train what stays with it first, and then what travels: FedRep (Collins et al. 2021, Algorithm 1)."""
+def in_turn(
+    phases: Sequence[Phase], shared: Sequence[str], private: Sequence[str] = ()
+) -> list[Phase]:
+    """Let a client train what stays with it first, and then what travels: FedRep (Collins et al.
+    2021, Algorithm 1).
+    """
     if len(phases) != 1:
         raise ExperimentError(
-            "strategy.head_epochs trains what stays and what travels in turn, and this method's phases have an order "
-            "of their own: leave it out, or choose a method with one loss, for example fedzsl"
+            "strategy.head_epochs trains what stays and what travels in turn, and this method's "
+            "phases have an order of their own: leave it out, or choose a method with one loss, "
+            "for example fedzsl"
         )
 
     def travels(name: str) -> bool:
@@ -84,7 +96,8 @@ class Selective(Filter):
     name = "own"
 
     def __init__(self, initial: Params, scores: bool = False) -> None:
-        self.initial, self.own_models = initial, scores
+        self.initial = initial
+        self.own_models = scores
 
     def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
         """Add the client's own parameters (Eq. 5)."""
@@ -99,18 +112,24 @@ class Selective(Filter):
         return replace(
             result,
             params={name: result.params[name] for name in instruction.params},
-            step_lengths={n: length for n, length in result.step_lengths.items() if n in instruction.params},
+            step_lengths={
+                n: length for n, length in result.step_lengths.items() if n in instruction.params
+            },
         )
 
     def remember(self, instruction: Instruction, result: LocalResult) -> Params:
         """Keep what does not travel."""
-        return {name: result.params[name].clone() for name in self.initial}  # may be views of a whole round's
+        return {
+            name: result.params[name].clone() for name in self.initial
+        }  # may be views of a whole round's
 
 
 def selective(
     strategy: Strategy, private: Sequence[str], params: Params, training_only: Sequence[str] = ()
 ) -> tuple[list[Selective], Params]:
-    """Return the filter that keeps parameters at the clients, if any stay there, and the parameters that travel."""
+    """Return the filter that keeps parameters at the clients, if any stay there, and the parameters
+    that travel.
+    """
     if not strategy.merges:
         return [], params
     chosen = travelling(list(params), strategy.settings.shared, private)
@@ -121,6 +140,8 @@ def selective(
     return [Selective(stays, scores)], {key: params[key] for key in params if key in chosen}
 
 
-def kept_for_scoring(names: Iterable[str], travel: Container[str], without: Sequence[str]) -> list[str]:
+def kept_for_scoring(
+    names: Iterable[str], travel: Container[str], without: Sequence[str]
+) -> list[str]:
     """Return the parameters that stay with the clients although scoring needs them."""
     return [name for name in names if name not in travel and not matches(name, without)]

@@ -1,4 +1,6 @@
-"""Tasks: which samples clients hold, what a round is judged by, what a run reports, and how it predicts."""
+"""Tasks: which samples clients hold, what a round is judged by, what a run reports, and how it
+predicts.
+"""
 
 TASKS = {
     "zero-shot": "fedunseen.tasks.zero_shot:ZeroShot",

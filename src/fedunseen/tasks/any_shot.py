@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,12 +16,8 @@ from fedunseen.core.random import stream
 from fedunseen.data.names import lookalike
 from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.methods.closed_form.statistics import few_threads
+from fedunseen.model import Classes, ClassSum, Examples, Model, Prediction, Question, Rows
 from fedunseen.tasks import zero_shot
-from fedunseen.tasks.base import Classes, ClassSum, Inputs, Learnt, Prediction, Question, Shown, scaled
-from fedunseen.tasks.few_shot import examples_of
-
-if TYPE_CHECKING:
-    from fedunseen.experiment.result.run import Run
 
 _BLOCK = 64  # samples scored at once: images may take much memory on their way
 _SHOTS = (0, 1, 2, 5, 10, 20)  # examples of each unseen class in the report's curve
@@ -36,8 +32,13 @@ class AnyShotEvaluator(zero_shot.ZeroShotEvaluator):
     def summary(self, params: Params, result: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """Return what zero-shot runs draw, and what examples of unseen classes add."""
         tensors = super().summary(params, result)
-        method, benchmark = self.federation.method, self.benchmark
-        if not self.federation.strategy.one_model or not isinstance(method, Gaussian) or "count" not in params:
+        method = self.federation.method
+        benchmark = self.benchmark
+        if (
+            not self.federation.strategy.one_model
+            or not isinstance(method, Gaussian)
+            or "count" not in params
+        ):
             return tensors
         observed = torch.nonzero(params["count"] > 0)[:, 0].cpu().numpy()
         weights = method.support(params, method.semantics).cpu().numpy()
@@ -49,66 +50,90 @@ class AnyShotEvaluator(zero_shot.ZeroShotEvaluator):
         }
         rows = benchmark.test_unseen
         with torch.no_grad():
-            parts = [method.backbone(params, inputs).double().cpu() for inputs in self.federation.batches(rows)]
+            parts = [
+                method.backbone(params, inputs).double().cpu()
+                for inputs in self.federation.batches(rows)
+            ]
         rng = stream(self.federation.seed, "examples of unseen classes")
         with few_threads(method.width):
-            return tensors | curve(method, params, torch.cat(parts), benchmark.labels[rows], _SHOTS, rng)
+            return tensors | curve(
+                method, params, torch.cat(parts), benchmark.labels[rows], _SHOTS, rng
+            )
 
 
 class AnyShotPredictor(zero_shot.ZeroShotPredictor):
     """Ranks classes by descriptions, by examples, or by both."""
 
     @classmethod
-    def predict(cls, run: Run, question: Question) -> list[list[Prediction]]:
-        """Rank classes; those of ``question.support`` are learned first, for this question alone."""
-        if question.support is None:
-            return super().predict(run, question)
-        examples = examples_of(question.support)
-        learnt = cls.learn(run, question.classes, examples)
-        space, method = learnt.space, run.method
+    def predict(cls, model: Model, question: Question) -> list[list[Prediction]]:
+        """Rank classes; those of ``question.examples`` are learned first, for this question
+        alone.
+        """
+        if question.examples is None:
+            return super().predict(model, question)
+        learned = cls.learn(model, question.classes, question.examples)
+        space = learned.space
+        method = model.method
         assert isinstance(method, Gaussian)
-        described = zero_shot.added_classes(run.space, question.classes)
-        names = {*examples, *(name for name, given in zip(described[0], described[3], strict=True) if given)}
-        seen = np.isin(np.arange(len(space.names)), space.seen)
-        allowed = zero_shot.candidates(question, seen, np.array([name in names for name in space.names]))
-        rows = scaled(run, run.read_inputs(question.inputs))
+        described = zero_shot.added_classes(model.space, question.classes)
+        names = {
+            *question.examples,
+            *(name for name, given in zip(described[0], described[3], strict=True) if given),
+        }
+        seen = learned.seen_mask
+        allowed = zero_shot.candidates(
+            question, seen, np.array([name in names for name in space.names])
+        )
+        rows = model.scaled(question.read())
         with torch.no_grad():
-            blocks = [method.known_scores(learnt.params, part) for part in torch.split(rows, _BLOCK)]
-        scores = torch.cat(blocks).numpy() - float(run.result["calibration_factor"]) * seen
-        return zero_shot.ranked(space.names, scores, allowed, question.top)
+            blocks = [
+                method.known_scores(learned.params, part) for part in torch.split(rows, _BLOCK)
+            ]
+        scores = learned.calibration(torch.cat(blocks).numpy(), seen)
+        return zero_shot.ranked(learned, space.names, scores, seen, allowed, question.top)
 
     @classmethod
-    def learn(cls, run: Run, classes: Classes | None, support: Shown | None) -> Learnt:
+    def learn(cls, model: Model, classes: Classes | None, examples: Examples | None) -> Model:
         """Add classes, or add to classes: descriptions, examples, or both."""
-        if "described" not in run.params:  # the automatic choice was a closed form that cannot take examples
-            return super().learn(run, classes, support)
-        method = run.method
+        if (
+            "described" not in model.params
+        ):  # the automatic choice was a closed form that cannot take examples
+            return super().learn(model, classes, examples)
+        method = model.method
         assert isinstance(method, Gaussian)
-        names, semantics, _, _ = zero_shot.added_classes(run.space, classes)
-        examples = {} if support is None else examples_of(support)
+        names, semantics, _, _ = zero_shot.added_classes(model.space, classes)
+        examples = examples or {}
         before = len(names)
         for name in examples:
             if name not in names:
                 if other := lookalike(name, names):
                     raise DataError(
-                        f"the examples are of {name!r}, and there is a class {other!r}: name the folder {other!r} if "
-                        "they are the same, and otherwise something else"
+                        f"the examples are of {name!r}, and there is a class {other!r}: name the "
+                        f"folder {other!r} if they are the same, and otherwise something else"
                     )
                 names.append(name)
         described = np.ones(len(names), dtype=bool)
         described[before:] = False
-        flags = run.params["described"].cpu().numpy() > 0
-        again = (semantics[: len(flags)] != run.space.semantics).any(axis=1)  # described since
+        flags = model.params["described"].cpu().numpy() > 0
+        again = (semantics[: len(flags)] != model.space.semantics).any(axis=1)  # described since
         described[: len(flags)] = flags | again
-        shown = np.zeros((len(names) - before, run.space.attributes))
-        space = zero_shot.expand_space(run.space, names, np.concatenate([semantics, shown]), np.flatnonzero(~described))
-        count, total = torch.zeros(len(names), dtype=torch.float64), torch.zeros(len(names), method.width).double()
+        shown = np.zeros((len(names) - before, model.space.attributes))
+        space = zero_shot.expand_space(
+            model.space, names, np.concatenate([semantics, shown]), np.flatnonzero(~described)
+        )
+        count = torch.zeros(len(names), dtype=torch.float64)
+        total = torch.zeros(len(names), method.width).double()
         for name, some in examples.items():
-            own = some if isinstance(some, ClassSum) else summed(run, method, name, some)
+            own = some if isinstance(some, ClassSum) else summed(model, method, name, some)
             place = names.index(name)
-            count[place], total[place] = own.count, own.total
-        described_by = torch.from_numpy(run.scaled_semantics(space.semantics))
-        return Learnt(space, method.extend(run.params, described_by, count, total, described))
+            count[place] = own.count
+            total[place] = own.total
+        shows = bool(examples) or "raised" in model.params
+        offset = model.calibration.offset if shows else None
+        params = method.extend(
+            model.params, model.described(space.semantics), count, total, described, offset
+        )
+        return model.with_classes(space, params)
 
 
 class AnyShot(zero_shot.ZeroShot):
@@ -119,12 +144,14 @@ class AnyShot(zero_shot.ZeroShot):
     predictor = AnyShotPredictor
 
 
-def summed(run: Run, method: Gaussian, name: str, samples: Inputs) -> ClassSum:
-    """Return the sum of a class's samples, as the model takes them."""
+def summed(model: Model, method: Gaussian, name: str, rows: Rows) -> ClassSum:
+    """Return the sum of a class's samples (n, ...), as the method takes them."""
     with torch.no_grad():
-        features = method.backbone(run.params, scaled(run, run.read_inputs(samples))).double()
+        features = method.backbone(model.params, model.scaled(rows)).double()
     if not bool(torch.isfinite(features).all()):
-        raise DataError(f"the examples of {name!r} hold numbers that are not finite: leave those out")
+        raise DataError(
+            f"the examples of {name!r} hold numbers that are not finite: leave those out"
+        )
     return ClassSum(len(features), features.sum(0))
 
 
@@ -136,11 +163,18 @@ def curve(
     shots: Sequence[int],
     rng: np.random.Generator,
 ) -> dict[str, NDArray[np.float64]]:
-    """Measure the accuracy among unseen classes after some examples of each, which are left out of the test."""
+    """Measure the accuracy among unseen classes after some examples of each, which are left out of
+    the test.
+    """
     classes, counts = np.unique(labels, return_counts=True)
     shots = [k for k in shots if k < counts.min()] if len(classes) > 1 else []
-    result = {f"curve_{kind}": np.full((len(shots), _DRAWS), np.nan) for kind in ("both", "examples", "nearest")}
-    total_classes, width, ids = len(params["count"]), features.shape[1], torch.from_numpy(classes)
+    result = {
+        f"curve_{kind}": np.full((len(shots), _DRAWS), np.nan)
+        for kind in ("both", "examples", "nearest")
+    }
+    total_classes = len(params["count"])
+    width = features.shape[1]
+    ids = torch.from_numpy(classes)
     undescribed = np.isin(np.arange(total_classes), classes, invert=True)
     forgotten = params | {"described": params["described"].index_fill(0, ids, 0.0)}
     at_once = max(1, _NUMBERS // (total_classes * width + len(labels) * len(classes)))
@@ -151,7 +185,9 @@ def curve(
             tested = np.ones((len(draws), len(labels)))
             np.put_along_axis(tested, shown, 0.0, axis=1)
             if not k:
-                result["curve_both"][place, draws] = _accuracies(_scores(params, features, ids), labels, tested)
+                result["curve_both"][place, draws] = _accuracies(
+                    _scores(params, features, ids), labels, tested
+                )
                 continue
             count = torch.zeros(total_classes, dtype=torch.float64).index_fill(0, ids, float(k))
             total = torch.zeros(len(draws), total_classes, width, dtype=torch.float64)
@@ -170,11 +206,14 @@ def curve(
 
 def _scores(model: Params, features: Tensor, ids: Tensor) -> Tensor:
     """Return (..., n, k) the scores of some classes."""
-    weight, bias = model["weight"][..., ids, :], model["bias"][..., None, ids]
+    weight = model["weight"][..., ids, :]
+    bias = model["bias"][..., None, ids]
     return (features - model["centre"]) @ weight.mT + bias
 
 
-def _accuracies(scores: Tensor, labels: NDArray[np.int64], tested: NDArray[np.float64]) -> NDArray[np.float64]:
+def _accuracies(
+    scores: Tensor, labels: NDArray[np.int64], tested: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Return (draws,) the mean accuracy of classes in percent, where ``tested`` (draws, n) is 1."""
     classes, truth = np.unique(labels, return_inverse=True)
     member = (truth[:, None] == np.arange(len(classes))).astype(np.float64)

@@ -1,4 +1,6 @@
-"""Zero-shot: judged by ZSL and generalized accuracies of test samples; predicts classes from their descriptions."""
+"""Zero-shot: judged by ZSL and generalized accuracies of test samples; predicts classes from their
+descriptions.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from fedunseen.confidence import offset_for
+from fedunseen.confidence.priors import asked_unseen
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params
@@ -28,15 +30,26 @@ from fedunseen.methods import Candidates, Method
 from fedunseen.methods.base import AttributePredictor
 from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.left_out import estimates
-from fedunseen.metrics import Answers, accuracies, best_factor, forgetting, group_accuracies, per_class
+from fedunseen.metrics import (
+    Answers,
+    accuracies,
+    forgetting,
+    group_accuracies,
+    per_class,
+)
+from fedunseen.model import Calibration, Classes, Examples, Model, Prediction, Question
 from fedunseen.tasks import zero_shot_summary
-from fedunseen.tasks.base import Classes, Learnt, Prediction, Predictor, Question, Shown, Task, percent, scaled
+from fedunseen.tasks.base import Predictor, Task, percent
 
-if TYPE_CHECKING:
-    from fedunseen.experiment.result.run import Run
-
-_OWN_CURVE = 5  # rounds in which clients' own models are measured, beside the first and the reported one
-_ESTIMATED = ("left_out_offset", "left_out_accuracy", "left_out_rivals", "form")  # in closed form, from the sums
+_OWN_CURVE = (
+    5  # rounds in which clients' own models are measured, beside the first and the reported one
+)
+_ESTIMATED = (
+    "left_out_offset",
+    "left_out_accuracy",
+    "left_out_rivals",
+    "form",
+)  # in closed form, from the sums
 _BLOCK = 64  # samples scored at once: images may take much memory on their way
 
 
@@ -48,107 +61,166 @@ class ZeroShotEvaluator(Evaluator):
 
     @classmethod
     def chooses_apart(cls, evaluation: EvaluationSettings) -> bool:
-        """Choose in a run where validation classes play the unseen ones and no test sample takes part."""
+        """Choose in a run where validation classes play the unseen ones and no test sample takes
+        part.
+        """
         return evaluation.selection == "validation"
 
     @classmethod
     def choice(
-        cls, evaluation: EvaluationSettings, method: type[Method], rounds: int, selecting: bool = False
+        cls,
+        evaluation: EvaluationSettings,
+        method: type[Method],
+        rounds: int,
+        selecting: bool = False,
     ) -> Choice:
-        """Leave the round and the calibration factor open, unless the last round is to be reported."""
+        """Leave the round and the calibration offset open, unless the last round is to be
+        reported.
+        """
         free = selecting or evaluation.selection == "best-on-test"
         calibrates = free and evaluation.calibration == "stacking" and method.zero_shot
-        factor = evaluation.factor
-        return Choice(None if free else rounds, factor if factor is not None else None if calibrates else 0.0)
+        offset = evaluation.factor
+        return Choice(
+            None if free else rounds, offset if offset is not None else None if calibrates else 0.0
+        )
 
     @classmethod
     def order(
         cls, line: Mapping[str, Any], evaluation: EvaluationSettings, method: type[Method]
     ) -> tuple[float, float]:
-        """Order by the criterion, then by seen accuracy; by that alone if the method knows no unseen class.
+        """Order by the criterion, then by seen accuracy; by that alone if the method knows no
+        unseen class.
 
-        Such a method recognizes unseen classes by chance alone. Early in training its outputs for them are not low yet
-        and win now and then, so that the criterion would choose the least trained round.
+        Such a method recognizes unseen classes by chance alone. Early in training its outputs for
+        them are not low yet and win now and then, so that the criterion would choose the least
+        trained round.
         """
         if not method.zero_shot:
             return (line["gzsl_seen"], 0.0)
-        return (line["zsl" if evaluation.criterion == "zsl" else "gzsl_harmonic"], line["gzsl_seen"])
+        return (
+            line["zsl" if evaluation.criterion == "zsl" else "gzsl_harmonic"],
+            line["gzsl_seen"],
+        )
 
     def measure(self, loop: Loop, models: Sequence[Params], choice: Choice) -> dict[str, Any]:
-        """Measure the run's models, and clients' own before merging: at most 50 of each, ``measured`` says whose."""
-        federation, result, round = self.federation, loop.result, loop.state.round
+        """Measure the run's models, and clients' own before merging: at most 50 of each,
+        ``measured`` says whose.
+        """
+        federation = self.federation
+        result = loop.result
+        round = loop.state.round
         assert result is not None
         replies = result.replies
         many = [federation.answers(models[k]) for k in zero_shot_summary.some(range(len(models)))]
-        factor = best_factor(many) if choice.factor is None else choice.factor
-        line: dict[str, Any] = self._means(many, factor)
+        offset = choice.offset
+        if offset is None:
+            prior = self.evaluation.prior
+            offset = offset_for(many, prior, asked_unseen(prior, self.benchmark.space))
+        line: dict[str, Any] = self._means(many, offset)
+        line["gzsl_accuracy"] = float(np.mean([_over_all(answers, offset) for answers in many]))
         own_offset = float(
-            np.mean([federation.method.own_offset(models[k]) for k in zero_shot_summary.some(range(len(models)))])
+            np.mean(
+                [
+                    federation.method.own_offset(models[k])
+                    for k in zero_shot_summary.some(range(len(models)))
+                ]
+            )
         )
         plain = self._means(many, -own_offset)
         line |= {f"uncalibrated_{name}": plain[name] for name in self.generalised}
-        line["calibration_factor"] = factor
+        line["calibration_factor"] = offset
         line |= {"left_out_offset": own_offset} if own_offset else {}
         method = federation.method
         if isinstance(method, ClosedForm) and federation.strategy.one_model and not self.groups:
             line |= method.choice(models[0])
-            line |= estimates(method, result.params, models[0]) if choice.factor is not None else {}
+            line |= estimates(method, result.params, models[0]) if choice.offset is not None else {}
         if self.groups:
-            line["stages"] = group_accuracies(many[0], self.groups, factor)
-        line |= zero_shot_summary.threat_line(federation, round - 1, result, models, factor)
+            line["stages"] = group_accuracies(many[0], self.groups, offset)
+        for monitor in federation.monitors:
+            line |= monitor.line(federation, round - 1, result, models, offset)
         if result.masked is None and self.measures_clients(round, loop.rounds, choice):
             if federation.strategy.one_model:
                 chosen = zero_shot_summary.some(range(len(replies)))
                 own = [federation.answers(federation.fit_heads(result.models(i))) for i in chosen]
             else:  # ``models`` are the clients' own
-                answers = dict(zip(zero_shot_summary.some(sorted(loop.state.clients)), many, strict=True))
+                answers = dict(
+                    zip(zero_shot_summary.some(sorted(loop.state.clients)), many, strict=True)
+                )
                 chosen = [i for i, reply in enumerate(replies) if reply.client in answers]
                 own = [answers[replies[i].client] for i in chosen]
             if len(chosen) < len(replies):
                 line["measured"] = [replies[i].client for i in chosen]
-            measured = [accuracies(one, factor) for one in own]
-            if measured:  # of many clients with a model each, perhaps none of those measured has taken part
-                line["clients"] = {name: [getattr(one, name) for one in measured] for name in self.accuracies}
+            measured = [accuracies(one, offset) for one in own]
+            if (
+                measured
+            ):  # of many clients with a model each, perhaps none of those measured has taken part
+                line["clients"] = {
+                    name: [getattr(one, name) for one in measured] for name in self.accuracies
+                }
         return line
 
     def measures_clients(self, round: int, rounds: int, choice: Choice) -> bool:
-        """Say whether clients' own models are measured in ``round``, counted from 1: ``evaluation.clients``."""
-        asked, method = self.evaluation.clients, self.federation.method
+        """Say whether clients' own models are measured in ``round``, counted from 1:
+        ``evaluation.clients``.
+        """
+        asked = self.evaluation.clients
+        method = self.federation.method
         if asked is not None or not method.trained or method.generates:
             return bool(asked)
-        if choice.round is None or not self.federation.strategy.one_model:  # any round may be the reported one
+        if (
+            choice.round is None or not self.federation.strategy.one_model
+        ):  # any round may be the reported one
             return True
         return round in (1, choice.round, rounds) or round % math.ceil(rounds / _OWN_CURVE) == 0
 
     def unmeasured(self, loop: Loop) -> dict[str, Any]:
         """Return what ``[screening]`` counted in a round whose models are not measured."""
         assert loop.result is not None
-        return zero_shot_summary.threat_line(self.federation, loop.state.round - 1, loop.result, (), 0.0)
+        line: dict[str, Any] = {}
+        for monitor in self.federation.monitors:
+            line |= monitor.line(self.federation, loop.state.round - 1, loop.result, (), 0.0)
+        return line
 
-    def _means(self, many: Sequence[Answers], factor: float) -> dict[str, float]:
-        each = [asdict(accuracies(answers, factor)) for answers in many]
+    def _means(self, many: Sequence[Answers], offset: float) -> dict[str, float]:
+        each = [asdict(accuracies(answers, offset)) for answers in many]
         return {name: float(np.mean([one[name] for one in each])) for name in self.accuracies}
 
     def observe(self, loop: Loop, path: Path) -> None:
         """Write similarities after some rounds, and what an attack does."""
-        federation, round, params = self.federation, loop.state.round, loop.state.params
+        federation = self.federation
+        round = loop.state.round
+        params = loop.state.params
         mapped = self.evaluation.theory and round in (*zero_shot_summary.MAPPED, loop.rounds)
-        if mapped and federation.strategy.one_model and isinstance(federation.method, AttributePredictor):
+        if (
+            mapped
+            and federation.strategy.one_model
+            and isinstance(federation.method, AttributePredictor)
+        ):
             tensors = zero_shot_summary.compatibility(federation, params)
             write_tensors(path / "similarity" / f"round-{round}.safetensors", tensors)
-        zero_shot_summary.observe_threats(federation, loop.rounds, path, round - 1, params)
+        for monitor in federation.monitors:
+            monitor.observe(federation, loop.rounds, path, round - 1, params)
 
-    def personal(self, merged: Params | None, models: ModelsOf, line: Mapping[str, Any]) -> dict[str, Any]:
-        """Measure at most 50 clients' own models, on all test samples and on those of the client's own classes."""
-        federation, factor = self.federation, line["calibration_factor"]
+    def personal(
+        self, merged: Params | None, models: ModelsOf, line: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Measure at most 50 clients' own models, on all test samples and on those of the client's
+        own classes.
+        """
+        federation = self.federation
+        offset = line["calibration_factor"]
         labels = federation.benchmark.labels
         holding = [k for k, rows in enumerate(federation.partition.clients) if len(rows)]
         plain = None if merged is None else federation.answers(merged)
-        found: dict[str, Any] = {"clients": [], **({} if plain is None else {"merged": {}}), "own": {}}
+        found: dict[str, Any] = {
+            "clients": [],
+            **({} if plain is None else {"merged": {}}),
+            "own": {},
+        }
 
         def note(kind: str, answers: Answers, classes: NDArray[np.int64]) -> None:
-            numbers = asdict(accuracies(answers, factor))
-            right = per_class(answers.labels, answers.generalised(factor), classes)
+            numbers = asdict(accuracies(answers, offset))
+            right = per_class(answers.labels, answers.generalised(offset), classes)
             tested = right[~np.isnan(right)]
             numbers["held"] = float(tested.mean()) if len(tested) else None
             for name in (*self.accuracies, "held"):
@@ -162,19 +234,31 @@ class ZeroShotEvaluator(Evaluator):
             note("own", federation.answers(model), classes)
         return found
 
-    def numbers(self, lines: Sequence[Mapping[str, Any]], selected: int, model_path: Path) -> dict[str, Any]:
+    def numbers(
+        self, lines: Sequence[Mapping[str, Any]], selected: int, model_path: Path
+    ) -> dict[str, Any]:
         """Return the accuracies of the chosen round, calibrated and not, and what threats did."""
-        names = (*self.accuracies, *(f"uncalibrated_{name}" for name in self.generalised), "calibration_factor")
+        names = (
+            *self.accuracies,
+            *(f"uncalibrated_{name}" for name in self.generalised),
+            "calibration_factor",
+        )
         line = lines[selected - 1]
-        found = {name: line[name] for name in (*names, *(name for name in _ESTIMATED if name in line))}
-        found |= zero_shot_summary.threat_result(self.federation, lines, selected)
+        more = ("gzsl_accuracy", *_ESTIMATED)  # older lines lack the first
+        found = {name: line[name] for name in (*names, *(name for name in more if name in line))}
+        for monitor in self.federation.monitors:
+            found |= monitor.result(self.federation, lines, selected)
         if "stages" in lines[-1]:
             found["stages"] = lines[-1]["stages"]
             fallen = forgetting([line["stages"] for line in lines])
-            found["forgetting"] = {name: fall for name, fall in fallen.items() if name.startswith("from round ")}
+            found["forgetting"] = {
+                name: fall for name, fall in fallen.items() if name.startswith("from round ")
+            }
         if self.federation.method.generates:
             real = "real seen and synthetic unseen features"
-            found["gzsl_head"] = real if self.federation.strategy.pools else "synthetic features of all classes"
+            found["gzsl_head"] = (
+                real if self.federation.strategy.pools else "synthetic features of all classes"
+            )
         return found
 
     def summary(self, params: Params, result: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
@@ -184,62 +268,81 @@ class ZeroShotEvaluator(Evaluator):
         )
 
 
+def _over_all(answers: Answers, offset: float) -> float:
+    """Return the accuracy over all classes that have test samples, each weighing the same, in
+    percent.
+    """
+    right = per_class(answers.labels, answers.generalised(offset), np.unique(answers.labels))
+    return float(right.mean())
+
+
 class ZeroShotPredictor(Predictor):
     """Ranks classes by their descriptions."""
 
     @classmethod
-    def predict(cls, run: Run, question: Question) -> list[list[Prediction]]:
-        """Rank classes by their descriptions; seen classes are lowered by the run's calibration factor."""
-        method, among = run.method, question.among
-        if question.support is not None:
+    def predict(cls, model: Model, question: Question) -> list[list[Prediction]]:
+        """Rank classes by their descriptions; seen classes are lowered by the calibration
+        offset.
+        """
+        method = model.method
+        among = question.among
+        if question.examples is not None:
             raise ExperimentError(
-                f"method.name = {run.method_name!r} learns classes from descriptions: give --classes instead of "
-                "--support"
+                f"method.name = {model.method_name!r} learns classes from descriptions: give "
+                "--classes instead of --support"
             )
-        names, semantics, seen, given = added_classes(run.space, question.classes)
+        names, semantics, seen, given = added_classes(model.space, question.classes)
         if question.classes is not None or among != "all":
-            _check_descriptions(run, "predict")
+            _check_descriptions(model, "predict")
         allowed = candidates(question, seen, given)
-        rows = scaled(run, run.read_inputs(question.inputs))
-        described = torch.from_numpy(run.scaled_semantics(semantics))
-        params, factor = run.params, float(run.result["calibration_factor"])
-        if method.generates and question.classes is not None:  # its classifiers know only the run's classes
-            if run.pooled and seen[allowed].any():
-                factor = 0.0  # it was chosen for another classifier
+        rows = question.read()
+        described = model.described(semantics)
+        if (
+            method.generates and question.classes is not None
+        ):  # its classifiers know only the model's classes
+            if model.pooled and seen[allowed].any():
+                # The offset was chosen for another classifier.
+                model = replace(model, calibration=Calibration())
                 warnings.warn(
-                    f"{run.path}: this run's classifier saw real samples of seen classes, which are not here; with "
-                    "classes given, one is trained on generated features alone, and not calibrated",
-                    stacklevel=3,
+                    "this run's classifier saw real samples of seen classes, which are not here; "
+                    "with classes given, one is trained on generated features alone, and not "
+                    "calibrated",
+                    stacklevel=5,
                 )
             ids = np.arange(len(names))
-            params = method.fit_heads(params, Candidates(names, described, ids[seen], ids[~seen]), run.manifest["seed"])
-        scores = class_scores(method, params, rows, described, bool(seen[allowed].any()))
-        return ranked(names, scores - factor * seen, allowed, question.top)
+            params = method.fit_heads(
+                model.params, Candidates(names, described, ids[seen], ids[~seen]), model.seed
+            )
+            model = replace(model, params=params)
+        scores = model.raw_scores(rows, described, bool(seen[allowed].any()))
+        return ranked(model, names, model.calibration(scores, seen), seen, allowed, question.top)
 
     @classmethod
-    def learn(cls, run: Run, classes: Classes | None, support: Shown | None) -> Learnt:
+    def learn(cls, model: Model, classes: Classes | None, examples: Examples | None) -> Model:
         """Add classes by their descriptions; the model is not trained again."""
-        method = run.method
-        if support is not None:
+        method = model.method
+        if examples is not None:
             raise ExperimentError(
-                f"method.name = {run.method_name!r} cannot learn from examples once it is trained: run "
-                "method.name = 'gaussian', on the same features or on those of this run (encoder.name = 'run')"
+                f"method.name = {model.method_name!r} cannot learn from examples once it is "
+                "trained: run method.name = 'gaussian', on the same features or on those of this "
+                "run (encoder.name = 'run')"
             )
-        _check_descriptions(run, "add")
-        space = expand_space(run.space, *added_classes(run.space, classes)[:2])
-        params = run.params
+        _check_descriptions(model, "add")
+        space = expand_space(model.space, *added_classes(model.space, classes)[:2])
+        params = model.params
         if method.generates:
-            semantics = torch.from_numpy(run.scaled_semantics(space.semantics))
-            among = Candidates(space.names, semantics, space.seen, space.unseen)
-            params = method.fit_heads(params, among, run.manifest["seed"])
-        return Learnt(space, params)
+            among = Candidates(
+                space.names, model.described(space.semantics), space.seen, space.unseen
+            )
+            params = method.fit_heads(params, among, model.seed)
+        return model.with_classes(space, params)
 
 
-def _check_descriptions(run: Run, to: str) -> None:
-    if not run.method.zero_shot:
+def _check_descriptions(model: Model, to: str) -> None:
+    if not model.method.zero_shot:
         raise ExperimentError(
-            f"method.name = {run.method_name!r} knows only the classes that it was trained on: run a zero-shot "
-            f"method, for example fedzsl, to {to} others"
+            f"method.name = {model.method_name!r} knows only the classes that it was trained on: "
+            f"run a zero-shot method, for example fedzsl, to {to} others"
         )
 
 
@@ -249,27 +352,25 @@ class ZeroShot(Task):
     name = "zero-shot"
     evaluator = ZeroShotEvaluator
     predictor = ZeroShotPredictor
-    also_averaged = ("uncalibrated_*", "backdoor*")
+    also_averaged = ("uncalibrated_*", "gzsl_accuracy", "backdoor*")
     personalizes = True
 
     @classmethod
     def headline(cls, result: Mapping[str, Any]) -> str:
-        """Return ZSL and the generalized accuracies, and the backdoor accuracy if there is one, as one line."""
+        """Return ZSL and the generalized accuracies, and the backdoor accuracy if there is one, as
+        one line.
+        """
         zsl, unseen, seen, harmonic = (percent(result, name) for name in ZERO_SHOT)
         triggers = f"   backdoor {percent(result, 'backdoor')}" if "backdoor" in result else ""
-        return f"ZSL {zsl}   GZSL unseen {unseen}  seen {seen}  harmonic {harmonic}{triggers}"
+        every = f"  all {percent(result, 'gzsl_accuracy')}" if "gzsl_accuracy" in result else ""
+        return (
+            f"ZSL {zsl}   GZSL unseen {unseen}  seen {seen}  harmonic {harmonic}{every}{triggers}"
+        )
 
 
-def class_scores(method: Method, params: Params, rows: Tensor, described: Tensor, seen: bool) -> NDArray[Any]:
-    """Return the scores (n, C) of classes with these scaled semantics; ``seen``: seen ones compete."""
-    score = method.scores if seen else method.unseen_scores
-    with torch.no_grad():
-        blocks = torch.split(rows, _BLOCK) if len(rows) > _BLOCK else (rows,)
-        scores = [score(params, part, described) for part in blocks]
-        return (torch.cat(scores) if len(scores) > 1 else scores[0]).numpy()
-
-
-def candidates(question: Question, seen: NDArray[np.bool_], given: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def candidates(
+    question: Question, seen: NDArray[np.bool_], given: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
     """Return which classes (C,) are ranked."""
     among = question.among
     check_question(among, question.top)
@@ -280,12 +381,25 @@ def candidates(question: Question, seen: NDArray[np.bool_], given: NDArray[np.bo
 
 
 def ranked(
-    names: Sequence[str], scores: NDArray[Any], allowed: NDArray[np.bool_], top: int | None
+    model: Model,
+    names: Sequence[str],
+    scores: NDArray[Any],
+    seen: NDArray[np.bool_],
+    allowed: NDArray[np.bool_],
+    top: int | None,
 ) -> list[list[Prediction]]:
-    """Rank the allowed classes of each row of scores (n, C), best first; equal ones in their order."""
+    """Rank the allowed classes of each row of calibrated scores (n, C), best first; equal ones in
+    their order.
+    """
     kept = np.flatnonzero(allowed)
-    order = kept[np.argsort(-scores[:, kept], axis=1, kind="stable")][:, :top]
-    return [[Prediction(names[c], float(row[c])) for c in best] for row, best in zip(scores, order, strict=True)]
+    places = np.argsort(-scores[:, kept], axis=1, kind="stable")[:, :top]
+    shown = seen.copy()
+    shown[: len(model.shown_mask)] |= model.shown_mask
+    chances = model.chances(scores[:, kept], ~shown[kept])
+    return [
+        [Prediction(names[kept[c]], float(row[kept[c]]), float(chance[c])) for c in best]
+        for row, chance, best in zip(scores, chances, places, strict=True)
+    ]
 
 
 def expand_space(
@@ -294,16 +408,27 @@ def expand_space(
     semantics: NDArray[np.float64],
     undescribed: Sequence[int] | NDArray[Any] = (),
 ) -> ClassSpace:
-    """Return a class space with these classes: its own first, perhaps described again, then new, unseen ones."""
+    """Return a class space with these classes: its own first, perhaps described again, then new,
+    unseen ones.
+    """
     unseen = np.concatenate([space.unseen, np.arange(len(space.names), len(names))])
-    return replace(space, names=tuple(names), semantics=semantics, unseen=unseen, undescribed=np.asarray(undescribed))
+    return replace(
+        space,
+        names=tuple(names),
+        semantics=semantics,
+        unseen=unseen,
+        undescribed=np.asarray(undescribed),
+    )
 
 
 def added_classes(
     space: ClassSpace, classes: Classes | None
 ) -> tuple[list[str], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Add classes to those of a class space; one with a known name replaces the class of that name."""
-    names, semantics = list(space.names), space.semantics.copy()
+    """Add classes to those of a class space; one with a known name replaces the class of that
+    name.
+    """
+    names = list(space.names)
+    semantics = space.semantics.copy()
     seen = np.isin(np.arange(len(names)), space.seen)
     if classes is None:
         return names, semantics, seen, np.zeros(len(names), dtype=bool)
@@ -324,12 +449,15 @@ def _described(space: ClassSpace, classes: Classes) -> tuple[Sequence[str], NDAr
     for name, values in classes.items():
         if len(values) != space.attributes:
             raise DataError(
-                f"class {name!r} has {len(values)} attributes, but this run's classes have {space.attributes}"
+                f"class {name!r} has {len(values)} attributes, but this run's classes have "
+                f"{space.attributes}"
             )
     try:
         semantics = np.array([list(values) for values in classes.values()], dtype=np.float64)
     except (TypeError, ValueError):
-        raise DataError("the attributes of a class must be numbers, as many as the run's classes have") from None
+        raise DataError(
+            "the attributes of a class must be numbers, as many as the run's classes have"
+        ) from None
     semantics = semantics.reshape(len(classes), space.attributes)
     check_semantics(list(classes), semantics)
     return list(classes), semantics

@@ -1,12 +1,10 @@
-"""What a zero-shot run records beside its accuracies: what the report draws, and what attacks and defences did.
+"""What a zero-shot run records beside its accuracies: what the report draws.
 
-Tensors: answers, who held what, similarities, sample images, sums of features. Numbers: in lines of metrics and in the
-result.
+Tensors: answers, who held what, similarities, sample images, sums of features. Numbers: in lines of
+metrics and in the result.
 """
 
-import warnings
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,13 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from fedunseen.core.class_similarity import correlation
-from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params
-from fedunseen.core.random import stream
-from fedunseen.defences.screening import COUNTS
-from fedunseen.engines.round import RoundResult
-from fedunseen.evaluation.answers import answer
-from fedunseen.evaluation.measures import ZERO_SHOT
 from fedunseen.evaluation.plane import plane, silhouette
 from fedunseen.federation.federation import Federation
 from fedunseen.methods import Candidates
@@ -33,14 +25,14 @@ _EMBEDDED = 300  # test samples of unseen classes in the picture of the plane
 MAPPED = (1, 5, 10, 20)  # rounds whose similarities are kept (DistZSL, Fig. 5), beside the last
 _MEASURED = 50  # clients whose own models are measured
 _PER_CLASS = 20  # test samples of a class that its similarities are a mean of
-_CLEAN = 1000  # most clean samples whose magnitudes are measured
 
 
 def summary_tensors(
-    federation: Federation, params: Params, factor: float, embedding: str | bool
+    federation: Federation, params: Params, offset: float, embedding: str | bool
 ) -> dict[str, NDArray[Any]]:
     """Summarize a finished run."""
-    benchmark, space = federation.benchmark, federation.benchmark.space
+    benchmark = federation.benchmark
+    space = federation.benchmark.space
     classes = len(space.names)
     tensors: dict[str, NDArray[Any]] = {
         "client_counts": federation.partition.counts(benchmark.labels, classes),
@@ -52,19 +44,26 @@ def summary_tensors(
     tensors |= {
         "labels": answers.labels,
         "zsl_answers": answers.zsl,
-        "gzsl_answers": answers.generalised(factor),
+        "gzsl_answers": answers.generalised(offset),
         "uncalibrated_answers": answers.generalised(-federation.method.own_offset(params)),
     }
     if benchmark.images() is not None:
         tensors |= _images(federation, params)
     if embedding:
-        tensors |= (_generated if federation.method.generates else _embedding)(federation, params, str(embedding))
+        tensors |= (_generated if federation.method.generates else _embedding)(
+            federation, params, str(embedding)
+        )
     return tensors
 
 
-def model_outputs(federation: Federation, params: Params, rows: NDArray[np.int64], what: str) -> NDArray[np.float64]:
-    """Return (n, ...) what a model makes of samples, by name: ``scores``, ``attributes``, ``features``, ..."""
-    method, parts = federation.method, []
+def model_outputs(
+    federation: Federation, params: Params, rows: NDArray[np.int64], what: str
+) -> NDArray[np.float64]:
+    """Return (n, ...) what a model makes of samples, by name: ``scores``, ``attributes``,
+    ``features``, ...
+    """
+    method = federation.method
+    parts = []
     with torch.no_grad():
         for inputs in federation.batches(rows):
             if what in ("scores", "unseen_scores"):
@@ -76,7 +75,9 @@ def model_outputs(federation: Federation, params: Params, rows: NDArray[np.int64
 
 
 def semantics_correlation(semantics: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return (C, C) the correlation of the classes' semantics, NaN for classes whose semantics are constant."""
+    """Return (C, C) the correlation of the classes' semantics, NaN for classes whose semantics are
+    constant.
+    """
     varied = np.ptp(semantics, axis=1) > 0
     similarity = np.full((len(semantics),) * 2, np.nan)
     similarity[np.ix_(varied, varied)] = correlation(semantics[varied])
@@ -84,17 +85,24 @@ def semantics_correlation(semantics: NDArray[np.float64]) -> NDArray[np.float64]
 
 
 def compatibility(federation: Federation, params: Params) -> dict[str, NDArray[Any]]:
-    """Return (m,) ``classes`` that have test samples and (m, m) how well their mean predicted attributes fit each."""
+    """Return (m,) ``classes`` that have test samples and (m, m) how well their mean predicted
+    attributes fit each.
+    """
     benchmark = federation.benchmark
     tests = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
     labels = benchmark.labels[tests]
     rows = np.concatenate([tests[labels == c][:_PER_CLASS] for c in np.unique(labels)])
     predicted = model_outputs(federation, params, rows, "attributes")
-    tested, place, counts = np.unique(benchmark.labels[rows], return_inverse=True, return_counts=True)
+    tested, place, counts = np.unique(
+        benchmark.labels[rows], return_inverse=True, return_counts=True
+    )
     sums = np.zeros((len(tested), predicted.shape[1]))
     np.add.at(sums, place, predicted)
     semantics = federation.semantics.double().cpu().numpy()
-    return {"classes": tested, "compatibility": (sums / counts[:, None] @ semantics[tested].T).astype(np.float32)}
+    return {
+        "classes": tested,
+        "compatibility": (sums / counts[:, None] @ semantics[tested].T).astype(np.float32),
+    }
 
 
 def some(clients: Sequence[int]) -> Sequence[int]:
@@ -104,16 +112,22 @@ def some(clients: Sequence[int]) -> Sequence[int]:
 
 def _spread(federation: Federation, most: int) -> NDArray[np.int64]:
     """Take test samples of the unseen classes in turn, evenly, and return them class by class."""
-    benchmark, space = federation.benchmark, federation.benchmark.space
-    by_class = [benchmark.test_unseen[benchmark.labels[benchmark.test_unseen] == c] for c in space.unseen]
-    rows = [own[i] for i in range(max(map(len, by_class))) for own in by_class if i < len(own)][:most]
+    benchmark = federation.benchmark
+    space = federation.benchmark.space
+    by_class = [
+        benchmark.test_unseen[benchmark.labels[benchmark.test_unseen] == c] for c in space.unseen
+    ]
+    rows = [own[i] for i in range(max(map(len, by_class))) for own in by_class if i < len(own)][
+        :most
+    ]
     chosen = np.sort(np.array(rows))
     return chosen[np.argsort(benchmark.labels[chosen], kind="stable")]
 
 
 def _images(federation: Federation, params: Params) -> dict[str, NDArray[Any]]:
     """Take test samples of the unseen classes and the model's best five answers for each."""
-    benchmark, unseen = federation.benchmark, federation.benchmark.space.unseen
+    benchmark = federation.benchmark
+    unseen = federation.benchmark.space.unseen
     pictures = benchmark.images()
     assert pictures is not None
     chosen = _spread(federation, _IMAGES)
@@ -121,13 +135,16 @@ def _images(federation: Federation, params: Params) -> dict[str, NDArray[Any]]:
     best = scores.topk(min(5, len(unseen)), dim=1).indices
     return {
         "images": np.stack([small(pictures[i]) for i in chosen]),
+        "image_rows": chosen,
         "image_labels": benchmark.labels[chosen],
         "image_answers": unseen[best.numpy()],
     }
 
 
 def small(image: NDArray[Any]) -> NDArray[np.float32]:
-    """Return an image (channels, h, w), bytes or in [0, 1], as (h, w) or (h, w, 3) in [0, 1], small."""
+    """Return an image (channels, h, w), bytes or in [0, 1], as (h, w) or (h, w, 3) in [0, 1],
+    small.
+    """
     pixels = image[0] if len(image) == 1 else np.moveaxis(image[:3], 0, -1)
     if max(pixels.shape[:2]) > _PIXELS:
         if pixels.dtype != np.uint8:
@@ -140,14 +157,20 @@ def small(image: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _embedding(federation: Federation, params: Params, kind: str) -> dict[str, NDArray[Any]]:
-    """Lay out test samples of unseen classes in the plane, by what the model makes of them and as they come in."""
+    """Lay out test samples of unseen classes in the plane, by what the model makes of them and as
+    they come in.
+    """
     rows = _spread(federation, _EMBEDDED)
     labels = federation.benchmark.labels[rows]
     if len(rows) < 5 or not 1 < len(np.unique(labels)) < len(rows):
         return {}
-    coming = torch.cat([_flat(inputs).cpu() for inputs in federation.batches(rows)]).double().numpy()
+    coming = (
+        torch.cat([_flat(inputs).cpu() for inputs in federation.batches(rows)]).double().numpy()
+    )
     spaces = {"model": model_outputs(federation, params, rows, "represent"), "inputs": coming}
-    if not all(np.isfinite(points).all() and points.std(axis=0).max() > 1e-12 for points in spaces.values()):
+    if not all(
+        np.isfinite(points).all() and points.std(axis=0).max() > 1e-12 for points in spaces.values()
+    ):
         return {}  # features that have collapsed to one point have no picture
     return {
         "embedding_labels": labels,
@@ -158,7 +181,8 @@ def _embedding(federation: Federation, params: Params, kind: str) -> dict[str, N
 
 def _generated(federation: Federation, params: Params, kind: str) -> dict[str, NDArray[Any]]:
     """Lay out real test samples of unseen classes and as many generated ones in one plane."""
-    method, space = federation.method, federation.benchmark.space
+    method = federation.method
+    space = federation.benchmark.space
     rows = _spread(federation, _EMBEDDED // 2)
     labels = federation.benchmark.labels[rows]
     among = Candidates(space.names, federation.semantics, space.seen, space.unseen)
@@ -168,7 +192,9 @@ def _generated(federation: Federation, params: Params, kind: str) -> dict[str, N
             count = int((labels == c).sum())
             made.append(method.generated(params, among, c, count, federation.seed))
     real = model_outputs(federation, params, rows, "represent")
-    points = np.concatenate([real, torch.cat(made).double().cpu().numpy()])  # rows are class by class too
+    points = np.concatenate(
+        [real, torch.cat(made).double().cpu().numpy()]
+    )  # rows are class by class too
     if len(rows) < 5 or not np.isfinite(points).all() or points.std(axis=0).max() < 1e-12:
         return {}  # what has collapsed to one point has no picture
     answers = federation.answers(params)
@@ -186,117 +212,10 @@ def _generated(federation: Federation, params: Params, kind: str) -> dict[str, N
 
 
 def _flat(inputs: Tensor) -> Tensor:
-    """Return samples as vectors (n, d): maps and images are shrunk to at most 16 x 16 cells first."""
+    """Return samples as vectors (n, d): maps and images are shrunk to at most 16 x 16 cells
+    first.
+    """
     if len(inputs.shape) == 2:
         return inputs.float()
     height, width = (min(16, length) for length in inputs.shape[2:])
     return torch.nn.functional.adaptive_avg_pool2d(inputs.float(), (height, width)).flatten(1)
-
-
-def threat_line(
-    federation: Federation, round: int, result: RoundResult, models: Sequence[Params], factor: float
-) -> dict[str, Any]:
-    """Return what a round's line of metrics records of threats; an empty one in an ordinary run."""
-    line: dict[str, Any] = {}
-    if (attack := federation.attack) is not None:
-        took_part = sorted([*result.participants, *result.dropped])
-        line["attackers"] = [client for client in took_part if attack.active(client, round)]
-        if attack.probes:
-            line["backdoor_of"] = backdoor(federation, models[0], factor)
-            line["backdoor"] = float(np.mean(list(line["backdoor_of"].values())))
-    if noted := [reply for reply in result.replies if "threshold" in reply.notes]:
-        line["screening"] = _screening(round, noted)
-    return line
-
-
-def backdoor(federation: Federation, params: Params, factor: float) -> dict[str, float]:
-    """Return, for each trigger, the share in percent of its samples that a complete model takes for its target."""
-    found = {}
-    for probe in federation.attack.probes if federation.attack is not None else ():
-        with torch.no_grad():
-            parts = torch.split(probe.inputs, 256)
-            scores = (federation.method.scores(params, part, federation.semantics) for part in parts)
-            answers = answer(scores, np.full(len(probe.inputs), probe.target), federation.benchmark.space)
-        found[probe.name] = float(100 * (answers.generalised(factor) == probe.target).mean())
-    return found
-
-
-def _screening(round: int, noted: Sequence[Any]) -> dict[str, Any]:
-    """Add up what the clients have screened, and warn of those that have nothing left."""
-    line: dict[str, Any] = {name: int(sum(reply.notes[name] for reply in noted)) for name in COUNTS}
-    line["clients"] = [
-        {"client": reply.client, **{name: int(reply.notes[name]) for name in COUNTS},
-         "threshold": reply.notes["threshold"]}
-        for reply in noted
-    ]  # fmt: skip
-    kinds = ("clean", "poisoned")
-    empty = [one["client"] for one in line["clients"]
-             if sum(one[f"{kind}_dropped"] for kind in kinds) == sum(one[kind] for kind in kinds)]  # fmt: skip
-    if empty:
-        line["empty"] = empty
-        who, then = "every client", "the model stays as it was"
-        if len(empty) < len(noted):
-            who = f"client {empty[0]}" + (f" and {len(empty) - 1} others" if empty[1:] else "")
-            then = "nothing is learned from it"
-        warnings.warn(
-            f"round {round + 1}: every sample of {who} was below the threshold of [screening]: {then}", stacklevel=3
-        )
-    return line
-
-
-def threat_result(federation: Federation, lines: Sequence[Mapping[str, Any]], selected: int) -> dict[str, Any]:
-    """Return what ``result.json`` records of threats."""
-    found: dict[str, Any] = {}
-    if (attack := federation.attack) is not None:
-        attacked = [i for i, line in enumerate(lines) if line["attackers"]]
-        space = federation.benchmark.space
-        at = {"last": len(lines) - 1}
-        if attacked:
-            at |= {"attacked": attacked[0]} | ({"before": attacked[0] - 1} if attacked[0] else {})
-        if attack.probes:
-            values = [line["backdoor"] for line in lines]
-            found["backdoor"] = values[selected - 1]
-            if attacked:
-                if attacked[0]:
-                    found["backdoor_before"] = values[attacked[0] - 1]
-                found["backdoor_attacked"] = values[attacked[0]]
-                found["backdoor_highest"] = max(values[attacked[0] :])
-        found["attack"] = {
-            "rounds": [i + 1 for i in attacked],
-            "clients": list(attack.settings.clients),
-            "triggers": [
-                {"name": probe.name, "client": probe.client, "target": space.names[probe.target],
-                 "source": probe.source, "trained": len(probe.magnitudes), "tested": len(probe.inputs)}
-                for probe in attack.probes
-            ],
-            "main": {when: {name: lines[i][name] for name in ZERO_SHOT} for when, i in at.items()},
-        }  # fmt: skip
-    screened = [line["screening"] for line in lines if "screening" in line]
-    if screened:
-        found["screened"] = {name: sum(one[name] for one in screened) for name in COUNTS}
-    return found
-
-
-def observe_threats(federation: Federation, rounds: int, path: Path, round: int, params: Params) -> None:
-    """Write what the report shows of the attack: pictures of triggers, and features' magnitudes (FedZSL, Fig. 7)."""
-    attack, last = federation.attack, rounds
-    if attack is None or not attack.probes:
-        return
-    folder = path / "magnitudes"
-    pictures = {f"{i}": probe.pictures for i, probe in enumerate(attack.probes) if probe.pictures is not None}
-    if pictures and not (shown := folder / "triggers.safetensors").exists():
-        write_tensors(shown, pictures)
-    start = attack.first or last
-    if round + 1 not in (start - 1, start, last):
-        return
-    held = np.unique(np.concatenate(federation.partition.clients))
-    rows = stream(federation.seed, "magnitudes").permutation(held)[:_CLEAN]
-    with torch.no_grad():
-        clean = [_gamma(federation, params, part) for part in federation.batches(np.sort(rows))]
-        found = {probe.name: _gamma(federation, params, probe.magnitudes) for probe in attack.probes}
-    write_tensors(folder / f"round-{round + 1}.safetensors", {"clean": np.concatenate(clean), **found})
-
-
-def _gamma(federation: Federation, params: Params, inputs: torch.Tensor) -> NDArray[np.float32]:
-    """Return (n,) the sums of samples' features."""
-    return federation.method.features(params, inputs).sum(-1).float().cpu().numpy()

@@ -1,12 +1,14 @@
-"""CIFAR-100 (Krizhevsky 2009), 60,000 photos of 32 x 32 pixels: the benchmarks ``cifar100``, ``fc100``, ``cifar-fs``.
+"""CIFAR-100 (Krizhevsky 2009), 60,000 photos of 32 x 32 pixels: the benchmarks ``cifar100``,
+``fc100``, ``cifar-fs``.
 
-``cifar100``: semantics are embeddings of "a photo of a CLASS."; 20 classes are unseen and 16 for validation, always the
-same: no split is published, name it beside any number. ``fc100`` (Oreshkin et al. 2018): whole superclasses are novel.
-``cifar-fs`` (Bertinetto et al. 2019): 64 / 16 / 20 classes drawn at random, which makes it the easier of the two.
+``cifar100``: semantics are embeddings of "a photo of a CLASS."; 20 classes are unseen and 16 for
+validation, always the same: no split is published, name it beside any number. ``fc100`` (Oreshkin
+et al. 2018): whole superclasses are novel. ``cifar-fs`` (Bertinetto et al. 2019): 64 / 16 / 20
+classes drawn at random, which makes it the easier of the two.
 
-``cifar100.csv`` names the 100 classes in the order of their labels, their superclasses and the splits. The images lie
-in the authors' binary version, or in one sheet a class (``00_apple.webp``, 600 tiles, 30 a row, training images first);
-the authors' pickles are never read.
+``cifar100.csv`` names the 100 classes in the order of their labels, their superclasses and the
+splits. The images lie in the authors' binary version, or in one sheet a class (``00_apple.webp``,
+600 tiles, 30 a row, training images first); the authors' pickles are never read.
 """
 
 import re
@@ -32,9 +34,13 @@ from fedunseen.data.io.images import ImageBytes, opened_image, read_image
 
 SIDE = 32
 CLASSES = 100
-TRAIN, TEST = 500, 100  # images of each class
+# images of each class
+TRAIN = 500
+TEST = 100
 ACROSS = 30  # tiles in a row of a sheet
-RECORD = 2 + 3 * SIDE * SIDE  # bytes of an image in the binary version: coarse label, fine label, red, green, blue
+RECORD = (
+    2 + 3 * SIDE * SIDE
+)  # bytes of an image in the binary version: coarse label, fine label, red, green, blue
 PICKLED = ("cifar-100-python/train", "cifar-100-python.tar.gz", "train", "meta")
 
 
@@ -60,13 +66,16 @@ class Cifar100(_CifarLoader, name="cifar100"):
         """Settings of ``cifar100``."""
 
         root: Path
-        """The folder with `train.bin`, `test.bin` and `fine_label_names.txt`, or with one sheet a class."""
+        """The folder of the data set, or of several for `xlsa17`, with the files that `fedunseen
+        data list` names."""
         train_per_class: int | None = Field(None, ge=1, le=TRAIN)
-        """Take the first so many of each class's 500 training images; unset takes all."""
+        """At most so many training images of each class, drawn once for all runs; unset takes
+        all."""
         test_per_class: int | None = Field(None, ge=1, le=TEST)
-        """Take the first so many of each class's 100 test images; unset takes all."""
+        """At most so many test images of each class, drawn once for all runs; unset takes all."""
         text_encoder: FolderOrName = "minilm"
-        """Describes classes by their names: `"minilm"`, a hub name or a folder."""
+        """Describes classes by their names, unless the class table has attributes: `minilm`, a hub
+        name or a folder."""
         prompt: Prompt = PROMPT
         """The sentence that the text encoder reads, with `{}` for the class's name."""
 
@@ -78,7 +87,9 @@ class Cifar100(_CifarLoader, name="cifar100"):
         semantics, attributes = describe(list(parts), settings.text_encoder, settings.prompt)
         part_of = np.array(list(parts.values()))
         held, unseen = (np.flatnonzero(part_of == part) for part in ("validation", "unseen"))
-        space = ClassSpace(tuple(parts), semantics, attributes, np.flatnonzero(part_of != "unseen"), held, unseen)
+        space = ClassSpace(
+            tuple(parts), semantics, attributes, np.flatnonzero(part_of != "unseen"), held, unseen
+        )
         counts = (settings.train_per_class or TRAIN, settings.test_per_class or TEST)
         labels = np.repeat(np.arange(CLASSES), sum(counts))
         is_test = np.tile(np.arange(sum(counts)) >= counts[0], CLASSES)
@@ -101,7 +112,8 @@ class _CifarSplit(_CifarLoader, FewShotBenchmark):
         """Where the images lie."""
 
         root: Path
-        """The folder with CIFAR-100 in one of the layouts of `cifar100`."""
+        """The folder of the data set, or of several for `xlsa17`, with the files that `fedunseen
+        data list` names."""
 
     @classmethod
     def load(cls, settings: Any, seed: int) -> Benchmark:
@@ -109,7 +121,9 @@ class _CifarSplit(_CifarLoader, FewShotBenchmark):
         images = class_images(find_source(settings.root))
         parts = class_parts(settings.name.replace("-", "_"))
         roles = [[c for c, part in enumerate(parts.values()) if part == own] for own in PARTS]
-        return cls.build(settings.name, list(parts), roles, images, np.repeat(np.arange(CLASSES), TRAIN + TEST))
+        return cls.build(
+            settings.name, list(parts), roles, images, np.repeat(np.arange(CLASSES), TRAIN + TEST)
+        )
 
 
 class Fc100(_CifarSplit, name="fc100"):
@@ -126,13 +140,17 @@ class CifarFs(_CifarSplit, name="cifar-fs"):
 
 @cache
 def class_parts(column: str) -> dict[str, str]:
-    """Return class -> part of the splits ``zero_shot``, ``fc100`` and ``cifar_fs``, or -> its ``superclass``."""
+    """Return class -> part of the splits ``zero_shot``, ``fc100`` and ``cifar_fs``, or -> its
+    ``superclass``.
+    """
     (_, header), *rows = read_csv(Path(__file__).with_name("cifar100.csv"))
     return {row[0]: row[header.index(column)] for _, row in rows}
 
 
 class Source(NamedTuple):
-    """Where the images lie; ``images`` yields those of each class, (600, 3, 32, 32), its training images first."""
+    """Where the images lie; ``images`` yields those of each class, (600, 3, 32, 32), its training
+    images first.
+    """
 
     place: Path
     files: tuple[Path, ...]
@@ -146,7 +164,10 @@ def find_source(root: Path) -> Source:
         numbers = [int(path.name.partition("_")[0]) for path in sheets]
         if numbers != list(range(CLASSES)):
             lacking = min(set(range(CLASSES)) - set(numbers), default=CLASSES)
-            raise _damaged(folder, f"has {len(sheets)} of {CLASSES} sheets, that of class {lacking:02d} not once")
+            raise _damaged(
+                folder,
+                f"has {len(sheets)} of {CLASSES} sheets, that of class {lacking:02d} not once",
+            )
         _check_names(folder, [path.stem.partition("_")[2] for path in sheets])
         return Source(folder, tuple(sheets), partial(_from_sheets, sheets))
     binary = [folder / name for name in ("train.bin", "test.bin", "fine_label_names.txt")]
@@ -154,7 +175,8 @@ def find_source(root: Path) -> Source:
     if absent := [path for path in binary if not path.is_file()]:
         if pickled := [folder / name for name in PICKLED if (folder / name).is_file()]:
             raise DataError(
-                f"{pickled[0]} is CIFAR-100's Python version, a pickle, and nothing is ever unpickled: {get} instead"
+                f"{pickled[0]} is CIFAR-100's Python version, a pickle, and nothing is ever "
+                f"unpickled: {get} instead"
             )
         raise DataError(f"{absent[0]} is missing: {get}, or correct data.root")
     for path, count in zip(binary, (TRAIN, TEST), strict=False):
@@ -165,13 +187,17 @@ def find_source(root: Path) -> Source:
 
 
 def class_images(source: Source, counts: tuple[int, int] | None = None) -> NDArray[np.uint8]:
-    """Return the first images of each class: its training images, then its test images; kept in the cache."""
+    """Return the first images of each class: its training images, then its test images; kept in the
+    cache.
+    """
     counts = counts or (TRAIN, TEST)
     take = np.concatenate([np.arange(counts[0]), TRAIN + np.arange(counts[1])])
     names = [path.relative_to(source.place).as_posix() for path in source.files]
     depends = [names, file_stamps(source.files)[0], counts]
     shape = (CLASSES * sum(counts), 3, SIDE, SIDE)
-    return cached_blocks("cifar100", depends, shape, lambda: (images[take] for images in source.images()))
+    return cached_blocks(
+        "cifar100", depends, shape, lambda: (images[take] for images in source.images())
+    )
 
 
 def _check_names(where: Path, names: Sequence[str]) -> None:
@@ -197,7 +223,9 @@ def _from_sheets(files: Sequence[Path]) -> Iterator[NDArray[np.uint8]]:
         with opened_image(path, remedy=": unpack it again") as file:
             sheet = np.asarray(file.convert("RGB"))
         if sheet.shape != (rows * SIDE, ACROSS * SIDE, 3):
-            size = f"{sheet.shape[1]} x {sheet.shape[0]} pixels, not {ACROSS * SIDE} x {rows * SIDE}"
+            size = (
+                f"{sheet.shape[1]} x {sheet.shape[0]} pixels, not {ACROSS * SIDE} x {rows * SIDE}"
+            )
             raise _damaged(path, f"has {size}")
         tiles = sheet.reshape(rows, SIDE, ACROSS, SIDE, 3).transpose(0, 2, 4, 1, 3)
         yield tiles.reshape(TRAIN + TEST, 3, SIDE, SIDE)

@@ -1,8 +1,10 @@
-"""The benchmark ``digit-pairs``: two of scikit-learn's 8 x 8 digits side by side, classes "00" to "99".
+"""The benchmark ``digit-pairs``: two of scikit-learn's 8 x 8 digits side by side, classes "00" to
+"99".
 
-20 attributes say which digit is on the left and which on the right. Everything is fixed, for any seed of the run; no
-source digit serves both training and tests. Among the 20 unseen classes, and among the 20 validation classes, each
-digit is twice on the left and twice on the right: no digit is favored, and all of them are trained on.
+20 attributes say which digit is on the left and which on the right. Everything is fixed, for any
+seed of the run; no source digit serves both training and tests. Among the 20 unseen classes, and
+among the 20 validation classes, each digit is twice on the left and twice on the right: no digit is
+favored, and all of them are trained on.
 """
 
 from pathlib import Path
@@ -18,7 +20,8 @@ from fedunseen.data.benchmarks.digits import scanned
 from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.io.images import ImageBytes, read_strokes
 
-HEIGHT, WIDTH = 8, 16
+HEIGHT = 8
+WIDTH = 16
 UNSEEN_SHIFTS = (3, 7)  # a class is unseen if (right - left) mod 10 is one of these
 VALIDATION_SHIFTS = (1, 6)
 TRAIN_SHARE = 0.7  # of the source digits
@@ -33,9 +36,10 @@ class DigitPairs(BenchmarkLoader, name="digit-pairs"):
         """Settings of ``digit-pairs``."""
 
         train_per_class: int = Field(60, ge=1, le=1000)
-        """Training images of each seen class."""
+        """At most so many training images of each class, drawn once for all runs; unset takes
+        all."""
         test_per_class: int = Field(30, ge=1, le=1000)
-        """Test images of each class."""
+        """At most so many test images of each class, drawn once for all runs; unset takes all."""
 
     @classmethod
     def load(cls, settings: Settings, seed: int) -> Benchmark:
@@ -55,7 +59,14 @@ class DigitPairs(BenchmarkLoader, name="digit-pairs"):
                 tests += [split == "test"] * count
         label = np.array(labels)
         splits = split_ids(space, label, np.array(tests))
-        return Benchmark("digit-pairs", space, np.concatenate(images), label, image_shape=(HEIGHT, WIDTH), **splits)
+        return Benchmark(
+            "digit-pairs",
+            space,
+            np.concatenate(images),
+            label,
+            image_shape=(HEIGHT, WIDTH),
+            **splits,
+        )
 
     @classmethod
     def read(cls, path: Path | ImageBytes, settings: Settings) -> NDArray[np.float32]:
@@ -66,13 +77,17 @@ class DigitPairs(BenchmarkLoader, name="digit-pairs"):
 def class_space() -> ClassSpace:
     """Return the 100 classes of two digits with their one-hot attributes."""
     classes = np.arange(100)
-    left, right = classes // 10, classes % 10
+    left = classes // 10
+    right = classes % 10
     shift = (right - left) % 10
-    unseen, validation = np.isin(shift, UNSEEN_SHIFTS), np.isin(shift, VALIDATION_SHIFTS)
+    unseen = np.isin(shift, UNSEEN_SHIFTS)
+    validation = np.isin(shift, VALIDATION_SHIFTS)
     return ClassSpace(
         names=tuple(f"{c:02d}" for c in classes),
         semantics=np.concatenate([np.eye(10)[left], np.eye(10)[right]], axis=1),
-        attribute_names=tuple(f"{side} {digit}" for side in ("left", "right") for digit in range(10)),
+        attribute_names=tuple(
+            f"{side} {digit}" for side in ("left", "right") for digit in range(10)
+        ),
         seen=np.flatnonzero(~unseen),
         validation=np.flatnonzero(validation),
         unseen=np.flatnonzero(unseen),
@@ -81,9 +96,12 @@ def class_space() -> ClassSpace:
 
 
 def _sources() -> tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]]:
-    """Return the source digits for training and for tests: by digit, shape (count, 8, 8), in [0, 1]."""
+    """Return the source digits for training and for tests: by digit, shape (count, 8, 8), in [0,
+    1].
+    """
     images, labels = scanned()
-    train, test = [], []
+    train = []
+    test = []
     for digit in range(10):
         mine = (images[labels == digit] / 16).astype(np.float32)
         mine = mine[stream(0, "digit-pairs sources", digit).permutation(len(mine))]
@@ -96,7 +114,9 @@ def _sources() -> tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]]:
 def _pairs(
     left: NDArray[np.float32], right: NDArray[np.float32], count: int, split: str, c: int
 ) -> NDArray[np.float32]:
-    """Draw different pairs of one class, shape (count, 128); a larger count begins with the same ones."""
+    """Draw different pairs of one class, shape (count, 128); a larger count begins with the same
+    ones.
+    """
     order = stream(0, f"digit-pairs {split}", c).permutation(len(left) * len(right))[:count]
     pair = np.concatenate([left[order // len(right)], right[order % len(right)]], axis=2)
     return pair.reshape(count, HEIGHT * WIDTH)

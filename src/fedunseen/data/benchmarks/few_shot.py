@@ -1,8 +1,10 @@
-"""What the few-shot benchmarks share: a benchmark declares its files, image shape and classes, and reads its samples.
+"""What the few-shot benchmarks share: a benchmark declares its files, image shape and classes, and
+reads its samples.
 
-``miniimagenet`` is here too: 100 classes of ImageNet with 600 photos each (Vinyals et al. 2016), in the split of Ravi
-and Larochelle (2017). Its images have to be cut out of ImageNet; they become 84 x 84 pixels without keeping their
-proportions (Pillow's Lanczos filter), as in that split's own script.
+``miniimagenet`` is here too: 100 classes of ImageNet with 600 photos each (Vinyals et al. 2016), in
+the split of Ravi and Larochelle (2017). Its images have to be cut out of ImageNet; they become 84 x
+84 pixels without keeping their proportions (Pillow's Lanczos filter), as in that split's own
+script.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +22,15 @@ from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings, split_ids
 from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.io.csv_io import iter_csv, read_csv
-from fedunseen.data.io.images import ImageBytes, in_threads, opened_image, planes, read_image, read_strokes, upright
+from fedunseen.data.io.images import (
+    ImageBytes,
+    in_threads,
+    opened_image,
+    planes,
+    read_image,
+    read_strokes,
+    upright,
+)
 
 SIDE = 84
 PARTS = ("train", "val", "test")
@@ -31,7 +41,9 @@ class FewShotBenchmark(BenchmarkLoader):
     """Base of the few-shot benchmarks. Their splits are fixed: the run's seed draws nothing."""
 
     image_shape: ClassVar[tuple[int, ...] | None] = None
-    """(channels, height, width), or (height, width) of flattened gray values; None: the samples are not images."""
+    """(channels, height, width), or (height, width) of flattened gray values; None: the samples are
+    not images.
+    """
     resample: ClassVar[Image.Resampling] = Image.Resampling.BOX
     """How a picture of strokes is resized."""
     remedy: ClassVar[str] = ""
@@ -48,7 +60,8 @@ class FewShotBenchmark(BenchmarkLoader):
         held_out: Sequence[int] | NDArray[np.int64] = (),
         **more: Any,
     ) -> Benchmark:
-        """Return the benchmark, whose classes are learned from examples alone: nothing describes them.
+        """Return the benchmark, whose classes are learned from examples alone: nothing describes
+        them.
 
         Args:
             name: of the benchmark.
@@ -60,23 +73,33 @@ class FewShotBenchmark(BenchmarkLoader):
             more: further fields of the benchmark.
         """
         training, validation, novel = roles
-        seen, held, unseen = (np.array(ids, dtype=np.int64) for ids in ([*training, *validation], validation, novel))
+        seen, held, unseen = (
+            np.array(ids, dtype=np.int64) for ids in ([*training, *validation], validation, novel)
+        )
         space = ClassSpace(tuple(names), np.zeros((len(names), 0)), (), seen, held, unseen)
         for c in np.concatenate([space.seen, space.unseen]).tolist():
             if not (labels == c).any():
                 raise DataError(f"{name}: the class {names[c]!r} has no sample{cls.remedy}")
         splits = split_ids(space, labels, np.isin(np.arange(len(labels)), held_out))
-        return Benchmark(name, space, features, labels, image_shape=cls.image_shape, **splits, **more)
+        return Benchmark(
+            name, space, features, labels, image_shape=cls.image_shape, **splits, **more
+        )
 
     @classmethod
     def read(cls, path: Path | ImageBytes, settings: Any) -> NDArray[Any]:
-        """Read a picture as the benchmark's own samples are: (1, channels, height, width) bytes, or flattened."""
+        """Read a picture as the benchmark's own samples are: (1, channels, height, width) bytes, or
+        flattened.
+        """
         assert cls.image_shape is not None
         *channels, height, width = cls.image_shape
         if channels == [3]:
             return read_image(path, height, width)
         strokes = read_strokes(path, (height, width), cls.resample)
-        return np.rint(255 * strokes).astype(np.uint8)[None, None] if channels else strokes.reshape(1, -1)
+        return (
+            np.rint(255 * strokes).astype(np.uint8)[None, None]
+            if channels
+            else strokes.reshape(1, -1)
+        )
 
 
 class MiniImageNet(FewShotBenchmark, name="miniimagenet"):
@@ -92,14 +115,18 @@ class MiniImageNet(FewShotBenchmark, name="miniimagenet"):
         """Settings of ``miniimagenet``."""
 
         root: Path
-        """The folder with `images/*.jpg` (or `LABEL/*.jpg`) and, unless `splits` is given, the three lists."""
+        """The folder of the data set, or of several for `xlsa17`, with the files that `fedunseen
+        data list` names."""
         splits: Path | None = None
-        """The folder of `train.csv`, `val.csv` and `test.csv`, if it is not the root."""
+        """The folder of the published split, if it is not the root: `att_splits.mat`, best with
+        `res101.mat`; of `miniimagenet` its three lists."""
 
     @classmethod
     def load(cls, settings: Settings, seed: int) -> Benchmark:
         """Read the lists and the images."""
-        root = settings.root.expanduser() if settings.splits is not None else cls.home(settings.root)
+        root = (
+            settings.root.expanduser() if settings.splits is not None else cls.home(settings.root)
+        )
         rows = cls.read_split(settings.splits.expanduser() if settings.splits is not None else root)
         labels = {part: sorted({label for _, label in rows[part]}) for part in PARTS}
         names = [label for part in PARTS for label in labels[part]]
@@ -121,7 +148,9 @@ class MiniImageNet(FewShotBenchmark, name="miniimagenet"):
 
     @classmethod
     def missing(cls, root: Path, given: Mapping[str, Any]) -> list[str]:
-        """Return the image that the lists name first, if it is not there; what is wrong with lists says `load`."""
+        """Return the image that the lists name first, if it is not there; what is wrong with lists
+        says `load`.
+        """
         with suppress(DataError, ValueError, StopIteration):
             rows = iter_csv(Path(given.get("splits") or root) / "train.csv")
             next(rows)
@@ -139,8 +168,8 @@ class MiniImageNet(FewShotBenchmark, name="miniimagenet"):
             path = folder / f"{part}.csv"
             if not path.is_file():
                 raise DataError(
-                    f"{path} is missing: get Ravi's lists train.csv, val.csv and test.csv ({cls.page}), or name their "
-                    "folder in data.splits"
+                    f"{path} is missing: get Ravi's lists train.csv, val.csv and test.csv "
+                    f"({cls.page}), or name their folder in data.splits"
                 )
             (_, header), *lines = read_csv(path)
             if header != ["filename", "label"]:
@@ -150,7 +179,9 @@ class MiniImageNet(FewShotBenchmark, name="miniimagenet"):
             for number, (file, label) in lines:
                 where = f"{path}, line {number}:"
                 if not _is_name(file) or not _is_name(label):
-                    raise cls.damaged(where, f"{file!r} and {label!r} are not the names of a file and a class")
+                    raise cls.damaged(
+                        where, f"{file!r} and {label!r} are not the names of a file and a class"
+                    )
                 if part_of.setdefault(label, part) != part:
                     raise cls.damaged(where, f"the class {label!r} is in {part_of[label]}.csv too")
             rows[part] = [(file, label) for _, (file, label) in lines]
@@ -164,17 +195,21 @@ class MiniImageNet(FewShotBenchmark, name="miniimagenet"):
         stamps, missing = file_stamps(paths)
         if missing:
             raise DataError(
-                f"{missing[0]} is missing ({len(missing):,} of {len(paths):,} images are): get ImageNet (ILSVRC 2012, "
-                f"https://image-net.org), cut miniImageNet's images out of it as {cls.page} says, and put them "
-                "there, or correct data.root"
+                f"{missing[0]} is missing ({len(missing):,} of {len(paths):,} images are): get "
+                "ImageNet (ILSVRC 2012, https://image-net.org), cut miniImageNet's images out of "
+                f"it as {cls.page} says, and put them there, or correct data.root"
             )
         depends = [str(root.resolve()), [path.name for path in paths], stamps]
-        return cached_blocks("miniimagenet", depends, (len(paths), 3, SIDE, SIDE), lambda: in_threads(_read, paths))
+        return cached_blocks(
+            "miniimagenet", depends, (len(paths), 3, SIDE, SIDE), lambda: in_threads(_read, paths)
+        )
 
 
 def _place(root: Path, file: str, label: str) -> str | None:
     """Return how an image that is there is placed."""
-    return next((place for place in PLACES if (root / place.format(file=file, label=label)).is_file()), None)
+    return next(
+        (place for place in PLACES if (root / place.format(file=file, label=label)).is_file()), None
+    )
 
 
 def _is_name(text: str) -> bool:

@@ -1,11 +1,13 @@
 """The benchmark ``folder``: your own features in ``features.npz``, described by ``classes.csv``.
 
-``features``: (n, d), (n, steps, width) or (n, channels, height, width); ``labels``: (n,) names or rows of
-classes, "" for unlabelled samples; ``split``: (n,) "train" or "test". Optional: ``image_shape`` (the features are
-images, bytes or numbers in [0, 1]), ``users`` (n,) and ``answers`` (classes,), both counted from 0.
+``features``: (n, d), (n, steps, width) or (n, channels, height, width); ``labels``: (n,) names or
+rows of classes, "" for unlabelled samples; ``split``: (n,) "train" or "test". Optional:
+``image_shape`` (the features are images, bytes or numbers in [0, 1]), ``users`` (n,) and
+``answers`` (classes,), both counted from 0.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -37,25 +39,27 @@ class Folder(BenchmarkLoader, name="folder"):
         """Settings of ``folder``."""
 
         root: Path
-        """The folder that holds ``classes.csv`` and ``features.npz``."""
+        """The folder of the data set, or of several for `xlsa17`, with the files that `fedunseen
+        data list` names."""
 
     @classmethod
     def load(cls, settings: Settings, seed: int) -> Benchmark:
-        """Read the folder; without validation classes ``seed`` draws a fifth of the seen classes (not of a part)."""
+        """Read the folder; without validation classes ``seed`` draws a fifth of the seen classes
+        (not of a part).
+        """
         root = existing_folder(settings.root.expanduser(), "correct data.root")
-        table, encoder = root / "classes.csv", settings.text_encoder
-        space = ClassSpace.load(table) if encoder is None else read_class_table(table, encoder, settings.prompt)
+        table = root / "classes.csv"
+        encoder = settings.text_encoder
+        space = (
+            ClassSpace.load(table)
+            if encoder is None
+            else read_class_table(table, encoder, settings.prompt)
+        )
         if not len(space.validation) and not settings.part:
             space = replace(space, validation=draw_validation(space.seen, None, seed))
         path = root / "features.npz"
         arrays = load_arrays(path, (*REQUIRED, "image_shape", "users", "answers"))
-        for key in REQUIRED:
-            if key not in arrays:
-                raise DataError(
-                    f"{path} has no array {key!r} (it has: {', '.join(sorted(array_names(path))) or 'none'})"
-                )
-        if not arrays["features"].ndim:
-            raise DataError(f"{path}: features is a single number, not an array with an entry for each sample")
+        _check_arrays(path, arrays)
         labels = _labels(path, arrays["labels"], space)
         words = _as_text(path, "split", np.atleast_1d(arrays["split"]).ravel())
         if wrong := np.setdiff1d(words, ["train", "test"]).tolist():
@@ -65,15 +69,19 @@ class Folder(BenchmarkLoader, name="folder"):
             check_unlabelled(int((labels < 0).sum()), str(path))
         if not len(arrays["features"]) == len(labels) == len(test):
             raise DataError(
-                f"{path}: features, labels and split have {len(arrays['features'])}, {len(labels)} and "
-                f"{len(test)} entries, and must have one a sample"
+                f"{path}: features, labels and split have {len(arrays['features'])}, {len(labels)} "
+                f"and {len(test)} entries, and must have one a sample"
             )
         unseen = np.isin(labels, space.unseen)
         if (unseen & ~test).any():
             name = space.names[labels[int(np.argmax(unseen & ~test))]]
-            raise DataError(f"{path}: a sample of the unseen class {name!r} is marked 'train': mark it 'test'")
+            raise DataError(
+                f"{path}: a sample of the unseen class {name!r} is marked 'train': mark it 'test'"
+            )
         features = arrays["features"]
-        halved = features.ndim == 3 and features.dtype == np.float16  # word vectors: batches are widened
+        halved = (
+            features.ndim == 3 and features.dtype == np.float16
+        )  # word vectors: batches are widened
         if features.dtype.kind in "fiub" and features.dtype != np.uint8 and not halved:
             features = to_float32(features, path)
         return Benchmark(
@@ -85,7 +93,9 @@ class Folder(BenchmarkLoader, name="folder"):
             users=_counted(path, "users", arrays.get("users"), len(labels), "sample"),
             answers=_counted(path, "answers", arrays.get("answers"), len(space.names), "class"),
             part=settings.part,
-            unlabelled=np.flatnonzero(labels < 0) if arrays["labels"].dtype.kind in "US" else np.array([], np.int64),
+            unlabelled=np.flatnonzero(labels < 0)
+            if arrays["labels"].dtype.kind in "US"
+            else np.array([], np.int64),
             **split_ids(space, labels, test),
         )
 
@@ -115,16 +125,33 @@ class Arrays(BenchmarkLoader, name="arrays"):
     def load(cls, settings: Any, seed: int) -> Benchmark:
         """Refuse: the arrays were those of another process."""
         raise DataError(
-            "data.name = 'arrays' stands for arrays in memory, which are in no file: give them from Python, "
-            "fedunseen.run(experiment, benchmark=Benchmark.from_arrays(...))"
+            "data.name = 'arrays' stands for arrays in memory, which are in no file: give them "
+            "from Python, fedunseen.run(experiment, benchmark=Benchmark.from_arrays(...))"
+        )
+
+
+def _check_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Refuse a file without what every folder needs."""
+    for key in REQUIRED:
+        if key not in arrays:
+            raise DataError(
+                f"{path} has no array {key!r} (it has: "
+                f"{', '.join(sorted(array_names(path))) or 'none'})"
+            )
+    if not arrays["features"].ndim:
+        raise DataError(
+            f"{path}: features is a single number, not an array with an entry for each sample"
         )
 
 
 def write_folder(
     folder: Path, benchmark: Benchmark, samples: NDArray[np.int64], split: Literal["train", "test"]
 ) -> None:
-    """Write some samples of a benchmark as the benchmark ``folder``, which gives back their bits with ``part``."""
-    space, labels = benchmark.space, benchmark.labels[samples]
+    """Write some samples of a benchmark as the benchmark ``folder``, which gives back their bits
+    with ``part``.
+    """
+    space = benchmark.space
+    labels = benchmark.labels[samples]
     arrays: dict[str, NDArray[Any]] = {
         "features": np.asarray(benchmark.features[samples]),
         "labels": np.array([*space.names, ""])[labels],  # an unlabelled sample has the label -1
@@ -141,17 +168,24 @@ def write_folder(
         np.savez(file, allow_pickle=False, **arrays)
 
 
-def _image_shape(path: Path, given: NDArray[Any] | None, features: NDArray[Any]) -> tuple[int, ...] | None:
+def _image_shape(
+    path: Path, given: NDArray[Any] | None, features: NDArray[Any]
+) -> tuple[int, ...] | None:
     """Return the shape of the images that the features are, None if they are none."""
     if given is None:
         return None
     shape = tuple(given.ravel().tolist()) if given.dtype.kind in "iu" else ()
     sample_shape = features.shape[1:]
-    fits = math.prod(shape) == math.prod(sample_shape) if len(sample_shape) == 1 else shape == sample_shape
+    fits = (
+        math.prod(shape) == math.prod(sample_shape)
+        if len(sample_shape) == 1
+        else shape == sample_shape
+    )
     if len(shape) not in (2, 3) or min(shape) < 1 or not fits:
         raise DataError(
-            f"{path}: image_shape is {given.ravel().tolist()}, but the features have the shape {features.shape}: give "
-            "(height, width) or (channels, height, width) of a sample, or leave it out"
+            f"{path}: image_shape is {given.ravel().tolist()}, but the features have the shape "
+            f"{features.shape}: give (height, width) or (channels, height, width) of a sample, or "
+            "leave it out"
         )
     numbers = features.dtype.kind in "fiub"  # anything else the benchmark refuses
     if (
@@ -160,17 +194,22 @@ def _image_shape(path: Path, given: NDArray[Any] | None, features: NDArray[Any])
         and not all(((block >= 0) & (block <= 1)).all() for block in blocks(features))
     ):
         raise DataError(
-            f"{path}: images of type {features.dtype} have numbers outside [0, 1]: scale them, or save bytes"
+            f"{path}: images of type {features.dtype} have numbers outside [0, 1]: scale them, or "
+            "save bytes"
         )
     return shape
 
 
-def _counted(path: Path, key: str, given: NDArray[Any] | None, count: int, each: str) -> NDArray[np.int64] | None:
+def _counted(
+    path: Path, key: str, given: NDArray[Any] | None, count: int, each: str
+) -> NDArray[np.int64] | None:
     """Return an optional array of numbers that are counted from 0."""
     if given is None:
         return None
     if given.shape != (count,) or given.dtype.kind not in "iu" or (count and given.min() < 0):
-        raise DataError(f"{path}: {key} must have a whole number from 0 on for each {each}: {count} numbers")
+        raise DataError(
+            f"{path}: {key} must have a whole number from 0 on for each {each}: {count} numbers"
+        )
     return given.astype(np.int64)
 
 
@@ -180,26 +219,35 @@ def _labels(path: Path, labels: NDArray[Any], space: ClassSpace) -> NDArray[np.i
     if labels.dtype.kind in "iu":
         return labels.astype(np.int64)  # the benchmark checks their range
     if labels.dtype.kind not in "US":
-        raise DataError(f"{path}: the labels are of type {labels.dtype}, neither class names nor row numbers")
+        raise DataError(
+            f"{path}: the labels are of type {labels.dtype}, neither class names nor row numbers"
+        )
     names, inverse = np.unique(_as_text(path, "labels", labels), return_inverse=True)
     ids = {composed(name): i for i, name in enumerate(space.names)} | {"": -1}
     for name in names.tolist():
         if composed(name) not in ids:
             raise DataError(
-                f"{path}: the label {name!r} is not a class of classes.csv{did_you_mean(name, space.names)}"
+                f"{path}: the label {name!r} is not a class of "
+                f"classes.csv{did_you_mean(name, space.names)}"
             )
     return np.array([ids[composed(name)] for name in names.tolist()], dtype=np.int64)[inverse]
 
 
 def _as_text(path: Path, key: str, words: NDArray[Any]) -> NDArray[np.str_]:
-    """Return an array as text, checked to be such: NumPy's own holds any 32-bit numbers as characters."""
+    """Return an array as text, checked to be such: NumPy's own holds any 32-bit numbers as
+    characters.
+    """
     try:
         if words.dtype.kind == "S":
             return np.char.decode(words, "utf-8")
         if words.dtype.kind == "U" and words.dtype.itemsize:
-            codes = np.ascontiguousarray(words.astype(words.dtype.newbyteorder("="))).view(np.uint32)
+            codes = np.ascontiguousarray(words.astype(words.dtype.newbyteorder("="))).view(
+                np.uint32
+            )
             if ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes < 0xE000))).any():
                 raise ValueError
         return words.astype(np.str_)
     except (UnicodeError, ValueError):
-        raise DataError(f"{path}: {key} holds text that is not UTF-8: save it as Python text") from None
+        raise DataError(
+            f"{path}: {key} holds text that is not UTF-8: save it as Python text"
+        ) from None

@@ -1,4 +1,6 @@
-"""What benchmarks of image files share: how their images are listed, without opening one, and how they are loaded."""
+"""What benchmarks of image files share: how their images are listed, without opening one, and how
+they are loaded.
+"""
 
 import warnings
 from collections.abc import Sequence
@@ -17,20 +19,24 @@ from fedunseen.data.benchmark import Benchmark, DataSettings, empty_split, split
 from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.io.images import Box, ImageBytes, decode, decoded_bytes, read_image
 
-SPLIT_SEED = 0  # draws what a published split leaves open; the same for every run, so that runs can be compared
+# draws what a published split leaves open; the same for every run, so that runs can be compared
+SPLIT_SEED = 0
 
 
 class ImageSettings(DataSettings):
     """Settings of every benchmark of image files."""
 
     root: Path
-    """The folder of the data set."""
+    """The folder of the data set, or of several for `xlsa17`, with the files that `fedunseen data
+    list` names."""
     size: int = Field(224, ge=8, le=2048)
     """Side of the decoded images in pixels: the center square that is cut out."""
     resize: int | None = Field(None, ge=8, le=4096)
     """Length of the shorter side before the cut; unset, 8/7 of `size`: 256 for 224, 512 for 448."""
     skip_unreadable: bool = False
-    """Leave out images that cannot be read, with a warning that names them, instead of refusing to start."""
+    """Leave out images that cannot be read, with a warning that names them, instead of refusing to
+    start.
+    """
     train_per_class: int | None = Field(None, ge=1)
     """At most so many training images of each class, drawn once for all runs; unset takes all."""
     test_per_class: int | None = Field(None, ge=1)
@@ -39,7 +45,9 @@ class ImageSettings(DataSettings):
     @model_validator(mode="after")
     def _check(self) -> "ImageSettings":
         if self.resize is not None and self.resize < self.size:
-            raise ValueError(f"resize = {self.resize} is less than size = {self.size}: the square would not fit")
+            raise ValueError(
+                f"resize = {self.resize} is less than size = {self.size}: the square would not fit"
+            )
         return self
 
     @property
@@ -63,14 +71,20 @@ class Listing:
     part: bool = False  # what one party of a deployment holds: see `Benchmark`
 
     def ids(self, settings: ImageSettings) -> dict[str, NDArray[np.int64]]:
-        """Return the sorted ids of ``train``, ``test_seen`` and ``test_unseen``, cut to the settings' numbers."""
-        found = split_ids(self.space, self.labels, self.test)
-        for split, ids in found.items():
+        """Return the sorted ids of ``train``, ``test_seen`` and ``test_unseen``, cut to the
+        settings' numbers.
+        """
+        splits = split_ids(self.space, self.labels, self.test)
+        for split, ids in splits.items():
             limit = settings.train_per_class if split == "train" else settings.test_per_class
-            found[split] = _limited(ids if self.used is None else ids[self.used[ids]], self.labels, limit, split)
-        return found
+            splits[split] = _limited(
+                ids if self.used is None else ids[self.used[ids]], self.labels, limit, split
+            )
+        return splits
 
-    def decode(self, kept: NDArray[np.int64], settings: Any, skip: bool) -> tuple[NDArray[np.uint8], list[int]]:
+    def decode(
+        self, kept: NDArray[np.int64], settings: Any, skip: bool
+    ) -> tuple[NDArray[np.uint8], list[int]]:
         """Return the images ``kept``, and which of them are unreadable."""
         files = [self.files[i] for i in kept.tolist()]
         boxes = None if self.boxes is None else [self.boxes[i] for i in kept.tolist()]
@@ -78,7 +92,9 @@ class Listing:
 
 
 class ImageBenchmark(BenchmarkLoader):
-    """Base of the benchmarks whose samples are image files. A subclass lists them in :meth:`listing`."""
+    """Base of the benchmarks whose samples are image files. A subclass lists them in
+    :meth:`listing`.
+    """
 
     Settings: ClassVar[type[ImageSettings]]
 
@@ -89,19 +105,27 @@ class ImageBenchmark(BenchmarkLoader):
 
     @classmethod
     def load(cls, settings: Any, seed: int) -> Benchmark:
-        """Decode the images, unless that was done before; ``seed`` matters only where classes or images are drawn."""
+        """Decode the images, unless that was done before; ``seed`` matters only where classes or
+        images are drawn.
+        """
         listing = cls.listing(settings, seed)
         ids = listing.ids(settings) | {"unlabelled": np.flatnonzero(listing.labels < 0)}
         kept = np.sort(np.concatenate(list(ids.values())))
         files = [listing.files[i] for i in kept.tolist()]
         images, unreadable = listing.decode(kept, settings, settings.skip_unreadable)
         if unreadable:
-            names = ", ".join(files[i] for i in unreadable[:5]) + (", ..." if len(unreadable) > 5 else "")
+            names = ", ".join(files[i] for i in unreadable[:5]) + (
+                ", ..." if len(unreadable) > 5 else ""
+            )
             warnings.warn(
-                f"{listing.name}: {len(unreadable)} of {len(files)} images cannot be read and are left out: {names}",
+                f"{listing.name}: {len(unreadable)} of {len(files)} images cannot be read and are "
+                f"left out: {names}",
                 stacklevel=2,
             )
-        splits = {split: np.setdiff1d(np.searchsorted(kept, mine), unreadable) for split, mine in ids.items()}
+        splits = {
+            split: np.setdiff1d(np.searchsorted(kept, mine), unreadable)
+            for split, mine in ids.items()
+        }
         return Benchmark(
             name=listing.name,
             space=listing.space,
@@ -129,25 +153,33 @@ class ImageBenchmark(BenchmarkLoader):
         empty = [split for split, mine in ids.items() if not len(mine) and not listing.part]
         problems = [empty_split(listing.name, split) for split in empty]
         facts = count(listing.space, listing.labels, ids, "images")
-        facts |= {"bytes": decoded_bytes(len(kept), settings.size), "cache": str(cache_folder()), "problems": problems}
+        facts |= {
+            "bytes": decoded_bytes(len(kept), settings.size),
+            "cache": str(cache_folder()),
+            "problems": problems,
+        }
         if absent := [file for file in different if not (listing.root / file).is_file()]:
             problems.append(
-                f"{listing.root / absent[0]} is missing ({len(absent)} of {len(different)} images are): unpack the "
-                "images again"
+                f"{listing.root / absent[0]} is missing ({len(absent)} of {len(different)} images "
+                "are): unpack the images again"
             )
         elif everything:
             facts["unreadable"] = [files[i] for i in listing.decode(kept, settings, skip=True)[1]]
             if facts["unreadable"] and not settings.skip_unreadable:
                 problems.append(
                     f"{len(facts['unreadable'])} of {len(files)} images cannot be read: "
-                    f"{', '.join(facts['unreadable'])}; fix or replace them, or leave them out with "
-                    "data.skip_unreadable = true"
+                    f"{', '.join(facts['unreadable'])}; fix or replace them, or leave them out "
+                    "with data.skip_unreadable = true"
                 )
         return facts
 
 
-def class_means(values: NDArray[Any], labels: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
-    """Return the mean of each class's rows of ``values``, shape (classes, columns); zeros for a class without any."""
+def class_means(
+    values: NDArray[Any], labels: NDArray[np.int64], classes: int
+) -> NDArray[np.float64]:
+    """Return the mean of each class's rows of ``values``, shape (classes, columns); zeros for a
+    class without any.
+    """
     means = np.zeros((classes, values.shape[1]))
     for c in np.unique(labels).tolist():
         means[c] = values[labels == c].mean(axis=0, dtype=np.float64)
@@ -160,7 +192,9 @@ def unit_length(semantics: NDArray[np.float64]) -> NDArray[np.float64]:
     return semantics / np.where(norms > 0, norms, 1.0)
 
 
-def _limited(ids: NDArray[np.int64], labels: NDArray[np.int64], limit: int | None, split: str) -> NDArray[np.int64]:
+def _limited(
+    ids: NDArray[np.int64], labels: NDArray[np.int64], limit: int | None, split: str
+) -> NDArray[np.int64]:
     """Keep at most ``limit`` ids of each class; a larger limit keeps those of a smaller one too."""
     if limit is None:
         return ids

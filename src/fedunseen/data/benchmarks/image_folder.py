@@ -1,8 +1,10 @@
-"""The benchmark ``images``: your own, ``CLASS NAME/*.jpg`` or ``train/CLASS NAME/`` and ``test/CLASS NAME/``.
+"""The benchmark ``images``: your own, ``CLASS NAME/*.jpg`` or ``train/CLASS NAME/`` and
+``test/CLASS NAME/``.
 
-``classes.csv`` describes the classes (``fedunseen.data.class_space``). Case, ``_`` and space in a folder's name do not
-count. Without ``train`` and ``test`` the run's seed draws test images of seen classes; all images of unseen classes
-are for tests. Pictures in a folder ``unlabelled`` have no label; only ``data.unlabelled = true`` reads them.
+``classes.csv`` describes the classes (``fedunseen.data.class_space``). Case, ``_`` and space in a
+folder's name do not count. Without ``train`` and ``test`` the run's seed draws test images of seen
+classes; all images of unseen classes are for tests. Pictures in a folder ``unlabelled`` have no
+label; only ``data.unlabelled = true`` reads them.
 """
 
 from collections.abc import Mapping
@@ -39,7 +41,9 @@ class ImageFolder(ImageBenchmark, name="images"):
         classes: Path | None = None
         """The class table; unset, `classes.csv` in the root."""
         test_share: float = Field(0.2, gt=0, lt=1)
-        """Share of each seen class's images that is drawn for tests, where there are no folders `train` and `test`."""
+        """Share of each seen class's images that is drawn for tests, where there are no folders
+        `train` and `test`.
+        """
 
     @classmethod
     def listing(cls, settings: Settings, seed: int) -> Listing:
@@ -67,18 +71,27 @@ class ImageFolder(ImageBenchmark, name="images"):
         test = np.array(in_test, dtype=bool)
         trained = classes[~test & (classes >= 0)]
         if not np.isin(classes, np.union1d(space.seen, space.unseen)).any() and settings.part:
-            raise DataError(f"{root} has no image of a seen or unseen class of {table}: add a folder of some class")
+            raise DataError(
+                f"{root} has no image of a seen or unseen class of {table}: add a folder of some "
+                "class"
+            )
         for c in space.seen.tolist() if not settings.part else ():
             if c not in trained:
                 place = root / halves[0] if halves else root
                 raise DataError(
-                    f"the seen class {space.names[c]!r} of {table} has no folder in {place}: add one with its images, "
-                    "or mark the class as unseen"
+                    f"the seen class {space.names[c]!r} of {table} has no folder in {place}: add "
+                    "one with its images, or mark the class as unseen"
                 )
         if not halves:
             unseen = ~np.isin(classes, space.seen)
-            test = unseen if settings.part else draw_test(classes, space.seen, settings.test_share, seed)
-        return Listing(f"images/{root.resolve().name}", root, files, classes, space, test, part=settings.part)
+            test = (
+                unseen
+                if settings.part
+                else draw_test(classes, space.seen, settings.test_share, seed)
+            )
+        return Listing(
+            f"images/{root.resolve().name}", root, files, classes, space, test, part=settings.part
+        )
 
     @classmethod
     def glance(cls, settings: Settings) -> None:
@@ -89,19 +102,28 @@ class ImageFolder(ImageBenchmark, name="images"):
     def _look(cls, settings: Settings) -> tuple[Path, Path, list[str], list[tuple[Path, int, str]]]:
         """Read the class table's names and find the classes' folders."""
         root = existing_folder(settings.root.expanduser(), "correct data.root")
-        table = settings.classes.expanduser() if settings.classes is not None else root / "classes.csv"
+        table = (
+            settings.classes.expanduser() if settings.classes is not None else root / "classes.csv"
+        )
         if not table.is_file():
-            raise DataError(f"{table} is missing: write one with the columns name, split and the attributes")
+            raise DataError(
+                f"{table} is missing: write one with the columns name, split and the attributes"
+            )
         names = class_names(table, settings.text_encoder)
         ids = {plain(name): i for i, name in enumerate(names)}
-        halves = [half for half in ("train", "test") if (root / half).is_dir() and plain(half) not in ids]
+        halves = [
+            half for half in ("train", "test") if (root / half).is_dir() and plain(half) not in ids
+        ]
         if len(halves) == 1 and not settings.part:
             other = "test" if halves == ["train"] else "train"
             raise DataError(
-                f"{root} has the folder {halves[0]}, but not {other}: add it, or put the classes' folders in {root}"
+                f"{root} has the folder {halves[0]}, but not {other}: add it, or put the classes' "
+                f"folders in {root}"
             )
         folders = [
-            (folder, c, half) for half in halves or [""] for folder, c in _class_folders(root / half, ids, names, table)
+            (folder, c, half)
+            for half in halves or [""]
+            for folder, c in _class_folders(root / half, ids, names, table)
         ]
         return root, table, halves, folders
 
@@ -117,14 +139,24 @@ class ImageFolder(ImageBenchmark, name="images"):
 
     @classmethod
     def resembles(cls, folder: Path) -> float:
-        """Say whether there are folders of files, which may be anything: more than nothing, less than any layout."""
-        return 0.01 if any(list_images(child) for child in folder.iterdir() if child.is_dir()) else 0.0
+        """Say whether there are folders of files, which may be anything: more than nothing, less
+        than any layout.
+        """
+        return (
+            0.01 if any(list_images(child) for child in folder.iterdir() if child.is_dir()) else 0.0
+        )
 
 
-def _class_folders(place: Path, ids: dict[str, int], names: tuple[str, ...], table: Path) -> list[tuple[Path, int]]:
+def _class_folders(
+    place: Path, ids: dict[str, int], names: tuple[str, ...], table: Path
+) -> list[tuple[Path, int]]:
     """Return the classes' folders in ``place`` with their class ids."""
-    folders = sorted(child for child in place.iterdir() if child.is_dir() and not child.name.startswith("."))
-    folders = [folder for folder in folders if folder.name != UNLABELLED or plain(UNLABELLED) in ids]
+    folders = sorted(
+        child for child in place.iterdir() if child.is_dir() and not child.name.startswith(".")
+    )
+    folders = [
+        folder for folder in folders if folder.name != UNLABELLED or plain(UNLABELLED) in ids
+    ]
     check_collisions([folder.name for folder in folders], f"{place}: the folders")
     for folder in folders:
         if plain(folder.name) not in ids:

@@ -1,8 +1,10 @@
-"""The benchmark ``omniglot`` (Lake et al. 2015): 1,623 characters of 50 alphabets, each drawn by 20 people.
+"""The benchmark ``omniglot`` (Lake et al. 2015): 1,623 characters of 50 alphabets, each drawn by 20
+people.
 
-The drawings of 105 x 105 bits become gray, 28 x 28 by Pillow's Lanczos filter, ink 255, as in learn2learn. The split
-``santoro`` is that of Santoro et al. (2016) and MAML: 1,200 characters of any alphabet to train on, 100 of them here
-for validation. Those authors published no draw: ours, as the alphabets, is always the same.
+The drawings of 105 x 105 bits become gray, 28 x 28 by Pillow's Lanczos filter, ink 255, as in
+learn2learn. The split ``santoro`` is that of Santoro et al. (2016) and MAML: 1,200 characters of
+any alphabet to train on, 100 of them here for validation. Those authors published no draw: ours, as
+the alphabets, is always the same.
 """
 
 import re
@@ -24,7 +26,8 @@ from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.benchmarks.few_shot import FewShotBenchmark
 from fedunseen.data.io.images import ImageBytes, opened_image
 
-BACKGROUND, EVALUATION = "images_background", "images_evaluation"
+BACKGROUND = "images_background"
+EVALUATION = "images_evaluation"
 CHARACTERS = {BACKGROUND: 964, EVALUATION: 659}
 VALIDATION = ("Armenian", "Braille", "Burmese_(Myanmar)", "N_Ko", "Tagalog")
 NOVEL = ("Bengali", "Futurama", "Hebrew", "Korean", "Tifinagh")  # without the evaluation set
@@ -38,7 +41,9 @@ TRAINING = (
 SANTORO = (1100, 100)  # characters for training and for validation
 
 DRAWINGS = 20  # of each character
-DRAWN, SIDE = 105, 28  # pixels, as published and as used
+# pixels, as published and as used
+DRAWN = 105
+SIDE = 28
 LARGEST = 2**16  # bytes of a drawing: they have some 250
 MOST = 100_000  # files of a zip file: the larger one has 20,000
 
@@ -58,10 +63,11 @@ class Omniglot(FewShotBenchmark, name="omniglot"):
         """Settings of ``omniglot``."""
 
         root: Path
-        """The folder with `images_background.zip` and, if you have it, `images_evaluation.zip`."""
+        """The folder of the data set, or of several for `xlsa17`, with the files that `fedunseen
+        data list` names."""
         split: Literal["alphabets", "santoro"] = "alphabets"
-        """`alphabets`: the novel characters are of other alphabets. `santoro`: 1,200 characters at random to train on
-        (100 of them for validation), 423 novel; needs both sets."""
+        """`alphabets`: the novel characters are of other alphabets. `santoro`: 1,200 characters at
+        random to train on (100 of them for validation), 423 novel; needs both sets."""
 
     @classmethod
     def load(cls, settings: Settings, seed: int) -> Benchmark:
@@ -72,20 +78,32 @@ class Omniglot(FewShotBenchmark, name="omniglot"):
             sets.append(cls._set(more, EVALUATION))
         elif settings.split == "santoro":
             raise DataError(
-                f'{more} is missing, which data.split = "santoro" needs: get it ({cls.page}), or use "alphabets"'
+                f'{more} is missing, which data.split = "santoro" needs: get it ({cls.page}), or '
+                'use "alphabets"'
             )
         names = [name for characters, _ in sets for name in characters]
         roles = cls._roles(names, len(sets[0][0]), settings.split)
-        images = sets[0][1] if len(sets) == 1 else np.concatenate([drawings for _, drawings in sets])
+        images = (
+            sets[0][1] if len(sets) == 1 else np.concatenate([drawings for _, drawings in sets])
+        )
         name = f"omniglot/{settings.split if len(sets) > 1 else 'background'}"
         return cls.build(name, names, roles, images, np.repeat(np.arange(len(names)), DRAWINGS))
 
     @classmethod
     def _roles(cls, names: list[str], background: int, split: str) -> list[list[int]]:
-        """Return the ids of the training, validation and novel characters; the first ``background`` are of that set."""
+        """Return the ids of the training, validation and novel characters; the first ``background``
+        are of that set.
+        """
         if split == "santoro":
-            order, (training, validation) = stream(0, "omniglot santoro").permutation(len(names)).tolist(), SANTORO
-            return [order[:training], order[training : training + validation], order[training + validation :]]
+            order, (training, validation) = (
+                stream(0, "omniglot santoro").permutation(len(names)).tolist(),
+                SANTORO,
+            )
+            return [
+                order[:training],
+                order[training : training + validation],
+                order[training + validation :],
+            ]
         alphabets = [name.partition("/")[0] for name in names]
         for expected in (*TRAINING, *VALIDATION, *NOVEL):
             if expected not in alphabets[:background]:
@@ -123,14 +141,20 @@ class Omniglot(FewShotBenchmark, name="omniglot"):
             raise cls.damaged(packed, "is cut short, or not a zip file") from None
         if len(entries) > MOST:
             raise cls.damaged(packed, f"has {len(entries):,} files, far too many")
-        inside = {match[1]: entry for entry in entries if (match := pattern.fullmatch(entry.filename))}
+        inside = {
+            match[1]: entry for entry in entries if (match := pattern.fullmatch(entry.filename))
+        }
         for name, entry in inside.items():
             if entry.file_size > LARGEST:
-                raise cls.damaged(f"{packed}: {name}", f"has {entry.file_size:,} bytes, far too many")
+                raise cls.damaged(
+                    f"{packed}: {name}", f"has {entry.file_size:,} bytes, far too many"
+                )
         return inside
 
     @classmethod
-    def _images(cls, packed: Path, entries: Sequence[tuple[str, zipfile.ZipInfo]]) -> Iterator[NDArray[np.uint8]]:
+    def _images(
+        cls, packed: Path, entries: Sequence[tuple[str, zipfile.ZipInfo]]
+    ) -> Iterator[NDArray[np.uint8]]:
         """Yield each drawing as an image (1, 1, 28, 28)."""
         with zipfile.ZipFile(packed) as archive:
             for name, entry in entries:
@@ -139,8 +163,12 @@ class Omniglot(FewShotBenchmark, name="omniglot"):
                     content = archive.read(entry)  # no more than the size that was checked
                 except DAMAGED:
                     raise cls.damaged(where, "is not a readable image") from None
-                with opened_image(ImageBytes(content, where), f": get it again ({cls.page})") as file:
+                with opened_image(
+                    ImageBytes(content, where), f": get it again ({cls.page})"
+                ) as file:
                     if file.size != (DRAWN, DRAWN):
-                        raise cls.damaged(where, f"has {file.width} x {file.height} pixels, not {DRAWN} x {DRAWN}")
+                        raise cls.damaged(
+                            where, f"has {file.width} x {file.height} pixels, not {DRAWN} x {DRAWN}"
+                        )
                     small = file.convert("L").resize((SIDE, SIDE), Image.Resampling.LANCZOS)
                 yield 255 - np.asarray(small)[None, None]

@@ -1,8 +1,9 @@
-"""The proposed split of Xian et al. (2017), the release xlsa17: ``att_splits.mat`` and ``res101.mat``.
+"""The proposed split of Xian et al. (2017), the release xlsa17: ``att_splits.mat`` and
+``res101.mat``.
 
-The first numbers the samples, the second names the image of each number. Beware: the union of ``train_loc`` and
-``val_loc`` as published is trainval **and test_seen**. Here they only say which classes are for validation, through
-trainval alone.
+The first numbers the samples, the second names the image of each number. Beware: the union of
+``train_loc`` and ``val_loc`` as published is trainval **and test_seen**. Here they only say which
+classes are for validation, through trainval alone.
 """
 
 import struct
@@ -27,7 +28,8 @@ PROPOSED_PAGE = (
     "https://www.mpi-inf.mpg.de/departments/computer-vision-and-machine-learning/research/zero-shot-learning/"
     "zero-shot-learning-the-good-the-bad-and-the-ugly"
 )
-SPLITS, FEATURES = "att_splits.mat", "res101.mat"
+SPLITS = "att_splits.mat"
+FEATURES = "res101.mat"
 LOCATIONS = ("trainval_loc", "test_seen_loc", "test_unseen_loc")
 TEST_SHARE = 0.2  # of each seen class's images, as in the proposed split
 
@@ -37,16 +39,25 @@ TEXTS = ("allclasses_names", "image_files", "attributes", "images")  # variables
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 COMPRESSED = 15  # the type of a compressed variable in a MATLAB v5 file
 
-# The groups of attributes: CUB's are the prefixes of their names; AWA's and SUN's are those of APN (Xu et al. 2020).
+# The groups of attributes: CUB's are the prefixes of their names; AWA's and SUN's are those of APN
+# (Xu et al. 2020).
 _CUB_STARTS = {
-    "bill shape": 0, "wing color": 9, "upperparts color": 24, "underparts color": 39, "breast pattern": 54,
-    "back color": 58, "tail shape": 73, "upper tail color": 79, "head pattern": 94, "breast color": 105,
-    "throat color": 120, "eye color": 135, "bill length": 149, "forehead color": 152, "under tail color": 167,
-    "nape color": 182, "belly color": 197, "wing shape": 212, "size": 217, "shape": 222, "back pattern": 236,
-    "tail pattern": 240, "belly pattern": 244, "primary color": 248, "leg color": 263, "bill color": 278,
+    "bill shape": 0, "wing color": 9, "upperparts color": 24, "underparts color": 39, "breast "
+                                                                                      "pattern": 54,
+    "back color": 58, "tail shape": 73, "upper tail color": 79, "head pattern": 94, "breast "
+                                                                                    "color": 105,
+    "throat color": 120, "eye color": 135, "bill length": 149, "forehead color": 152, "under tail "
+                                                                                      "color": 167,
+    "nape color": 182, "belly color": 197, "wing shape": 212, "size": 217, "shape": 222, "back "
+                                                                                         "pattern": 236,
+    "tail pattern": 240, "belly pattern": 244, "primary color": 248, "leg color": 263, "bill "
+                                                                                       "color": 278,
     "crown color": 293, "wing pattern": 308,
 }  # fmt: skip
-_CUB = {group: [(start, end - 1)] for (group, start), (_, end) in pairwise([*_CUB_STARTS.items(), ("", 312)])}
+_CUB = {
+    group: [(start, end - 1)]
+    for (group, start), (_, end) in pairwise([*_CUB_STARTS.items(), ("", 312)])
+}
 _AWA = {
     "colour": [(0, 7)], "texture": [(8, 13)], "shape": [(14, 17)], "body parts": [(18, 33), (44, 45)],
     "behaviour": [(34, 43)], "nutrition": [(46, 50)], "activity": [(51, 62)], "habitat": [(63, 77)],
@@ -63,7 +74,9 @@ _BUILTIN |= {(name, 85): _AWA for name in ("AWA", "AWA1", "AWA2", "AWA1_LAMPERT"
 
 @dataclass(frozen=True, eq=False)
 class ClassSplit:
-    """Which classes are seen and unseen, and, where the split has them, which images are for tests."""
+    """Which classes are seen and unseen, and, where the split has them, which images are for
+    tests.
+    """
 
     seen: NDArray[np.int64]
     unseen: NDArray[np.int64]
@@ -73,20 +86,28 @@ class ClassSplit:
 
 
 def class_split(folder: Path, names: Sequence[str]) -> ClassSplit | None:
-    """Read the split of classes that a data set comes with: lists of names, a class a line; None if there is none."""
+    """Read the split of classes that a data set comes with: lists of names, a class a line; None if
+    there is none.
+    """
     seen, unseen = paths = [folder / "trainclasses.txt", folder / "testclasses.txt"]
     if not all(path.is_file() for path in paths):
         return None
     shown, hidden = (np.unique(_class_ids(path, read_lines(path), names)) for path in paths)
     if len(both := np.intersect1d(shown, hidden)):
-        raise DataError(f"{folder}: the class {names[both[0]]!r} is in both {seen.name} and {unseen.name}")
+        raise DataError(
+            f"{folder}: the class {names[both[0]]!r} is in both {seen.name} and {unseen.name}"
+        )
     return ClassSplit(shown, hidden)
 
 
 def find_split(given: Path | None, root: Path, dataset: str) -> Path | None:
     """Return ``att_splits.mat`` of the data set."""
     if given is None:
-        folders = (root, root.parent / "xlsa17" / dataset, root.parent / "xlsa17" / "data" / dataset)
+        folders = (
+            root,
+            root.parent / "xlsa17" / dataset,
+            root.parent / "xlsa17" / "data" / dataset,
+        )
     else:
         given = given.expanduser()
         if given.is_file():
@@ -94,35 +115,52 @@ def find_split(given: Path | None, root: Path, dataset: str) -> Path | None:
         folders = (given, given / dataset, given / "data" / dataset)
     place = next((folder / SPLITS for folder in folders if (folder / SPLITS).is_file()), None)
     if place is None and given is not None:
-        raise DataError(f"{given} has no {SPLITS}: set data.splits to the folder {dataset} of the proposed split")
+        raise DataError(
+            f"{given} has no {SPLITS}: set data.splits to the folder {dataset} of the proposed "
+            "split"
+        )
     return place
 
 
-def read_split(title: str, place: Path, files: Sequence[str], labels: Ids, names: Sequence[str]) -> ClassSplit:
+def read_split(
+    title: str, place: Path, files: Sequence[str], labels: Ids, names: Sequence[str]
+) -> ClassSplit:
     """Read the proposed split (see the top of this file)."""
     mat = read_mat(place, ("allclasses_names", *LOCATIONS), ("train_loc", "val_loc"))
     of_class = _class_ids(place, cell_texts(mat["allclasses_names"]), names)
     features = place.parent / FEATURES
     if not features.is_file():
         raise DataError(
-            f"{place} numbers its samples, but {features}, which names the images of these numbers, is missing: put it "
-            "there"
+            f"{place} numbers its samples, but {features}, which names the images of these "
+            "numbers, is missing: put it there"
         )
     measured = read_mat(features, ("labels", "image_files"))
     numbers = measured["labels"].ravel().astype(np.int64)
     image_files = cell_texts(measured["image_files"])
-    if len(image_files) != len(numbers) or numbers.min(initial=1) < 1 or numbers.max(initial=1) > len(of_class):
-        raise DataError(f"{features}: its labels do not fit its image_files and the classes of {place}")
+    if (
+        len(image_files) != len(numbers)
+        or numbers.min(initial=1) < 1
+        or numbers.max(initial=1) > len(of_class)
+    ):
+        raise DataError(
+            f"{features}: its labels do not fit its image_files and the classes of {place}"
+        )
     sample_labels = of_class[numbers - 1]
     images = _match(features, image_files, sample_labels, files, labels)
     loc = sample_ids(place, mat, len(images))
-    test, used = np.zeros(len(files), dtype=bool), np.zeros(len(files), dtype=bool)
+    test = np.zeros(len(files), dtype=bool)
+    used = np.zeros(len(files), dtype=bool)
     test[images[loc["test_seen_loc"]]] = True
     for key in LOCATIONS:
         used[images[loc[key]]] = True
     if not used.all():
-        warnings.warn(f"{title}: {int((~used).sum())} images are in no split of {place} and not used", stacklevel=2)
-    seen, unseen = (np.unique(sample_labels[loc[key]]) for key in ("trainval_loc", "test_unseen_loc"))
+        warnings.warn(
+            f"{title}: {int((~used).sum())} images are in no split of {place} and not used",
+            stacklevel=2,
+        )
+    seen, unseen = (
+        np.unique(sample_labels[loc[key]]) for key in ("trainval_loc", "test_unseen_loc")
+    )
     return ClassSplit(seen, unseen, validation_classes(loc, sample_labels), test, used)
 
 
@@ -135,18 +173,25 @@ def sample_ids(path: Path, mat: Mapping[str, NDArray[Any]], samples: int) -> dic
         if outside.any():
             bad = numbers[int(np.argmax(outside))]
             raise DataError(
-                f"{path}: {key} names sample {bad}, but the samples of {FEATURES} have the numbers 1 to {samples}"
+                f"{path}: {key} names sample {bad}, but the samples of {FEATURES} have the numbers "
+                f"1 to {samples}"
             )
         loc[key] = numbers.astype(np.int64) - 1
     return loc
 
 
 def validation_classes(loc: Mapping[str, Ids], labels: Ids) -> Ids | None:
-    """Return the classes that ``train_loc`` and ``val_loc`` set aside, through samples of trainval; None if none."""
+    """Return the classes that ``train_loc`` and ``val_loc`` set aside, through samples of trainval;
+    None if none.
+    """
     if not {"train_loc", "val_loc"} <= loc.keys():
         return None
-    train, held = (np.intersect1d(loc[key], loc["trainval_loc"]) for key in ("train_loc", "val_loc"))
-    classes = np.setdiff1d(labels[held], labels[train])  # a class in both was split by samples, not set aside
+    train, held = (
+        np.intersect1d(loc[key], loc["trainval_loc"]) for key in ("train_loc", "val_loc")
+    )
+    classes = np.setdiff1d(
+        labels[held], labels[train]
+    )  # a class in both was split by samples, not set aside
     return classes if 0 < len(classes) < len(np.unique(labels[loc["trainval_loc"]])) else None
 
 
@@ -160,9 +205,15 @@ def _class_ids(path: Path, given: Sequence[str], names: Sequence[str]) -> Ids:
 
 
 def _match(
-    place: Path, image_files: Sequence[str], theirs: NDArray[np.int64], files: Sequence[str], labels: NDArray[np.int64]
+    place: Path,
+    image_files: Sequence[str],
+    theirs: NDArray[np.int64],
+    files: Sequence[str],
+    labels: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """Return the image of each sample, by file name and class; several crops of one file are taken in order."""
+    """Return the image of each sample, by file name and class; several crops of one file are taken
+    in order.
+    """
     waiting: dict[tuple[str, int], deque[int]] = defaultdict(deque)
     for i, (file, label) in enumerate(zip(files, labels.tolist(), strict=True)):
         waiting[PurePosixPath(file).name, label].append(i)
@@ -173,8 +224,9 @@ def _match(
     lost = np.flatnonzero(images < 0)
     if len(lost):
         raise DataError(
-            f"{place} names the image {image_files[lost[0]]!r}, which the data set lacks or has under another class "
-            f"({len(lost)} of {len(image_files)} are so): unpack all images, or use the split of this data set"
+            f"{place} names the image {image_files[lost[0]]!r}, which the data set lacks or has "
+            f"under another class ({len(lost)} of {len(image_files)} are so): unpack all images, "
+            "or use the split of this data set"
         )
     return images
 
@@ -182,14 +234,20 @@ def _match(
 def builtin_groups(dataset: str, attributes: int) -> dict[str, tuple[int, ...]]:
     """Return the groups of a published data set, each attribute in exactly one."""
     ranges = _BUILTIN.get((dataset.upper(), attributes), {})
-    return {group: tuple(i for a, b in parts for i in range(a, b + 1)) for group, parts in ranges.items()}
+    return {
+        group: tuple(i for a, b in parts for i in range(a, b + 1))
+        for group, parts in ranges.items()
+    }
 
 
 # MATLAB files, v5: only the variables that are asked for, in MATLAB's own orientation
 
 
 def read_mat(
-    path: Path, required: Sequence[str], optional: Sequence[str] = (), source: str = "the xlsa17 proposed split"
+    path: Path,
+    required: Sequence[str],
+    optional: Sequence[str] = (),
+    source: str = "the xlsa17 proposed split",
 ) -> dict[str, Any]:
     """Read variables of a MATLAB file, in MATLAB's own orientation."""
     import scipy.io  # here, because other runs need not wait for it
@@ -198,15 +256,22 @@ def read_mat(
     try:
         with path.open("rb") as file:
             head = file.read(520)
-        if HDF5_SIGNATURE in (head[:8], head[512:]):  # MATLAB puts 512 bytes of its own before HDF5's
-            raise DataError(f"{path} is a MATLAB v7.3 file, as the authors' are not: save it again with the option -v7")
+        if HDF5_SIGNATURE in (
+            head[:8],
+            head[512:],
+        ):  # MATLAB puts 512 bytes of its own before HDF5's
+            raise DataError(
+                f"{path} is a MATLAB v7.3 file, as the authors' are not: save it again with the "
+                "option -v7"
+            )
         check_unpacked(path, _unpacked_bytes(path))
         variables = scipy.io.loadmat(path, variable_names=names)
     except DataError:
         raise
     except Exception as error:  # on a damaged file the readers raise almost anything
         raise DataError(
-            f"{path} is damaged, perhaps cut short ({type(error).__name__}): copy or unpack it again"
+            f"{path} is damaged, perhaps cut short ({type(error).__name__}): copy or unpack it "
+            "again"
         ) from None
     missing = [name for name in required if name not in variables]
     if missing:
@@ -219,13 +284,17 @@ def read_mat(
 
 
 def _unpacked_bytes(path: Path) -> int:
-    """Return what the compressed variables of a MATLAB v5 file unpack to, by the size that each says it has."""
+    """Return what the compressed variables of a MATLAB v5 file unpack to, by the size that each
+    says it has.
+    """
     total = 0
     with path.open("rb") as file:
         order = {b"IM": "<", b"MI": ">"}.get(file.read(128)[126:128])
         while order is not None and len(tag := file.read(8)) == 8:
             kind, size = struct.unpack(f"{order}II", tag)
-            packed = file.read(min(size, 4096))  # enough for the tables that begin a compressed block
+            packed = file.read(
+                min(size, 4096)
+            )  # enough for the tables that begin a compressed block
             if kind == COMPRESSED:
                 total += struct.unpack(f"{order}II", zlib.decompressobj().decompress(packed, 8))[1]
             file.seek(size - len(packed), 1)

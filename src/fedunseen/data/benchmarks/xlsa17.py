@@ -1,8 +1,8 @@
 """The benchmark ``xlsa17``: features in the layout of the "proposed split" (Xian et al. 2017).
 
-A data set is a folder with two MATLAB files (v5): ``res101.mat`` with ``features`` (d x samples) and
-``labels``, ``att_splits.mat`` with ``att`` and ``original_att`` (attributes x classes), ``allclasses_names`` and the
-numbers of the samples of each split, all counted from 1.
+A data set is a folder with two MATLAB files (v5): ``res101.mat`` with ``features`` (d x samples)
+and ``labels``, ``att_splits.mat`` with ``att`` and ``original_att`` (attributes x classes),
+``allclasses_names`` and the numbers of the samples of each split, all counted from 1.
 """
 
 import re
@@ -36,15 +36,19 @@ class Xlsa17(BenchmarkLoader, name="xlsa17"):
         """Settings of ``xlsa17``."""
 
         root: Path
-        """The folder that holds the data sets' folders, or one such folder itself."""
+        """The folder of the data set, or of several for `xlsa17`, with the files that `fedunseen
+        data list` names."""
         dataset: str = Field(min_length=1)
         """The data set's folder, for example ``"AWA2"``."""
         attributes: Literal["att", "original_att"] = "att"
-        """``att``: scaled to unit length by the authors. ``original_att``: as annotated."""
+        """`att`: scaled to unit length. `original_att`: as annotated, or shares of a class's
+        images."""
 
     @classmethod
     def load(cls, settings: Settings, seed: int) -> Benchmark:
-        """Read the data set; ``seed`` draws a fifth of the seen classes for validation if the file names none."""
+        """Read the data set; ``seed`` draws a fifth of the seen classes for validation if the file
+        names none.
+        """
         folder = _folder(settings.root.expanduser(), settings.dataset)
         splits = proposed_split.read_mat(
             folder / proposed_split.SPLITS,
@@ -56,8 +60,8 @@ class Xlsa17(BenchmarkLoader, name="xlsa17"):
         semantics = splits[settings.attributes].T
         if semantics.ndim != 2 or len(semantics) != len(names):
             raise DataError(
-                f"{folder / proposed_split.SPLITS}: {settings.attributes} describes {len(semantics)} classes, "
-                f"but allclasses_names has {len(names)}"
+                f"{folder / proposed_split.SPLITS}: {settings.attributes} describes "
+                f"{len(semantics)} classes, but allclasses_names has {len(names)}"
             )
         features, labels = _samples(folder / proposed_split.FEATURES, measured, len(names))
         index = proposed_split.sample_ids(folder / proposed_split.SPLITS, splits, len(labels))
@@ -68,13 +72,19 @@ class Xlsa17(BenchmarkLoader, name="xlsa17"):
         attribute_names, groups = _attribute_names(folder, semantics.shape[1])
         groups = groups or proposed_split.builtin_groups(folder.name, semantics.shape[1])
         unseen = np.unique(labels[index["test_unseen_loc"]])
-        space = ClassSpace(names, semantics.astype(np.float64), attribute_names, seen, validation, unseen, groups)
+        space = ClassSpace(
+            names, semantics.astype(np.float64), attribute_names, seen, validation, unseen, groups
+        )
         train, test_seen, test_unseen = (index[key] for key in proposed_split.LOCATIONS)
-        return Benchmark(f"xlsa17/{settings.dataset}", space, features, labels, train, test_seen, test_unseen)
+        return Benchmark(
+            f"xlsa17/{settings.dataset}", space, features, labels, train, test_seen, test_unseen
+        )
 
     @classmethod
     def find(cls, folder: Path) -> list[Path]:
-        """Return the folders of the data sets with both files: ``folder`` itself, or those in it."""
+        """Return the folders of the data sets with both files: ``folder`` itself, or those in
+        it.
+        """
         places = [folder / name for name in cls.folders]
         inside = [child for place in places if place.is_dir() for child in sorted(place.iterdir())]
         return [folder] if _complete(folder) else list(filter(_complete, inside))
@@ -88,47 +98,60 @@ class Xlsa17(BenchmarkLoader, name="xlsa17"):
 def _folder(root: Path, dataset: str) -> Path:
     """Return the data set's folder, which holds both files."""
     hint = "unpack the archive xlsa17.zip (proposed split) from its authors' page there, or correct data.root"
-    found = {folder.name: folder for folder in reversed(Xlsa17.find(existing_folder(root, hint)))}
+    folders = {folder.name: folder for folder in reversed(Xlsa17.find(existing_folder(root, hint)))}
     folder = root / dataset
-    if dataset in found or list(found.values()) == [root]:
-        return found.get(dataset, root)
+    if dataset in folders or list(folders.values()) == [root]:
+        return folders.get(dataset, root)
     for file in (proposed_split.FEATURES, proposed_split.SPLITS):
         if folder.is_dir() and not (folder / file).is_file():
             raise DataError(f"{folder / file} is missing: {hint}")
-    if found:
-        raise DataError(f"{unknown('dataset', dataset, found)} in {root}")
+    if folders:
+        raise DataError(f"{unknown('dataset', dataset, folders)} in {root}")
     raise DataError(f"{folder} is missing, and no other dataset is in {root}: {hint}")
 
 
 def _complete(folder: Path) -> bool:
-    return (folder / proposed_split.FEATURES).is_file() and (folder / proposed_split.SPLITS).is_file()
+    return (folder / proposed_split.FEATURES).is_file() and (
+        folder / proposed_split.SPLITS
+    ).is_file()
 
 
-def _samples(path: Path, measured: dict[str, Any], classes: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def _samples(
+    path: Path, measured: dict[str, Any], classes: int
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return features of shape (samples, d) and labels counted from 0."""
-    labels, features = measured["labels"].ravel(), measured["features"]
+    labels = measured["labels"].ravel()
+    features = measured["features"]
     if features.ndim != 2 or features.shape[1] != len(labels):
         raise DataError(
-            f"{path}: the features have the shape {features.shape}, but there are {len(labels)} labels: "
-            "features must be d x samples"
+            f"{path}: the features have the shape {features.shape}, but there are {len(labels)} "
+            "labels: features must be d x samples"
         )
     outside = ~((labels >= 1) & (labels <= classes) & (labels == np.floor(labels)))
     if outside.any():
         bad = labels[int(np.argmax(outside))]
         raise DataError(
-            f"{path}: the label {bad} of sample {int(np.argmax(outside)) + 1} is outside the class space (1..{classes})"
+            f"{path}: the label {bad} of sample {int(np.argmax(outside)) + 1} is outside the class "
+            f"space (1..{classes})"
         )
     # bytes stay bytes (a quarter of the memory); anything else is worked on in float32 anyway
     kept = features.dtype if features.dtype == np.uint8 else np.float32
     return np.ascontiguousarray(features.T, dtype=kept), labels.astype(np.int64) - 1
 
 
-def _attribute_names(folder: Path, count: int) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]]]:
-    """Return the attributes' names and groups (``has_bill_shape::curved``) from ``predicates.txt``, if it is there."""
+def _attribute_names(
+    folder: Path, count: int
+) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]]]:
+    """Return the attributes' names and groups (``has_bill_shape::curved``) from ``predicates.txt``,
+    if it is there.
+    """
     path = folder / "predicates.txt"
     if not path.is_file():
         return tuple(f"attribute {i}" for i in range(count)), {}
     names = tuple(re.sub(r"^\d+\s+", "", line) for line in read_lines(path))
     if len(names) != count:
-        raise DataError(f"{path} names {len(names)} attributes, but {folder / proposed_split.SPLITS} has {count}")
+        raise DataError(
+            f"{path} names {len(names)} attributes, but {folder / proposed_split.SPLITS} has "
+            f"{count}"
+        )
     return names, grouped(name.partition("::")[0] if "::" in name else "" for name in names)

@@ -3,15 +3,23 @@
 import csv
 import io
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from fedunseen.core.arrays import is_number
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import check_ordinary, write_text
+from fedunseen.core.text import shown
 
 LINES = 200_000
-"""Lines that a table read whole may have; tables of features are read line by line, without such a bound."""
+"""Lines that a table read whole may have; tables of features are read line by line, without such a
+bound.
+"""
+
+_FORMULA = re.compile(r"[\s\u200b-\u200d\ufeff\ufffd]*[=+\-@\uff1d\uff0b\uff0d\uff20]")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|-?inf|nan", re.IGNORECASE)
+_QUOTED = re.compile('[",;\\t\\r\\n]')
 
 LARGEST = 2.0**128
 """Above what float32 holds."""
@@ -29,9 +37,13 @@ def number(text: str, where: str, *parts: object) -> float:
     if value is None:
         point = text.replace(",", ".", 1)
         if is_number(point):
-            raise DataError(f"{where}: {text!r} has a comma where a number has a point: write {point}")
+            raise DataError(
+                f"{where}: {text!r} has a comma where a number has a point: write {point}"
+            )
         raise DataError(f"{where}: {text!r} is not a number")
-    wrong = "too large: float32 holds at most 3.4e38" if math.isfinite(value) else "not a finite number"
+    wrong = (
+        "too large: float32 holds at most 3.4e38" if math.isfinite(value) else "not a finite number"
+    )
     raise DataError(f"{where}: {text!r} is {wrong}")
 
 
@@ -46,7 +58,9 @@ def read_csv(path: Path) -> list[tuple[int, list[str]]]:
 
 
 def iter_csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, cells) of every line that is not blank, cells stripped of surrounding space."""
+    """Yield (line number, cells) of every line that is not blank, cells stripped of surrounding
+    space.
+    """
     check_ordinary(path)
     wanted = None
     try:
@@ -56,13 +70,16 @@ def iter_csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]
             for row in reader:
                 if not any(row):
                     continue
-                line, cells = reader.line_num, [cell.strip() for cell in row]
+                line = reader.line_num
+                cells = [cell.strip() for cell in row]
                 if wanted is None:
                     wanted = len(cells)
                     if delimiter == ",":
                         _check_separator(path, cells)
                 elif len(cells) != wanted:
-                    raise DataError(f"{path}, line {line}: {len(cells)} cells, but the first line has {wanted}")
+                    raise DataError(
+                        f"{path}, line {line}: {len(cells)} cells, but the first line has {wanted}"
+                    )
                 yield line, cells
     except FileNotFoundError:
         raise DataError(f"{path} is missing: correct its name") from None
@@ -80,7 +97,8 @@ def _check_separator(path: Path, first: Sequence[str]) -> None:
     for mark, called in ((";", "semicolons"), ("\t", "tabs")):
         if sum(cell.count(mark) for cell in first) > len(first) - 1:
             raise DataError(
-                f"{path} separates its cells by {called}: save it with commas between them, points in numbers"
+                f"{path} separates its cells by {called}: save it with commas between them, points "
+                "in numbers"
             )
 
 
@@ -100,7 +118,32 @@ def read_lines(path: Path, remedy: str = "unpack it again", blank: bool = False)
 
 
 def write_csv(path: Path, rows: Iterable[Iterable[str]]) -> None:
-    """Write ``rows`` at once: a reader sees the old file or the whole new one, even if we are killed."""
+    """Write ``rows`` for :func:`read_csv` at once: a reader sees the old file or the whole new one.
+
+    Cells stay as they are; :func:`write_table` is for people.
+    """
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     write_text(path, text.getvalue())
+
+
+def write_table(path: Path, rows: Iterable[Iterable[object]]) -> None:
+    """Write ``rows`` for people, whose spreadsheet must not calculate what a name says; None is
+    empty.
+
+    Numbers stay numbers, also those in texts. A text gets an apostrophe where a spreadsheet could
+    take it for a formula: before ``=``, ``+``, ``-`` or ``@``, and before spaces and control
+    characters in front of one.
+    """
+    lines = [",".join(map(_cell, row)) + "\n" for row in rows]
+    write_text(path, "".join(lines))
+
+
+def _cell(value: object) -> str:
+    """Return a cell of a table for people."""
+    text = "" if value is None else shown(str(value))
+    if _FORMULA.match(text) and not _NUMBER.fullmatch(text):
+        text = f"'{text}"
+    if _QUOTED.search(text):  # in some countries spreadsheets begin a new cell at a semicolon
+        return '"' + text.replace('"', '""') + '"'
+    return text

@@ -1,4 +1,6 @@
-"""Feature files, as ``predict`` takes them: ``.npy``, ``.npz`` or ``.csv``. Nothing is ever unpickled."""
+"""Feature files, as ``predict`` takes them: ``.npy``, ``.npz`` or ``.csv``. Nothing is ever
+unpickled.
+"""
 
 from array import array as numbers
 from itertools import chain
@@ -19,16 +21,17 @@ def read_features(path: Path, width: int | None = None) -> NDArray[np.float32]:
     """Read feature vectors from a file.
 
     Args:
-        path: ``.npy``; ``.npz`` with the array ``features`` or a single array; ``.csv`` of numbers, a vector
-            a line, whose first line may be a header. One vector alone may be one-dimensional.
+        path: ``.npy``; ``.npz`` with the array ``features`` or a single array; ``.csv`` of numbers,
+            a vector a line, whose first line may be a header. One vector alone may be
+            one-dimensional.
         width: how many numbers a vector must have; None takes any.
 
     Returns:
         Shape (n, width).
 
     Raises:
-        DataError: if the file is missing, damaged or of an unknown kind, holds no vector, vectors of another
-            width, something else than finite numbers, or Python objects.
+        DataError: if the file is missing, damaged or of an unknown kind, holds no vector, vectors
+            of another width, something else than finite numbers, or Python objects.
     """
     path = Path(path)
     suffix = path.suffix.lower()
@@ -40,27 +43,43 @@ def read_features(path: Path, width: int | None = None) -> NDArray[np.float32]:
     else:
         names = array_names(path)
         if "features" not in names and len(names) != 1:
-            raise DataError(f"{path} has no array 'features' (it has: {', '.join(sorted(names)) or 'none'})")
-        rows = next(iter(load_arrays(path, ["features"] if "features" in names else names).values()))
+            raise DataError(
+                f"{path} has no array 'features' (it has: {', '.join(sorted(names)) or 'none'})"
+            )
+        rows = next(
+            iter(load_arrays(path, ["features"] if "features" in names else names).values())
+        )
     if rows.ndim == 1:
         rows = rows[None, :]
     if rows.ndim != 2 or rows.size == 0:
-        raise DataError(f"{path}: the features have the shape {rows.shape}, not (vectors, numbers): give at least one")
+        raise DataError(
+            f"{path}: the features have the shape {rows.shape}, not (vectors, numbers): give at "
+            "least one"
+        )
     if rows.dtype.kind not in "fiub":
-        raise DataError(f"{path}: the features are of type {rows.dtype}, not real numbers: save numbers")
+        raise DataError(
+            f"{path}: the features are of type {rows.dtype}, not real numbers: save numbers"
+        )
     if width is not None and rows.shape[1] != width:
-        raise DataError(f"{path}: its vectors have {rows.shape[1]} numbers, but the model takes {width}: give so many")
+        raise DataError(
+            f"{path}: its vectors have {rows.shape[1]} numbers, but the model takes {width}: give "
+            "so many"
+        )
     features = to_float32(rows, path)
     bad = int((~np.isfinite(features).all(axis=1)).sum())
     if bad:
-        raise DataError(f"{path}: {bad} of {len(features)} vectors hold NaN or infinity: leave those out")
+        raise DataError(
+            f"{path}: {bad} of {len(features)} vectors hold NaN or infinity: leave those out"
+        )
     return features
 
 
 def _from_csv(path: Path) -> NDArray[Any]:
     rows = iter_csv(path)
     begin, first = next(rows)
-    values = numbers("f")  # a row at a time: as Python's numbers a large table would take ten times the memory
+    values = numbers(
+        "f"
+    )  # a row at a time: as Python's numbers a large table would take ten times the memory
     for line, row in rows if not any(map(is_number, first)) else chain([(begin, first)], rows):
         values.extend(number(cell, "{}, line {}", path, line) for cell in row)
     if not values:

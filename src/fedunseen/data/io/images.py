@@ -1,11 +1,14 @@
-"""Image files to arrays of bytes: read, turned upright, resized, cropped, and kept in a memory-mapped file.
+"""Image files to arrays of bytes: read, turned upright, resized, cropped, and kept in a
+memory-mapped file.
 
-As usual for ImageNet networks, the shorter side is resized to ``resize`` (bilinear, with antialiasing), then the center
-square of ``size`` is taken: 256 and 224, or 512 and 448 (GEM, MSDN). A benchmark's images are decoded once.
+As usual for ImageNet networks, the shorter side is resized to ``resize`` (bilinear, with
+antialiasing), then the center square of ``size`` is taken: 256 and 224, or 512 and 448 (GEM, MSDN).
+A benchmark's images are decoded once.
 """
 
 import io
 import math
+import mmap
 import os
 import struct
 import warnings
@@ -23,7 +26,7 @@ from PIL import ExifTags, Image, ImageOps
 from fedunseen.core.array_cache import cache_path, cached_blocks, file_stamps
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import parse_json, write_json
-from fedunseen.core.memory import keep_pages
+from fedunseen.data.io.decoding_cost import check_segments, decoded_pixels
 
 Item = TypeVar("Item")
 Box = tuple[int, int, int, int]
@@ -41,12 +44,21 @@ STEP = 4  # a larger picture is decoded at this part of its width and height
 TILE = 256 * STEP  # side of the parts that it is read in
 BLOCK = 256  # images decoded, then written, at a time
 
-# Pillow warns above 89 million pixels, and refuses a picture of twice as many: see `upright` for those between.
+# Pillow warns above 89 million pixels, and refuses a picture of twice as many: see `upright` for
+# those between.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
+FORMATS = (
+    "JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO", "TGA",
+)  # fmt: skip
+"""What image files may be: Pillow decodes more, some of them by another program."""
+
+
 class ImageBytes(io.BytesIO):
-    """An image file in memory, by the name that messages give it; ``formats``: it is opened as these alone."""
+    """An image file in memory, by the name that messages give it; ``formats``: it is opened as
+    these alone.
+    """
 
     formats: tuple[str, ...] | None = None
 
@@ -59,33 +71,46 @@ class ImageBytes(io.BytesIO):
 
 
 def square(file: Image.Image, size: int, resize: int, box: Box | None = None) -> NDArray[np.uint8]:
-    """Return the center square (3, size, size) of the first frame, upright, its shorter side at ``resize``."""
+    """Return the center square (3, size, size) of the first frame, upright, its shorter side at
+    ``resize``.
+    """
     before = max(file.size)
     whole = upright(file)
     if box is not None:
         part_of = max(whole.size) / before
         left, top = (max(math.floor(edge * part_of), 0) for edge in box[:2])
-        right, bottom = (min(math.ceil(edge * part_of), end) for edge, end in zip(box[2:], whole.size, strict=True))
+        right, bottom = (
+            min(math.ceil(edge * part_of), end)
+            for edge, end in zip(box[2:], whole.size, strict=True)
+        )
         if left >= right or top >= bottom:
             raise ValueError(f"the box {box} lies outside of the image")
         whole = whole.crop((left, top, right, bottom))
     width, height = whole.size
     short = min(width, height)
-    # Only the part that the crop needs is resized, so that a strip of 1 x 100,000 pixels stays small.
-    new_width, new_height = resize * width // short, resize * height // short
-    x, y = round((new_width - size) / 2), round((new_height - size) / 2)
-    across, down = width / new_width, height / new_height
+    # Only the part that the crop needs is resized, so that a strip of 1 x 100,000 pixels stays
+    # small.
+    new_width = resize * width // short
+    new_height = resize * height // short
+    x = round((new_width - size) / 2)
+    y = round((new_height - size) / 2)
+    across = width / new_width
+    down = height / new_height
     part = (x * across, y * down, min((x + size) * across, width), min((y + size) * down, height))
     return planes(whole.resize((size, size), Image.Resampling.BILINEAR, box=part))
 
 
 def upright(file: Image.Image) -> Image.Image:
-    """Turn an opened image as its EXIF data say, and return it in RGB; a very large one at a quarter of its sides."""
+    """Turn an opened image as its EXIF data say, and return it in RGB; a very large one at a
+    quarter of its sides.
+    """
     if file.width * file.height > MOST_WHOLE:
         file.draft(None, (file.width // STEP, file.height // STEP))  # which a JPEG alone obeys
     if file.width * file.height > MOST_WHOLE:
         file = _reduced(file)
-    ImageOps.exif_transpose(file, in_place=True)  # a copy of a photo takes half as long as decoding it
+    ImageOps.exif_transpose(
+        file, in_place=True
+    )  # a copy of a photo takes half as long as decoding it
     return to_rgb(file)
 
 
@@ -96,7 +121,9 @@ def _reduced(file: Image.Image) -> Image.Image:
     small = Image.new("RGB", (math.ceil(file.width / STEP), math.ceil(file.height / STEP)))
     for top in range(0, file.height, TILE):
         for left in range(0, file.width, TILE):
-            tile = file.crop((left, top, min(left + TILE, file.width), min(top + TILE, file.height)))
+            tile = file.crop(
+                (left, top, min(left + TILE, file.width), min(top + TILE, file.height))
+            )
             small.paste(to_rgb(tile).reduce(STEP), (left // STEP, top // STEP))
     small.getexif()[ExifTags.Base.Orientation] = file.getexif().get(ExifTags.Base.Orientation, 1)
     return small
@@ -104,13 +131,17 @@ def _reduced(file: Image.Image) -> Image.Image:
 
 def to_rgb(image: Image.Image) -> Image.Image:
     """Return an image of any mode in RGB with 8 bits; transparent parts become white."""
-    if image.mode.startswith("I") or image.mode == "F":  # 16 or 32 bits: Pillow's own conversion would clip them
+    if (
+        image.mode.startswith("I") or image.mode == "F"
+    ):  # 16 or 32 bits: Pillow's own conversion would clip them
         values = np.asarray(image).reshape(-1)
         if not np.isfinite(values).all():
             raise ValueError("not finite")
         white = 65535.0 if image.mode.startswith("I;16") else max(1.0, float(values.max()))
         grey = np.empty(values.shape, dtype=np.uint8)
-        for start in range(0, len(values), TILE**2):  # whole, each of these steps would take 8 bytes a pixel
+        for start in range(
+            0, len(values), TILE**2
+        ):  # whole, each of these steps would take 8 bytes a pixel
             part = values[start : start + TILE**2].astype(np.float64) * (255 / white)
             grey[start : start + TILE**2] = np.clip(np.rint(part), 0, 255)
         image = Image.fromarray(grey.reshape(image.height, image.width))
@@ -121,10 +152,37 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def open_image(source: Path | ImageBytes) -> Image.Image:
-    """Open an image file and read its header alone."""
+    """Open an image file and read its header alone, once its segments and scans have been
+    counted.
+    """
     if isinstance(source, Path) and not source.is_file() and source.exists():
         raise OSError(f"{source} is not a file")
-    return Image.open(source, formats=source.formats if isinstance(source, ImageBytes) else None)
+    formats = source.formats if isinstance(source, ImageBytes) else None
+    with _content(source) as content:
+        check_segments(content)
+        picture = Image.open(source, formats=formats)
+        try:
+            if picture.format not in FORMATS:
+                raise ValueError(f"{picture.format} is not opened")
+            if decoded_pixels(picture, content) > 2 * (Image.MAX_IMAGE_PIXELS or math.inf):
+                raise Image.DecompressionBombError("too many scans")
+        except BaseException:
+            picture.close()
+            raise
+    return picture
+
+
+@contextmanager
+def _content(source: Path | ImageBytes) -> Iterator[Any]:
+    """Yield the bytes of a file, which are read where they are looked at."""
+    if isinstance(source, ImageBytes):
+        yield source.getvalue()
+        return
+    with (
+        source.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        yield content
 
 
 @contextmanager
@@ -150,13 +208,19 @@ def read_image(source: Path | ImageBytes, size: int, resize: int) -> NDArray[np.
 
 
 def read_strokes(
-    source: Path | ImageBytes, shape: tuple[int, int], resample: Image.Resampling = Image.Resampling.BOX
+    source: Path | ImageBytes,
+    shape: tuple[int, int],
+    resample: Image.Resampling = Image.Resampling.BOX,
 ) -> NDArray[np.float32]:
-    """Read a picture of strokes, light on dark, in [0, 1]: turned gray, resized, inverted if its border is light."""
+    """Read a picture of strokes, light on dark, in [0, 1]: turned gray, resized, inverted if its
+    border is light.
+    """
     with opened_image(source) as file:
         grey = upright(file).convert("L")
-    small, width = grey.resize(shape[::-1], resample), shape[1]
-    image, values = np.asarray(small, dtype=np.float32) / np.float32(255), small.tobytes()
+    small = grey.resize(shape[::-1], resample)
+    width = shape[1]
+    image = np.asarray(small, dtype=np.float32) / np.float32(255)
+    values = small.tobytes()
     border = sorted(values[:width] + values[-width:] + values[::width] + values[width - 1 :: width])
     middle = len(border) // 2  # of an even number; NumPy takes as long as decoding a small picture
     return np.float32(1) - image if border[middle - 1] + border[middle] > 255 else image
@@ -167,15 +231,19 @@ def planes(image: Image.Image) -> NDArray[np.uint8]:
     return np.ascontiguousarray(np.asarray(image, dtype=np.uint8).transpose(2, 0, 1))
 
 
-def in_threads(read: Callable[[Item], NDArray[np.uint8]], items: Sequence[Item]) -> Iterator[NDArray[np.uint8]]:
+def in_threads(
+    read: Callable[[Item], NDArray[np.uint8]], items: Sequence[Item]
+) -> Iterator[NDArray[np.uint8]]:
     """Yield ``read`` of each item, in order and in blocks, for :func:`cached_blocks`."""
-    with keep_pages(), ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
         for start in range(0, len(items), BLOCK):
             yield np.stack(list(threads.map(read, items[start : start + BLOCK])))
 
 
 def list_images(folder: Path) -> list[str]:
-    """Return all files of a folder and its sub-folders, sorted, but hidden ones; loops of links end."""
+    """Return all files of a folder and its sub-folders, sorted, but hidden ones; loops of links
+    end.
+    """
     files: list[str] = []
     known = {_identity(folder)}
     for place, folders, names in os.walk(folder, followlinks=True):
@@ -185,7 +253,9 @@ def list_images(folder: Path) -> list[str]:
             if (identity := _identity(Path(place, name))) not in known:
                 known.add(identity)
                 folders.append(name)
-        shown = [name for name in names if not name.startswith(".") and name.lower() not in NO_IMAGES]
+        shown = [
+            name for name in names if not name.startswith(".") and name.lower() not in NO_IMAGES
+        ]
         files += [(Path(place).relative_to(folder) / name).as_posix() for name in shown]
     return sorted(files)
 
@@ -205,14 +275,21 @@ def decoded_bytes(count: int, size: int) -> int:
 
 
 def decode(
-    root: Path, files: Sequence[str], size: int, resize: int, skip: bool = False, boxes: Sequence[Box] | None = None
+    root: Path,
+    files: Sequence[str],
+    size: int,
+    resize: int,
+    skip: bool = False,
+    boxes: Sequence[Box] | None = None,
 ) -> tuple[NDArray[np.uint8], list[int]]:
-    """Return images (n, 3, size, size), decoded now or before, and which of them are unreadable, and black."""
+    """Return images (n, 3, size, size), decoded now or before, and which of them are unreadable,
+    and black.
+    """
     stamps, missing = file_stamps(root / file for file in files)
     if missing:
         raise DataError(
-            f"{missing[0]} is missing ({len(missing)} of {len(set(files))} images are): unpack the images again, or "
-            "correct data.root"
+            f"{missing[0]} is missing ({len(missing)} of {len(set(files))} images are): unpack the "
+            "images again, or correct data.root"
         )
     crops: Sequence[Box | None] = boxes if boxes is not None else [None] * len(files)
     key = ["images", size, resize, *zip(files, stamps, crops, strict=True)]
@@ -232,7 +309,9 @@ def decode(
                 return np.zeros(shape[1:], dtype=np.uint8)
 
         yield from in_threads(read, range(len(files)))
-        write_json(record, {"unreadable": sorted(unreadable)})  # before the images: see `cached_blocks`
+        write_json(
+            record, {"unreadable": sorted(unreadable)}
+        )  # before the images: see `cached_blocks`
 
     images = cached_blocks("images", key, shape, produce)
     try:
@@ -243,8 +322,8 @@ def decode(
         unreadable = parse_json(record.read_text("utf-8"))["unreadable"]
     if unreadable and not skip:
         raise DataError(
-            f"{root / files[unreadable[0]]} is not a readable image ({len(unreadable)} of {len(files)} are not): fix "
-            f"or replace {'it' if len(unreadable) == 1 else 'them'}, or leave unreadable images out with "
-            "data.skip_unreadable = true"
+            f"{root / files[unreadable[0]]} is not a readable image ({len(unreadable)} of "
+            f"{len(files)} are not): fix or replace {'it' if len(unreadable) == 1 else 'them'}, or "
+            "leave unreadable images out with data.skip_unreadable = true"
         )
     return images, unreadable

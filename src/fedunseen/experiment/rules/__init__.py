@@ -1,14 +1,19 @@
 """What goes with what: every combination of choices that is refused.
 
-The ``.py`` files say when a rule applies, the ``.toml`` files have its sentence, remedy and example, a file a feature.
-The first rule that applies refuses. A single wrong setting is refused by its own section (pydantic), and what one
+A rule says when it applies, its sentence, the remedy and an example. The core's rules are here,
+those of a folder beside the core in its own module ``rules``. A further file of this folder is
+found by itself: its ``RULES`` has rules by the facts that they are asked about. The first rule that
+applies refuses. A single wrong setting is refused by its own section (pydantic), and what one
 method alone needs by that method.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 from fedunseen.core.errors import ExperimentError
+from fedunseen.core.extensions import added, further_modules
 from fedunseen.experiment.rules.assembling import DATA, ENCODER, MODEL, PRESENCE
 from fedunseen.experiment.rules.base import (
     ConfigFacts,
@@ -19,23 +24,50 @@ from fedunseen.experiment.rules.base import (
     PresenceFacts,
     Rule,
     StartFacts,
-)  # fmt: skip
-from fedunseen.experiment.rules.reading import OFFLINE, READING, START
+)
+from fedunseen.experiment.rules.reading import READING, START
 
 __all__ = [
-    "OFFLINE", "RULES", "ConfigFacts", "DataFacts", "EncoderFacts", "ModelFacts", "PresenceFacts", "StartFacts",
+    "ConfigFacts",
+    "DataFacts",
+    "EncoderFacts",
+    "ModelFacts",
+    "PresenceFacts",
+    "StartFacts",
+    "all_rules",
     "check",
-]  # fmt: skip
+]
 
-RULES: Mapping[type[ConfigFacts], Sequence[Rule[Any]]] = {
-    ConfigFacts: READING, StartFacts: START, EncoderFacts: ENCODER, DataFacts: DATA, ModelFacts: MODEL,
+SHARED = ("assembling", "base", "reading")
+"""The modules of this folder whose rules are listed below, or that have none."""
+
+_CORE: Mapping[type[ConfigFacts], Sequence[Rule[Any]]] = {
+    ConfigFacts: READING,
+    StartFacts: START,
+    EncoderFacts: ENCODER,
+    DataFacts: DATA,
+    ModelFacts: MODEL,
     PresenceFacts: PRESENCE,
-}  # fmt: skip
-"""By the facts that they are asked about."""
+}
+
+
+@cache
+def all_rules() -> Mapping[type[ConfigFacts], Sequence[Rule[Any]]]:
+    """Return all rules by the facts that they are asked about: the core's first."""
+    files = [f"{__name__}.{module}" for module in further_modules(__name__)]
+    others = [import_module(place).RULES for place in (*files, *added("RULES"))]
+    return {
+        facts: (*own, *(rule for table in others for rule in table.get(facts, ())))
+        for facts, own in _CORE.items()
+    }
 
 
 def check(facts: Facts, rules: Sequence[Rule[Facts]] | None = None) -> None:
-    """Ask the rules about these facts, by default all that are about such facts."""
-    for rule in RULES[type(facts)] if rules is None else rules:
+    """Ask the rules about these facts, by default all that are about such facts.
+
+    Raises:
+        ExperimentError: a rule applies; the error has its code.
+    """
+    for rule in all_rules()[type(facts)] if rules is None else rules:
         if sentence := rule.refusal(facts):
             raise ExperimentError(sentence, rule.code)

@@ -1,22 +1,21 @@
-"""A rule, and the facts that it is asked about: settings alone, then with the data, the model and who takes part."""
+"""A rule, and the facts that it is asked about: settings alone, then with the data, the model and
+who takes part.
+"""
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params
 from fedunseen.core.registry import find
-from fedunseen.data import Benchmark
+from fedunseen.data import Benchmark, DataSettings
 from fedunseen.encoders.backbone import Encoder
-from fedunseen.engines.remote.coordinator import DistributedSettings
+from fedunseen.evaluation.settings import EvaluationSettings
 from fedunseen.experiment.parsing import SECTIONS
 from fedunseen.federation.federation import drawn_clients
 from fedunseen.federation.partition import Partition
@@ -24,58 +23,35 @@ from fedunseen.methods import Method
 from fedunseen.strategies import Strategy
 from fedunseen.tasks.base import Task
 
-if TYPE_CHECKING:
-    from fedunseen.evaluation.settings import EvaluationSettings
-    from fedunseen.experiment.schema import Experiment
-
 Facts = TypeVar("Facts", bound="ConfigFacts", contravariant=True)
 
 
 @dataclass(frozen=True)
-class Texts:
-    """What a rule says: its texts are in the TOML files beside it, and a value in ``{}`` is one of the experiment.
-
-    Attributes:
-        problem: what does not fit.
-        remedy: what to do about it.
-        example: settings that are refused, over those of ``preset``, which is allowed.
-        given: the samples, or the place, that the example needs.
-    """
-
-    problem: str
-    remedy: str
-    example: Mapping[str, Any]
-    preset: str = "digit-pairs"
-    given: str = ""
-
-
-@cache
-def _texts() -> dict[str, Texts]:
-    tables = [path for path in files(__package__).iterdir() if path.name.endswith(".toml")]
-    return {code: Texts(**of) for path in tables for code, of in tomllib.loads(path.read_text("utf-8")).items()}
-
-
-@dataclass(frozen=True)
 class Rule(Generic[Facts]):
-    """A combination of settings that is refused; its texts are in the TOML files beside the rule, under its code.
+    """A combination of settings that is refused.
 
     Attributes:
         code: stable name of the refusal.
-        when: the rule applies; it may return further values for the sentence, or raise an ExperimentError with a
-            sentence of its own.
-        sections: the rule is asked for each of those that the experiment has, as ``{section}`` and ``{name}``.
+        when: the rule applies; it may return further values for the sentence, or raise an
+            ExperimentError with a sentence of its own.
+        sections: the rule is asked for each of those that the experiment has, as ``{section}`` and
+            ``{name}``.
         reasons: sentences for ``{reason}``, and when each holds; the rule needs one of them.
+        problem: what does not fit; a value in ``{}`` is one of the experiment.
+        remedy: what to do about it.
+        example: settings that are refused, over those of ``preset``, which is allowed.
+        given: the samples, or the place, that the example needs.
     """
 
     code: str
     when: Callable[[Facts], object] = lambda facts: True
     sections: Sequence[str] = ()
     reasons: Mapping[str, Callable[[Facts], object]] = field(default_factory=dict)
-
-    @property
-    def texts(self) -> Texts:
-        """The rule's sentence and example."""
-        return _texts()[self.code]
+    problem: str = field(kw_only=True)
+    remedy: str = field(kw_only=True)
+    example: Mapping[str, Any] = field(kw_only=True)
+    preset: str = field(default="digit-pairs", kw_only=True)
+    given: str = field(default="", kw_only=True)
 
     def refusal(self, facts: Facts) -> str | None:
         """Return the sentence that refuses these facts, None if the rule allows them."""
@@ -94,20 +70,41 @@ class Rule(Generic[Facts]):
                 if reason is None:
                     continue
                 values["reason"] = reason.format_map(values)
-            return f"{self.texts.problem}: {self.texts.remedy}".format_map(values)
+            return f"{self.problem}: {self.remedy}".format_map(values)
         return None
 
 
 def first(name: str, found: Iterable[Any]) -> dict[str, Any]:
-    """Return the first of what does not fit, as a value for the rule's sentence; nothing if all fits."""
+    """Return the first of what does not fit, as a value for the rule's sentence; nothing if all
+    fits.
+    """
     return next(({name: one} for one in found), {})
+
+
+class Chosen(Protocol):
+    """An experiment, as rules see it: its sections are attributes."""
+
+    data: DataSettings
+    method: Any
+    evaluation: EvaluationSettings
+
+    @property
+    def deployed(self) -> bool:
+        """Clients are parties elsewhere."""
+
+    @property
+    def task(self) -> type[Task]:
+        """What the method is for."""
+
+    def __getattr__(self, section: str) -> Any:
+        """Return the settings of any other section."""
 
 
 @dataclass(frozen=True, eq=False)
 class ConfigFacts:
     """What an experiment says, and the classes that it names."""
 
-    experiment: Experiment
+    experiment: Chosen
 
     @property
     def method(self) -> type[Method]:
@@ -132,12 +129,12 @@ class ConfigFacts:
     @property
     def masked(self) -> bool:
         """The server sees the sum of the updates alone."""
-        return self.experiment.privacy.aggregation == "masked"
+        return bool(self.get("privacy", "aggregation") == "masked")
 
     @property
     def distributed(self) -> bool:
         """Clients are in other processes."""
-        return isinstance(self.experiment.engine, DistributedSettings)
+        return bool(self.experiment.engine.distributed)
 
     @property
     def starts_closed(self) -> bool:
@@ -146,13 +143,17 @@ class ConfigFacts:
 
     @property
     def losses(self) -> int:
-        """How many losses clients compute, as far as it is known: a generative method has several."""
+        """How many losses clients compute, as far as it is known: a generative method has
+        several.
+        """
         return 2 if self.method.generates else int(self.method.trained)
 
     @property
     def asks_scores(self) -> bool:
         """The defence asks the merged model for scores of classes."""
-        return self.has("defence") and bool(find("defence", self.experiment.defence.name).asks_scores)
+        return self.has("defence") and bool(
+            find("defence", self.experiment.defence.name).asks_scores
+        )
 
     @property
     def evaluation(self) -> EvaluationSettings:
@@ -161,11 +162,12 @@ class ConfigFacts:
 
     def has(self, section: str) -> bool:
         """Return whether the experiment has an optional section."""
-        return bool(getattr(self.experiment, section).name != "none")
+        settings = getattr(self.experiment, section, None)
+        return settings is not None and bool(settings.name != "none")
 
     def get(self, section: str, key: str) -> Any:
         """Return a setting that not every choice of a section has, else None."""
-        return getattr(getattr(self.experiment, section), key, None)
+        return getattr(getattr(self.experiment, section, None), key, None)
 
     def named(self, *sections: str) -> Iterator[tuple[str, str]]:
         """Yield those of the sections that the experiment has, with their names."""
@@ -174,7 +176,9 @@ class ConfigFacts:
                 yield section, getattr(self.experiment, section).name
 
     def choices(self, sections: Sequence[str], link: str) -> str:
-        """Return the choices of these sections in words, for example ``attack.name = 'sign-flip'``."""
+        """Return the choices of these sections in words, for example
+        ``attack.name = 'sign-flip'``.
+        """
         return link.join(f"{section}.name = {name!r}" for section, name in self.named(*sections))
 
 
@@ -188,7 +192,9 @@ class StartFacts(ConfigFacts):
 
 @dataclass(frozen=True, eq=False)
 class EncoderFacts(ConfigFacts):
-    """An experiment's encoder and the samples that it reads, of the kind and image shape of a benchmark."""
+    """An experiment's encoder and the samples that it reads, of the kind and image shape of a
+    benchmark.
+    """
 
     kind: str
     image_shape: Sequence[int] | None
@@ -207,12 +213,18 @@ class EncoderFacts(ConfigFacts):
     def trained(self) -> bool | None:
         """The encoder is trained; None without one."""
         encoder = self.encoder
-        return None if encoder is None else bool(getattr(self.experiment.encoder, "trained", encoder.trained))
+        return (
+            None
+            if encoder is None
+            else bool(getattr(self.experiment.encoder, "trained", encoder.trained))
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class DataFacts(ConfigFacts):
-    """An experiment's benchmark, encoded, and whether the scaling of features is fitted to training samples here."""
+    """An experiment's benchmark, encoded, and whether the scaling of features is fitted to training
+    samples here.
+    """
 
     benchmark: Benchmark
     fits_scaling: bool = True
@@ -238,11 +250,21 @@ class PresenceFacts(ConfigFacts):
     partition: Partition
 
     def rounds(self) -> dict[int, list[int]]:
-        """Return the clients of round 0 and of every round (counted from 0) before which a client joins or leaves."""
-        changes = np.unique(np.concatenate([[0], self.partition.first, self.partition.last])).tolist()
-        return {round: self.partition.present(round) for round in changes if round < self.experiment.strategy.rounds}
+        """Return the clients of round 0 and of every round (counted from 0) before which a client
+        joins or leaves.
+        """
+        changes = np.unique(
+            np.concatenate([[0], self.partition.first, self.partition.last])
+        ).tolist()
+        return {
+            round: self.partition.present(round)
+            for round in changes
+            if round < self.experiment.strategy.rounds
+        }
 
     def drawn(self) -> dict[int, int]:
         """Return how many clients these rounds draw."""
         fraction = self.experiment.strategy.fraction
-        return {round: drawn_clients(fraction, len(present)) for round, present in self.rounds().items()}
+        return {
+            round: drawn_clients(fraction, len(present)) for round, present in self.rounds().items()
+        }

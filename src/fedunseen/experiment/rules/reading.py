@@ -1,16 +1,13 @@
 """Rules about settings alone, asked when an experiment is read and where it is started."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from fedunseen.attacks.base import AttackSettings, parse_rounds
 from fedunseen.experiment.rules.base import ConfigFacts, Rule, StartFacts, first
 from fedunseen.strategies.peers import averages
 
 BUFFERED = ("attack", "defence", "privacy", "growth")
 FIXED = ("run", "evaluation", "data", "encoder", "partition", "privacy")
-SEVERAL_LOSSES: Rule[ConfigFacts] = Rule("screening-several-losses", lambda c: c.has("screening") and c.losses != 1)
-"""Asked when the experiment is read, and again of the model that is made."""
 
 
 def _kept_out(c: ConfigFacts) -> dict[str, Any] | None:
@@ -19,12 +16,16 @@ def _kept_out(c: ConfigFacts) -> dict[str, Any] | None:
     kept += ["strategy.shared"] if tuple(c.experiment.strategy.shared) != ("*",) else []
     if not c.starts_closed or not (kept or not c.strategy.merges):
         return None
-    return {"what": " and ".join(kept) or f"strategy.name = {c.experiment.strategy.name!r}, which merges nothing,"}
+    return {
+        "what": " and ".join(kept)
+        or f"strategy.name = {c.experiment.strategy.name!r}, which merges nothing,"
+    }
 
 
 def _buffered(c: ConfigFacts) -> dict[str, Any] | None:
     """Return the setting that lets updates merge as they come, and what may be in its way."""
-    buffer, name = c.get("engine", "buffer"), c.experiment.engine.name
+    buffer = c.get("engine", "buffer")
+    name = c.experiment.engine.name
     if buffer is None:
         return None
     what = "engine.name = 'buffered'" if name == "buffered" else f"engine.buffer = {buffer}"
@@ -33,43 +34,32 @@ def _buffered(c: ConfigFacts) -> dict[str, Any] | None:
 
 def _plain_means(c: ConfigFacts) -> bool:
     """Return whether the merged model is a plain mean of the clients'."""
-    return not any(c.named("defence", "privacy", "compression")) and averages(c.strategy(c.experiment.strategy))
-
-
-def _local_classes(c: ConfigFacts) -> Iterator[str]:
-    """Yield losses whose denominators run over a client's own classes: of a single one they are zero."""
-    return (f"method.{key}" for key in ("sce_classes", "kl_classes") if c.get("method", key) == "local")
-
-
-def _begins_late(c: ConfigFacts) -> bool:
-    attack, rounds = c.experiment.attack, c.experiment.strategy.rounds
-    return isinstance(attack, AttackSettings) and min((r for r, _ in parse_rounds(attack.rounds)), default=1) > rounds
+    return not any(c.named("defence", "privacy", "compression")) and averages(
+        c.strategy(c.experiment.strategy)
+    )
 
 
 def _fitted(c: ConfigFacts) -> dict[str, Any] | None:
     """Return the scalings of descriptions that are fitted to the seen classes, which change."""
-    fitted = [step for step in c.experiment.data.semantics if step in ("centre", "standard", "min-max")]
+    fitted = [
+        step for step in c.experiment.data.semantics if step in ("centre", "standard", "min-max")
+    ]
     return {"fitted": fitted} if c.has("growth") and c.method.trained and fitted else None
-
-
-def _elsewhere(s: StartFacts) -> str:
-    """Return what starts a run whose clients are elsewhere."""
-    commands = {"websocket": "fedunseen host", "flower": "flwr run", "nvflare": "nvflare job submit"}
-    return commands.get(s.experiment.engine.name, "fedunseen offline plan")
 
 
 READING: Sequence[Rule[ConfigFacts]] = (
     # methods that are solved from sums
-    Rule("client-privacy-of-sums", lambda c: not c.method.trained and c.experiment.privacy.name == "client-level"),
-    Rule("updates-of-sums", lambda c: not c.method.trained, sections=("attack", "screening", "defence", "compression")),
-    Rule("sample-privacy-of-training", lambda c: c.experiment.privacy.name == "sample-level" and c.method.trained),
     Rule(
-        "two-bounds-on-samples",
-        lambda c: c.experiment.privacy.name == "sample-level" and c.get("method", "clip_norm") is not None,
-    ),
-    Rule(
-        "sample-privacy-of-rounds",
-        lambda c: c.experiment.privacy.name == "sample-level" and c.experiment.strategy.rounds > 1,
+        "updates-of-sums",
+        lambda c: not c.method.trained,
+        sections=("attack", "screening", "defence", "compression"),
+        problem=(
+            "{section}.name = {name!r} is about clients that train, but method.name = "
+            "{method.name!r} is solved from sums"
+        ),
+        remedy="leave [{section}] out, or choose a method that is trained, for example fedzsl",
+        example={"defence.name": "median"},
+        preset="digit-pairs-gaussian",
     ),
     Rule(
         "rounds-of-sums",
@@ -78,171 +68,400 @@ READING: Sequence[Rule[ConfigFacts]] = (
             and c.experiment.strategy.rounds > 1
             and not (c.experiment.partition.join or c.experiment.partition.leave or c.has("growth"))
         ),
+        problem="method.name = {method.name!r} is solved from sums, which clients send once",
+        remedy=(
+            "leave strategy.rounds out, or set it to 1 (more rounds are for partitions with "
+            "clients that come late, partition.join)"
+        ),
+        example={"method.name": "eszsl", "strategy.rounds": 3},
     ),
-    Rule("rounds-of-totals", lambda c: c.get("method", "retention") == "total" and c.experiment.strategy.rounds > 1),
+    Rule(
+        "rounds-of-totals",
+        lambda c: c.get("method", "retention") == "total" and c.experiment.strategy.rounds > 1,
+        problem=(
+            "method.retention = 'total' keeps no client's own sums, so that no client can come "
+            "late or leave"
+        ),
+        remedy=(
+            "set strategy.rounds to 1 and leave partition.join and partition.leave out, or "
+            "method.retention = 'each'"
+        ),
+        example={"method.retention": "total", "strategy.rounds": 2, "partition.join": {"1": 1}},
+        preset="digit-pairs-gaussian",
+    ),
     Rule(
         "start-with-section",
         lambda c: c.starts_closed,
         sections=("attack", "screening", "defence", "privacy", "growth"),
+        problem=(
+            "method.start = 'closed-form' lets clients send sums before they train, which "
+            "{section}.name = {name!r} does not cover"
+        ),
+        remedy="leave one of the two out",
+        example={
+            "evaluation.selection": "last",
+            "method.start": "closed-form",
+            "method.hidden": [],
+            "defence.name": "median",
+        },
     ),
-    Rule("start-not-linear", _kept_out),
+    Rule(
+        "start-not-linear",
+        _kept_out,
+        problem="method.start = 'closed-form' starts every client from one linear model",
+        remedy="leave {what} out",
+        example={"method.start": "closed-form"},
+    ),
     # how updates merge
-    Rule("section-without-merging", lambda c: not c.merging, sections=("defence", "privacy", "compression")),
-    Rule("compression-of-exact-updates", lambda c: c.has("compression") and c.strategy.needs_exact_update),
-    Rule("compression-of-attacks", lambda c: c.has("attack") and c.has("compression")),
+    Rule(
+        "section-without-merging",
+        lambda c: not c.merging,
+        sections=("defence", "privacy", "compression"),
+        problem=(
+            "{section}.name = {name!r} has no effect with strategy.name = {strategy.name!r}, which "
+            "merges no clients' updates"
+        ),
+        remedy="leave it out, or choose a strategy that does",
+        example={
+            "evaluation.selection": "last",
+            "defence.name": "median",
+            "strategy.name": "local",
+        },
+    ),
+    Rule(
+        "compression-of-exact-updates",
+        lambda c: c.has("compression") and c.strategy.needs_exact_update,
+        problem=(
+            "compression.name = {compression.name!r} changes updates, but under strategy.name = "
+            "{strategy.name!r} client and server must compute the same numbers from them"
+        ),
+        remedy="choose another strategy, for example fedavg",
+        example={"compression.name": "8-bit", "strategy.name": "scaffold"},
+    ),
     Rule(
         "client-models",
         lambda c: c.experiment.strategy.personal_epochs is not None,
         reasons={
             "strategy.name = {strategy.name!r} merges none": lambda c: not c.merging,
-            "method.name = {method.name!r} is solved from sums, not trained": lambda c: not c.method.trained,
-            "method.name = {method.name!r} would train classifiers for each client": lambda c: c.method.generates,
-            "method.name = {method.name!r} leaves parameters with the clients": lambda c: (
-                c.method.private or (c.method.training_only and "*" not in c.experiment.strategy.shared)
+            "method.name = {method.name!r} is solved from sums, not trained": lambda c: (
+                not c.method.trained
             ),
-            "{facts.task.name} methods measure no client's own model": lambda c: not c.task.personalizes,
-            "engine.name = {engine.name!r} has the clients' samples elsewhere": lambda c: c.distributed,
-            "attack.name = {attack.name!r} has clients that are not honest": lambda c: c.has("attack"),
+            "method.name = {method.name!r} would train classifiers for each client": lambda c: (
+                c.method.generates
+            ),
+            "method.name = {method.name!r} leaves parameters with the clients": lambda c: (
+                c.method.private
+                or (c.method.training_only and "*" not in c.experiment.strategy.shared)
+            ),
+            "{facts.task.name} methods measure no client's own model": lambda c: (
+                not c.task.personalizes
+            ),
+            "engine.name = {engine.name!r} has the clients' samples elsewhere": lambda c: (
+                c.distributed
+            ),
+            "attack.name = {attack.name!r} has clients that are not honest": lambda c: c.has(
+                "attack"
+            ),
             "[growth] changes who holds what from round to round": lambda c: c.has("growth"),
         },
+        problem=(
+            "strategy.personal_epochs trains the merged model further at every client, but {reason}"
+        ),
+        remedy="leave it out",
+        example={"strategy.personal_epochs": 1},
+        preset="digit-pairs-clswgan",
     ),
     Rule(
         "head-epochs",
-        lambda c: c.experiment.strategy.head_epochs is not None and {"shared": list(c.experiment.strategy.shared)},
+        lambda c: (
+            c.experiment.strategy.head_epochs is not None
+            and {"shared": list(c.experiment.strategy.shared)}
+        ),
         reasons={
             "method.name = {method.name!r} is solved from sums": lambda c: not c.method.trained,
-            "method.name = {method.name!r} has several phases of its own": lambda c: c.method.generates,
+            "method.name = {method.name!r} has several phases of its own": lambda c: (
+                c.method.generates
+            ),
             "strategy.shared = {shared} leaves nothing with it": lambda c: (
                 "*" in c.experiment.strategy.shared or not c.merging
             ),
         },
+        problem="strategy.head_epochs trains what stays with a client by itself, and {reason}",
+        remedy="name what travels in strategy.shared, or leave strategy.head_epochs out",
+        example={"strategy.head_epochs": 2},
     ),
     Rule(
         "late-updates",
         _buffered,
         reasons={
             "strategy.name = {strategy.name!r} merges nothing": lambda c: not c.merging,
-            "strategy.name = {strategy.name!r} takes more than the mean of updates that began together": lambda c: (
-                not c.strategy.merges_by_mean or c.strategy.needs_exact_update
-            ),
+            "strategy.name = {strategy.name!r} takes more than the mean of updates that began "
+            "together": lambda c: not c.strategy.merges_by_mean or c.strategy.needs_exact_update,
             "method.name = {method.name!r} is solved from sums": lambda c: not c.method.trained,
-            "method.exclusive asks who had a share in the last merge": lambda c: c.get("method", "exclusive"),
+            "method.exclusive asks who had a share in the last merge": lambda c: c.get(
+                "method", "exclusive"
+            ),
             "strategy.fraction = {strategy.fraction:g} lets some clients rest": lambda c: (
                 c.experiment.strategy.fraction != 1
             ),
             "clients come and go (partition.join, partition.leave)": lambda c: (
                 c.experiment.partition.join or c.experiment.partition.leave
             ),
-            "{others} is about rounds of clients that began together": lambda c: any(c.named(*BUFFERED)),
-            "privacy.aggregation = 'masked' adds up the updates of one round, from one model": lambda c: c.masked,
-        },
-    ),
-    Rule("exclusive-peers", lambda c: c.get("method", "exclusive") and not _plain_means(c)),
-    Rule("shared-without-merging", lambda c: not c.strategy.merges and c.experiment.strategy.shared != ("*",)),
-    # noise on what clients send, and masks over it
-    Rule("privacy-needs-mean", lambda c: c.has("privacy") and not c.strategy.merges_by_mean),
-    Rule("privacy-weights", lambda c: c.has("privacy") and c.experiment.strategy.weights == "samples"),
-    Rule("privacy-validation", lambda c: c.has("privacy") and c.evaluation.selection == "validation"),
-    Rule("masks-without-merging", lambda c: c.masked and not c.merging),
-    Rule("masks-need-mean", lambda c: c.masked and c.method.trained and not c.strategy.merges_by_mean),
-    Rule("masks-with-noise-of-some", lambda c: c.masked and c.has("privacy") and c.experiment.strategy.fraction < 1),
-    Rule("masks-with-defence", lambda c: c.masked and c.has("defence")),
-    Rule("masks-with-client-models", lambda c: c.masked and c.evaluation.clients),
-    Rule("masks-with-rounds-of-sums", lambda c: c.masked and not c.method.trained and c.experiment.strategy.rounds > 1),
-    Rule("masks-with-exclusive-peers", lambda c: c.masked and c.get("method", "exclusive")),
-    Rule("masks-with-growth", lambda c: c.masked and c.has("growth")),
-    Rule("masks-with-compression", lambda c: c.masked and c.has("compression")),
-    Rule("masks-with-start", lambda c: c.masked and c.starts_closed),
-    # With these a sum of many parties could be the update of one: the others' losses would be empty.
-    Rule("masks-with-screening", lambda c: c.masked and c.has("screening")),
-    Rule("masks-with-local-classes", lambda c: c.masked and first("key", _local_classes(c))),
-    # attacks, screening of samples, and defences
-    Rule("threat-without-merging", lambda c: not c.merging, sections=("attack", "screening")),
-    Rule("threat-of-episodes", lambda c: not c.task.attackable, sections=("attack", "screening")),
-    SEVERAL_LOSSES,
-    Rule("attack-too-late", _begins_late),
-    Rule(
-        "attack-needs-last-round",
-        lambda c: isinstance(c.experiment.attack, AttackSettings) and c.evaluation.selection != "last",
-    ),
-    Rule("defence-unbounded", lambda c: c.has("defence") and c.strategy.lengths == "model"),
-    # where clients run
-    Rule(
-        "not-deployable",
-        lambda c: c.experiment.deployed or c.get("data", "part"),  # at a party too
-        reasons={
-            "strategy.name = {strategy.name!r} merges nothing": lambda c: not c.merging,
-            "attack.name = {attack.name!r} is a simulated one": lambda c: c.has("attack"),
-            "privacy.name = {privacy.name!r} with strategy.weights = {strategy.weights!r} has to know who holds how "
-            "many classes": lambda c: (
-                c.experiment.privacy.name == "client-level" and c.experiment.strategy.weights != "uniform"
+            "{others} is about rounds of clients that began together": lambda c: any(
+                c.named(*BUFFERED)
             ),
-            "privacy.name = 'sample-level' without privacy.aggregation = 'masked' lets parties tell the coordinator "
-            "how much they hold": lambda c: c.experiment.privacy.name == "sample-level" and not c.masked,
-            "privacy.noise_from = {privacy.noise_from!r} lets the coordinator take off the noise that parties "
-            "add": lambda c: c.masked and c.has("privacy") and c.experiment.privacy.noise_from == "seed",
-            "defence.name = {defence.name!r} has to know who holds which classes": lambda c: c.asks_scores,
-            "run.seeds = {run.seeds} are as many runs": lambda c: c.experiment.run.seeds > 1,
+            "privacy.aggregation = 'masked' adds up the updates of one round, from one model": lambda c: (
+                c.masked
+            ),
         },
+        problem="{what} merges updates as they come, but {reason}",
+        remedy="change one of them",
+        example={"engine.name": "buffered", "strategy.name": "scaffold"},
+    ),
+    Rule(
+        "exclusive-peers",
+        lambda c: c.get("method", "exclusive") and not _plain_means(c),
+        problem="method.exclusive needs merged models that are plain means of the clients'",
+        remedy=(
+            "set strategy.name to fedavg, fedprox or moon, strategy.weights = 'uniform' and "
+            "strategy.server_lr = 1, without [defence], [privacy] and [compression]"
+        ),
+        example={"method.name": "maml-mi", "method.exclusive": True, "strategy.weights": "samples"},
+        preset="digit-pairs-few-shot",
+    ),
+    Rule(
+        "shared-without-merging",
+        lambda c: not c.strategy.merges and c.experiment.strategy.shared != ("*",),
+        problem=(
+            "strategy.shared has no effect with strategy.name = {strategy.name!r}, where nothing "
+            "travels"
+        ),
+        remedy="set it to ['*']",
+        example={"strategy.name": "local", "strategy.shared": ["g.*"]},
     ),
     # how a round and settings are chosen, and what is measured
-    Rule("choose-without-validation", lambda c: c.evaluation.choose and c.evaluation.selection != "validation"),
     Rule(
-        "stop-without-validation", lambda c: c.experiment.strategy.stop_after and c.evaluation.selection != "validation"
+        "choose-without-validation",
+        lambda c: c.evaluation.choose and c.evaluation.selection != "validation",
+        problem="evaluation.choose needs evaluation.selection = 'validation'",
+        remedy="set it, or leave evaluation.choose out",
+        example={"evaluation.selection": "last", "evaluation.choose": {"method.lr": [0.1]}},
     ),
-    Rule("stop-after-all-rounds", lambda c: (c.experiment.strategy.stop_after or 0) >= c.experiment.strategy.rounds),
     Rule(
-        "stop-between-measurements", lambda c: 0 < (c.experiment.strategy.stop_after or 0) < (c.evaluation.every or 0)
+        "stop-without-validation",
+        lambda c: c.experiment.strategy.stop_after and c.evaluation.selection != "validation",
+        problem=(
+            "strategy.stop_after = {strategy.stop_after} stops where validation classes show no "
+            "gain, and evaluation.selection = {evaluation.selection!r} looks at none"
+        ),
+        remedy="set it to 'validation', or leave strategy.stop_after out",
+        example={"evaluation.selection": "last", "strategy.stop_after": 5},
     ),
-    Rule("every-round-measured", lambda c: (c.evaluation.every or 1) > 1, sections=("attack", "growth")),
     Rule(
-        "factor-without-calibration", lambda c: c.evaluation.factor is not None and c.evaluation.calibration == "none"
+        "stop-after-all-rounds",
+        lambda c: (c.experiment.strategy.stop_after or 0) >= c.experiment.strategy.rounds,
+        problem=(
+            "strategy.stop_after = {strategy.stop_after} can stop no run of {strategy.rounds} "
+            "rounds"
+        ),
+        remedy="lower it, or raise strategy.rounds",
+        example={"strategy.stop_after": 5, "strategy.rounds": 5},
     ),
-    Rule("factor-without-unseen-classes", lambda c: c.evaluation.factor is not None and not c.method.zero_shot),
-    Rule("choose-with-task", lambda c: c.evaluation.choose and not c.task.chooses_settings),
+    Rule(
+        "stop-between-measurements",
+        lambda c: 0 < (c.experiment.strategy.stop_after or 0) < (c.evaluation.every or 0),
+        problem=(
+            "strategy.stop_after = {strategy.stop_after} counts rounds without gain, but none of "
+            "them may be measured with evaluation.every = {evaluation.every}"
+        ),
+        remedy="let evaluation.every be at most strategy.stop_after",
+        example={"strategy.stop_after": 3, "evaluation.every": 4},
+    ),
+    Rule(
+        "every-round-measured",
+        lambda c: (c.evaluation.every or 1) > 1,
+        sections=("attack", "growth"),
+        problem=(
+            "evaluation.every = {evaluation.every} leaves rounds out, and {section}.name = "
+            "{name!r} is measured round by round"
+        ),
+        remedy="leave evaluation.every out",
+        example={"evaluation.selection": "last", "evaluation.every": 2, "attack.name": "sign-flip"},
+    ),
+    Rule(
+        "factor-without-calibration",
+        lambda c: c.evaluation.factor is not None and c.evaluation.calibration == "none",
+        problem="evaluation.factor has no effect with evaluation.calibration = 'none'",
+        remedy="leave one out",
+        example={"evaluation.factor": 1.0, "evaluation.calibration": "none"},
+    ),
+    Rule(
+        "factor-without-unseen-classes",
+        lambda c: c.evaluation.factor is not None and not c.method.zero_shot,
+        problem=(
+            "evaluation.factor has no effect on method.name = {method.name!r}, which recognizes no "
+            "unseen class"
+        ),
+        remedy="leave it out",
+        example={"evaluation.factor": 1.0},
+        preset="digit-pairs-classifier",
+    ),
+    Rule(
+        "choose-with-task",
+        lambda c: c.evaluation.choose and not c.task.chooses_settings,
+        problem=(
+            "evaluation.choose is not available for {facts.task.name} methods such as method.name "
+            "= {method.name!r}"
+        ),
+        remedy=(
+            "compare settings with a sweep, on validation classes (evaluation.selection = "
+            "'validation')"
+        ),
+        example={"evaluation.selection": "validation", "evaluation.choose": {"method.lr": [0.1]}},
+        preset="omniglot-maml",
+    ),
     Rule(
         "choose-fixed-setting",
         lambda c: first("key", (one for one in c.evaluation.choose if one.split(".")[0] in FIXED)),
+        problem="evaluation.choose: {key!r} cannot be chosen",
+        remedy="choose settings of method, strategy, defence and engine",
+        example={"evaluation.choose": {"data.name": ["digits"]}},
     ),
     Rule(
         "choose-from-nothing",
         lambda c: first("key", (one for one, values in c.evaluation.choose.items() if not values)),
+        problem="evaluation.choose: {key!r} has no value to choose from",
+        remedy="list some values",
+        example={"evaluation.choose": {"method.lr": []}},
     ),
     # unlabelled samples
-    Rule("unlabelled-without-means", lambda c: c.get("data", "unlabelled") and c.experiment.method.name != "gaussian"),
+    Rule(
+        "unlabelled-without-means",
+        lambda c: c.get("data", "unlabelled") and c.experiment.method.name != "gaussian",
+        problem=(
+            "method.name = {method.name!r} keeps no class means that data.unlabelled = true could "
+            "adapt"
+        ),
+        remedy="set method.name = 'gaussian', or data.unlabelled = false",
+        example={"data.name": "folder", "data.root": "somewhere", "data.unlabelled": True},
+    ),
     Rule(
         "unlabelled-several-models",
-        lambda c: c.get("data", "unlabelled") and (not c.merging or c.has("growth") or c.has("privacy")),
+        lambda c: (
+            c.get("data", "unlabelled") and (not c.merging or c.has("growth") or c.has("privacy"))
+        ),
+        problem=(
+            "data.unlabelled = true adapts one merged model, and does not work with [growth] or "
+            "[privacy] noise"
+        ),
+        remedy="set data.unlabelled = false, and call fedunseen adapt on the finished run",
+        example={
+            "data.name": "folder",
+            "data.root": "somewhere",
+            "data.unlabelled": True,
+            "strategy.name": "local",
+        },
+        preset="digit-pairs-gaussian",
     ),
     # classes that arrive while a run trains
-    Rule("growth-of-parameters", lambda c: c.has("growth") and not c.method.grows),
-    Rule("growth-without-merging", lambda c: c.has("growth") and not c.merging),
-    Rule("growth-with-section", lambda c: c.has("growth"), sections=("attack", "screening", "defence", "privacy")),
-    Rule("growth-needs-last-round", lambda c: c.has("growth") and c.evaluation.selection != "last"),
-    Rule("growth-of-scaling", _fitted),
+    Rule(
+        "growth-of-parameters",
+        lambda c: c.has("growth") and not c.method.grows,
+        problem=(
+            "growth.name = {growth.name!r} adds classes while the run trains, and method.name = "
+            "{method.name!r} has parameters for each class or learns without descriptions"
+        ),
+        remedy=(
+            "choose a method that scores classes by their descriptions alone, for example gaussian "
+            "or fedzsl"
+        ),
+        example={
+            "evaluation.selection": "last",
+            "growth.name": "unknown",
+            "method.name": "classifier",
+        },
+    ),
+    Rule(
+        "growth-without-merging",
+        lambda c: c.has("growth") and not c.merging,
+        problem=(
+            "growth.name = {growth.name!r} is about classes that reach the merged model, and "
+            "strategy.name = {strategy.name!r} merges nothing"
+        ),
+        remedy="choose another, for example fedavg",
+        example={
+            "evaluation.selection": "last",
+            "growth.name": "unknown",
+            "strategy.name": "centralised",
+        },
+    ),
+    Rule(
+        "growth-with-section",
+        lambda c: c.has("growth"),
+        sections=("attack", "screening", "defence", "privacy"),
+        problem=(
+            "{section}.name = {name!r} is set up once, for classes that do not change, and "
+            "growth.name = {growth.name!r} changes them"
+        ),
+        remedy="leave [{section}] or [growth] out",
+        example={
+            "evaluation.selection": "last",
+            "growth.name": "described",
+            "defence.name": "median",
+        },
+    ),
+    Rule(
+        "growth-needs-last-round",
+        lambda c: c.has("growth") and c.evaluation.selection != "last",
+        problem=(
+            "growth.name = {growth.name!r} changes the classes between rounds, so "
+            "evaluation.selection = {evaluation.selection!r} cannot compare rounds"
+        ),
+        remedy="set it to 'last'",
+        example={"growth.name": "unknown"},
+    ),
+    Rule(
+        "growth-of-scaling",
+        _fitted,
+        problem=(
+            "data.semantics = {fitted} is fitted to the seen classes, which growth.name = "
+            "{growth.name!r} changes while method.name = {method.name!r} trains"
+        ),
+        remedy="use l2 or nothing, or scale the descriptions beforehand",
+        example={
+            "evaluation.selection": "last",
+            "growth.name": "unknown",
+            "data.semantics": ["centre", "l2"],
+        },
+    ),
     Rule(
         "growth-in-processes",
-        lambda c: c.has("growth") and c.experiment.engine.name != "in-process" and not c.experiment.deployed,
-    ),
-    Rule("growth-of-parties", lambda c: c.has("growth") and c.experiment.deployed and c.experiment.growth.arrive),
-)
-
-START: Sequence[Rule[StartFacts]] = (
-    Rule("part-of-data", lambda s: s.get("data", "part") and not (s.deployed_here and s.experiment.deployed)),
-    Rule("deployment-here", lambda s: not s.deployed_here and s.distributed and {"starts": _elsewhere(s)}),
-    Rule("arrays-not-named", lambda s: s.arrays and s.experiment.data.name != "arrays"),
-)
-
-OFFLINE: Sequence[Rule[StartFacts]] = (
-    Rule(
-        "offline-several-answers",
-        reasons={
-            "method.name = {method.name!r} trains in rounds": lambda s: s.method.trained,
-            "evaluation.selection = 'validation' asks the parties twice": lambda s: (
-                s.evaluation.selection == "validation"
-            ),
-            "growth.name = {growth.name!r} changes the classes": lambda s: s.has("growth"),
+        lambda c: (
+            c.has("growth")
+            and c.experiment.engine.name != "in-process"
+            and not c.experiment.deployed
+        ),
+        problem=(
+            "growth.name = {growth.name!r} is not available for engine.name = {engine.name!r}, "
+            "whose worker processes have the classes of the first round alone"
+        ),
+        remedy="set engine.name = 'in-process', or host a deployment",
+        example={
+            "evaluation.selection": "last",
+            "growth.name": "unknown",
+            "engine.name": "flower",
+            "engine.mode": "simulation",
         },
     ),
 )
-"""Asked where a federation by file is planned."""
+
+START: Sequence[Rule[StartFacts]] = (
+    Rule(
+        "arrays-not-named",
+        lambda s: s.arrays and s.experiment.data.name != "arrays",
+        problem="a benchmark is given, but data.name = {data.name!r} names other data",
+        remedy="set it to 'arrays'",
+        example={},
+        given="arrays",
+    ),
+)

@@ -1,6 +1,7 @@
 """Methods in closed form: their parameters follow from sums over samples, without a gradient."""
 
-from typing import Any, ClassVar, Literal, Protocol
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from fedunseen.core.settings import NamedSettings
 from fedunseen.data import Quantization, Scaling
 from fedunseen.methods.base import Candidates, Method
 from fedunseen.methods.closed_form import statistics
+from fedunseen.methods.closed_form.influence import influence
 
 _BLOCK = 1024  # maps averaged at once
 
@@ -22,18 +24,23 @@ class ClosedFormSettings(NamedSettings):
     """Settings that every method in closed form has."""
 
     retention: Literal["each", "total"] = "each"
-    """What the server keeps: the sums of each party, so that one can be taken out again (`fedunseen forget`), or their
-    total alone, after which no one can tell what a party has sent."""
+    """What the server keeps: the sums of each party, so that one can be taken out again (`fedunseen
+    forget`), or their total alone, after which no one can tell what a party has sent."""
     removal_batch: int = Field(20, ge=1)
-    """How many samples `fedunseen forget --samples` removes at once at least: an observer of the totals learns
-    the sums of what is removed. Fewer need `--consent`."""
+    """How many samples `fedunseen forget --samples` removes at once at least: an observer of the
+    totals learns the sums of what is removed. Fewer need `--consent`."""
+    min_samples: int = Field(1, ge=1)
+    """A client leaves a class of which it has fewer samples out of all its statistics: the sums of
+    few samples show them. In a deployment each party's own `--min-samples` counts where that is
+    more. For unlabelled samples it is the soft count of the class at the client."""
     clip_norm: float | None = Field(None, gt=0)
-    """A party shortens samples to this length, and the server refuses sums that longer ones must have made: a bound on
-    what samples that a party has made up can do. Unset: samples are taken as they are."""
+    """A party shortens samples to this length, and the server refuses sums that longer ones must
+    have made: a bound on what samples that a party has made up can do. Unset: samples are taken as
+    they are."""
 
 
 class Release(Protocol):
-    """What private sums are about (:class:`fedunseen.privacy.private_sums.Release`)."""
+    """What private sums are about (:class:`fedunseen.safety.privacy.private_sums.Release`)."""
 
     @property
     def clip(self) -> float:
@@ -46,11 +53,28 @@ class Release(Protocol):
         """Return sums that some samples could have, from noisy ones."""
 
 
-class ClosedForm(Method):
-    """A method whose :meth:`solve` needs the sums of its classes' samples and nothing else (:mod:`~.statistics`).
+class Discriminants(NamedTuple):
+    """The scores of samples' classes as linear functions of features x: weight (x - centre) +
+    constant.
 
-    A run merges sums; :meth:`fit_heads` makes the model. ``release`` bounds samples and treats the noise of private
-    sums (None: exact sums). ``quantization`` makes features whole numbers (None: float64 sums).
+    Attributes:
+        weight: (n, d) of the class of each sample.
+        centre: (d,).
+        constant: (n,).
+    """
+
+    weight: Tensor
+    centre: Tensor
+    constant: Tensor
+
+
+class ClosedForm(Method):
+    """A method whose :meth:`solve` needs the sums of its classes' samples and nothing else
+    (:mod:`~.statistics`).
+
+    A run merges sums; :meth:`fit_heads` makes the model. ``release`` bounds samples and treats the
+    noise of private sums (None: exact sums). ``quantization`` makes features whole numbers (None:
+    float64 sums).
     """
 
     shift_invariant: ClassVar[bool] = True
@@ -63,19 +87,42 @@ class ClosedForm(Method):
     @property
     def clip_norm(self) -> float | None:
         """The length to which samples are shortened; None: none is."""
-        return getattr(self.settings, "clip_norm", None) if self.release is None else self.release.clip
+        return (
+            getattr(self.settings, "clip_norm", None) if self.release is None else self.release.clip
+        )
+
+    @property
+    def min_samples(self) -> int:
+        """Of how many samples at a client a class is in its statistics; 1: of any number."""
+        return int(getattr(self.settings, "min_samples", 1))
 
     def init(self, rng: np.random.Generator) -> Params:
         """Return the sums of no sample."""
         nothing = statistics.no_sums(self.width, self.space, self.quantization)
         return nothing if self.release is None else self.release.nothing(nothing)
 
-    def statistics(self, inputs: Tensor | CodedRows, labels: Tensor) -> Params:
-        """Return the sums of a party's samples; of frozen maps, those of their means over cells."""
-        if isinstance(inputs, Tensor) and inputs.ndim > 2:
-            inputs = torch.cat([self.backbone({}, part) for part in torch.split(inputs, _BLOCK)])
-        sums = statistics.statistics(inputs, labels, self.space, self.clip_norm, self.quantization)
+    def statistics(
+        self,
+        inputs: Tensor | CodedRows,
+        labels: Tensor,
+        among: tuple[Tensor | CodedRows, Tensor] | None = None,
+    ) -> Params:
+        """Return the sums of a party's samples; of frozen maps, those of their means over cells.
+
+        ``among``: as for :func:`~fedunseen.methods.closed_form.statistics.statistics`.
+        """
+        inputs = self._averaged(inputs)
+        among = among and (self._averaged(among[0]), among[1])
+        sums = statistics.statistics(
+            inputs, labels, self.space, self.clip_norm, self.quantization, self.min_samples, among
+        )
         return sums if self.release is None else self.release.nothing(sums)
+
+    def _averaged(self, inputs: Tensor | CodedRows) -> Tensor | CodedRows:
+        """Return vectors as they are, and of frozen maps their means over cells."""
+        if isinstance(inputs, CodedRows) or inputs.ndim <= 2:
+            return inputs
+        return torch.cat([self.backbone({}, part) for part in torch.split(inputs, _BLOCK)])
 
     def solve(self, sums: Params) -> Params:
         """Return the model of added statistics, at the server."""
@@ -86,16 +133,22 @@ class ClosedForm(Method):
         return statistics.add([sums, more], self.space, self.quantization)
 
     def extends(self, sums: Params) -> bool:
-        """Return whether samples can be added to statistics exactly: integers without noise, of this class space."""
-        exact = self.quantization is not None and self.release is None
+        """Return whether samples can be added to statistics exactly: integers without noise, of
+        this class space, none of which depends on all samples.
+        """
+        exact = self.quantization is not None and self.release is None and self.min_samples == 1
         return exact and statistics.fits(sums, self.space, self.quantization)
 
     def expand_classes(self, params: Params) -> Params:
-        """Return sums of an earlier version of the class space as sums of this one: a new class is one more row."""
+        """Return sums of an earlier version of the class space as sums of this one: a new class is
+        one more row.
+        """
         return statistics.expand_classes(params, self.space, self.quantization)
 
     def units(self, model: Params) -> dict[str, float]:
-        """Return the settings that scale a model's scores: models that choose an offset together must have the same."""
+        """Return the settings that scale a model's scores: models that choose an offset together
+        must have the same.
+        """
         return {}
 
     def choice(self, model: Params) -> dict[str, str]:
@@ -103,23 +156,70 @@ class ClosedForm(Method):
         return {}
 
     def quick(self, model: Params) -> "ClosedForm":
-        """Return the method with the settings that its model has found, so that it solves others at once."""
+        """Return the method with the settings that its model has found, so that it solves others at
+        once.
+        """
         return self
 
     def left_out_scores(self, model: Params, sums: Params, inputs: Tensor, out: Tensor) -> Tensor:
-        """Return the scores (n, T) of inputs (n, d) for the classes ``out`` (T,), which were left out of ``sums``."""
+        """Return the scores (n, T) of inputs (n, d) for the classes ``out`` (T,), which were left
+        out of ``sums``.
+        """
         return self.scores(self.solve(sums), inputs, self.semantics)[:, out]
+
+    def fold_scores(
+        self, model: Params, sums: Params, inputs: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return scores (n, C) of inputs (n, d) by the model of ``sums``, which lack some classes.
+
+        The second is how far each input is from the nearest prototype, or None (:meth:`distances`).
+        """
+        return self.scores(self.solve(sums), inputs, self.semantics), None
+
+    def distances(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor | None:
+        """Return (n,) how far inputs are from the nearest prototype; None: there is no such
+        distance.
+        """
+        return None
+
+    def discriminants(
+        self, params: Params, inputs: Tensor, semantics: Tensor, classes: Tensor
+    ) -> Discriminants:
+        """Return the scores of ``classes`` (n,), before any offset, as linear functions of the
+        features of inputs (n, d), where they are such.
+        """
+        raise TypeError(f"{type(self).__name__} has scores that are not linear in features")
+
+    def attribute_parts(
+        self, params: Params, inputs: Tensor, semantics: Tensor, classes: Tensor
+    ) -> Tensor | None:
+        """Return what each attribute adds (n, a) to the scores of ``classes`` (n,); None: scores
+        are no sums over attributes.
+        """
+        return None
 
     def validate_statistics(self, sums: Params) -> str:
         """Return why the statistics are infeasible, or ""."""
         return statistics.validate_statistics(sums, self.clip_norm, self.quantization)
 
+    def influence(self, parts: Mapping[int, Params]) -> dict[str, Any]:
+        """Return how far each client's statistics move the means of classes that others hold
+        too.
+        """
+        return influence(parts, self.quantization)
+
     def fit_heads(
-        self, params: Params, among: Candidates, seed: int, real: tuple[Tensor, Tensor] | None = None
+        self,
+        params: Params,
+        among: Candidates,
+        seed: int,
+        real: tuple[Tensor, Tensor] | None = None,
     ) -> Params:
         """Return the model of merged sums; a model as it is."""
-        if "square" not in params:
-            return params
+        return self.of_sums(params) if "square" in params else params
+
+    def of_sums(self, params: Params) -> Params:
+        """Return the model of merged sums."""
         if self.release is None and self.quantization is not None:
             statistics.check_capacity(int(params["count"].sum()), self.quantization)
         with statistics.few_threads(max(self.width, len(self.space.names))):

@@ -1,19 +1,24 @@
-r"""Gaussian classes whose prototypes are a Gaussian process over their descriptions: exact, in one round.
+r"""Gaussian classes whose prototypes are a Gaussian process over their descriptions: exact, in one
+round.
 
-Samples of class c are N(mu_c, Sigma). Prototypes have the mean m and the covariance K times Sigma, with
+Samples of class c are N(mu_c, Sigma). Prototypes have the mean m and the covariance K times Sigma,
+with
 
 .. math:: K_{cc'} = v\,\bigl(\exp(-\|s_c - s_{c'}\|^2 / 2 w) + \lambda\,[c = c']\bigr), \quad
     \mu = m + K_{\cdot O} A, \quad A = (K_{OO} + \mathrm{diag}(1 / n))^{-1} (M - m),
 
-M and n being the means and numbers of the O classes with samples. Predicting exemplars from semantics is Changpinyo et
-al.'s idea (2017); the shared covariance is that of linear discriminant analysis.
+M and n being the means and numbers of the O classes with samples. Predicting exemplars from
+semantics is Changpinyo et al.'s idea (2017); the shared covariance is that of linear discriminant
+analysis.
 
-- Sigma is the covariance within classes, shrunk towards the identity: (1 - s) Sigma_0 + s I tr Sigma_0 / d.
-- v, lambda and w maximize the likelihood of the class means; s and the offset of seen classes are best for left-out
-  classes, whose samples are drawn (:func:`~.gaussian_process.leave_class_out`).
+- Sigma is the covariance within classes, shrunk towards the identity: (1 - s) Sigma_0 + s I tr
+  Sigma_0 / d.
+- v, lambda and w maximize the likelihood of the class means; s and the offset of seen classes are
+  best for left-out classes, whose samples are drawn (:func:`~.gaussian_process.leave_class_out`).
 - Scores are linear: mu_c^T Sigma^-1 x - mu_c^T Sigma^-1 mu_c / 2.
-- With the prior ``semantics`` the mean is m + a (s_c - s), a being the slope of least squares and s the mean of the
-  observed semantics; without any sample that is the class with the nearest text (zero-shot CLIP).
+- With the prior ``semantics`` the mean is m + a (s_c - s), a being the slope of least squares and s
+  the mean of the observed semantics; without any sample that is the class with the nearest text
+  (zero-shot CLIP).
 """
 
 from collections.abc import Callable
@@ -30,39 +35,50 @@ from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.parameters import Params
 from fedunseen.core.settings import NamedSettings
 from fedunseen.methods.closed_form import gaussian_process as gp
-from fedunseen.methods.closed_form.base import ClosedForm, ClosedFormSettings
+from fedunseen.methods.closed_form.base import ClosedForm, ClosedFormSettings, Discriminants
+from fedunseen.methods.closed_form.shown import Correction
 
 SHRINKAGES = (0.01, 0.03, 0.1, 0.3, 0.5, 0.7)  # tried where none is given
-USUAL, AS_GOOD = 0.3, 2.0
-"""With few samples, the shrinkage unless another is so many points better: draws hardly tell them apart. It is what
-validation classes of AWA1_LAMPERT and CIFAR100_MBV2 choose from many samples."""
+USUAL = 0.3
+AS_GOOD = 2.0
+"""With few samples, the shrinkage unless another is so many points better: draws hardly tell them
+apart. It is what validation classes of AWA1_LAMPERT and CIFAR100_MBV2 choose from many samples."""
 NOISY_WIDTH = 0.2
-"""The kernel's width where sums have noise, whose evidence is flat: chosen on validation classes of AWA1_LAMPERT and
-CIFAR100_MBV2 at epsilon 1, 2 and 8, among 0.1, 0.2 and 0.4."""
+"""The kernel's width where sums have noise, whose evidence is flat: chosen on validation classes of
+AWA1_LAMPERT and CIFAR100_MBV2 at epsilon 1, 2 and 8, among 0.1, 0.2 and 0.4."""
 
-_SAME_ROW = 1e-9  # squared distance of two rows that are the same description, as a part of the kernel's width
+# squared distance of two rows that are the same description, as a part of the kernel's width
+_SAME_ROW = 1e-9
+_NODES = 24  # of an integral over the way to a description, exact to 1e-9 of a score
 
 
 class GaussianSettings(ClosedFormSettings):
     """Settings of Gaussian classes. By default the sums themselves say what each should be."""
 
     shrinkage: float | None = Field(None, gt=0, le=1)
-    """How far the covariance within classes is drawn towards a multiple of the identity, s. Unset: the best of 0.01,
-    0.03, 0.1, 0.3, 0.5 and 0.7 for classes that are left out, by draws at the server."""
+    """How far the covariance within classes is drawn towards a multiple of the identity, s. Unset:
+    the best of 0.01, 0.03, 0.1, 0.3, 0.5 and 0.7 for classes that are left out, by draws at the
+    server."""
     variance: float | None = Field(None, gt=0)
-    """How far prototypes of classes lie apart, v, as a multiple of the covariance within classes. Unset: evidence."""
+    """How far prototypes of classes lie apart, v, as a multiple of the covariance within classes.
+    Unset: evidence.
+    """
     nugget: float | None = Field(None, ge=0)
-    """How far a class may be from what its description says, lambda, as a share of the variance. Unset: evidence."""
+    """How far a class may be from what its description says, lambda, as a share of the variance.
+    Unset: evidence.
+    """
     width: float | None = Field(None, gt=0)
-    """How far descriptions tell of each other: the squared width of the kernel, as a multiple of the median squared
-    distance between descriptions. Unset: evidence; 0.2 where sums have noise (`privacy.name = "sample-level"`)."""
+    """How far descriptions tell of each other: the squared width of the kernel, as a multiple of
+    the median squared distance between descriptions. Unset: evidence; 0.2 where sums have noise
+    (`privacy.name = "sample-level"`)."""
     prior: Literal["mean", "semantics"] = "mean"
-    """Where a class is expected before anything is seen of it: at the mean of all class means, or, where images and
-    texts share a space (CLIP's kind), at its own description: `semantics`, which then has as many numbers as a
-    sample has features."""
+    """Where a class is expected before anything is seen of it: at the mean of all class means, or,
+    where images and texts share a space (CLIP's kind), at its own description: `semantics`, which
+    then has as many numbers as a sample has features."""
     calibration: bool = False
-    """Lower seen classes by the offset that is best for classes that are left out, by draws at the server; what
-    `evaluation.selection` chooses on validation classes is added to it. For runs without (`selection = "last"`)."""
+    """Lower seen classes by the offset that is best for classes that are left out, by draws at the
+    server; what `evaluation.selection` chooses on validation classes is added to it. For runs
+    without (`selection = "last"`)."""
 
 
 class Gaussian(ClosedForm, name="gaussian"):
@@ -82,8 +98,10 @@ class Gaussian(ClosedForm, name="gaussian"):
     ``described`` (C,)     1 where the class has a description, 0 where it has examples alone
     ``seen_mask`` (C,)     1 for the seen classes, which ``offset`` lowers
     ``offset``    ()       see :func:`~.gaussian_process.leave_class_out`
-    ``expected``  (2,)     ZSL accuracy and harmonic mean of left-out classes, in percent; only with ``calibration``
-    ``slope``     ()       a; only with the prior ``semantics``
+    ``raised``    (C,)     by how much biases of classes shown since training are raised
+                           (:mod:`~.shown`); only once there are any
+    ``expected``  (2,)     ZSL accuracy and harmonic mean of left-out classes, in percent; only with
+    ``calibration`` ``slope``     ()       a; only with the prior ``semantics``
     ``middle``    (d,)     s; only with the prior ``semantics``
     ============= ======== ===========================================================================
     """
@@ -95,18 +113,21 @@ class Gaussian(ClosedForm, name="gaussian"):
         """Refuse descriptions that cannot be prototypes, where prototypes are expected at them."""
         if self.settings.prior == "semantics" and self.semantics.shape[1] != self.width:
             raise ExperimentError(
-                "method.prior = 'semantics' expects a class's samples at its description, but descriptions have "
-                f"{self.semantics.shape[1]} numbers and samples {self.width}: take both from one model of images and "
-                "texts, such as CLIP, or leave method.prior out"
+                "method.prior = 'semantics' expects a class's samples at its description, but "
+                f"descriptions have {self.semantics.shape[1]} numbers and samples {self.width}: "
+                "take both from one model of images and texts, such as CLIP, or leave method.prior "
+                "out"
             )
 
     def solve(self, sums: Params) -> Params:
         """Return the model of these sums: no seed, no order, no rounds."""
-        s, semantics = self.settings, self.semantics.double().cpu()
+        s = self.settings
+        semantics = self.semantics.double().cpu()
         if s.prior == "semantics" and not bool(sums["count"].any()):
             return self._unshown(semantics)
         found = gp.moments(sums)
-        own, some = semantics[torch.from_numpy(found.classes)], len(found.classes)
+        own = semantics[torch.from_numpy(found.classes)]
+        some = len(found.classes)
         fit = _description_prior(semantics, sums) if s.prior == "semantics" else {}
         prior = fit["slope"] * (own - fit["middle"]) if fit else None
         unseen = len(self.space.unseen) or some // 5
@@ -115,9 +136,12 @@ class Gaussian(ClosedForm, name="gaussian"):
         best: tuple[gp.Whitened, gp.Kernel, float] | None = None
         for shrinkage in SHRINKAGES if s.shrinkage is None else (s.shrinkage,):
             white = gp.whitened(found, shrinkage, prior)
-            kernel, zsl = gp.Kernel(1.0, 0.0, 1.0), 0.0
+            kernel = gp.Kernel(1.0, 0.0, 1.0)
+            zsl = 0.0
             if some > 1:
-                kernel = gp.fit_kernel(white, own, found.count, (s.variance, s.nugget, width), best and best[1])
+                kernel = gp.fit_kernel(
+                    white, own, found.count, (s.variance, s.nugget, width), best and best[1]
+                )
                 if s.shrinkage is None:
                     white = gp.with_new_samples(white, found)
                     zsl = gp.zsl_of_left_out(white, own, found.count, kernel, unseen)
@@ -149,22 +173,59 @@ class Gaussian(ClosedForm, name="gaussian"):
     def left_out_scores(self, model: Params, sums: Params, inputs: Tensor, out: Tensor) -> Tensor:
         """Return scores of classes that ``sums`` lack, or have a few examples of.
 
-        Without classes Sigma changes by a factor alone, which changes no answer; examples change it.
+        Without classes Sigma changes by a factor alone, which changes no answer; examples change
+        it.
         """
-        s, semantics = self.settings, self.semantics.double().cpu()
-        fit = _description_prior(semantics, sums) if s.prior == "semantics" else {}
-        there, precision = torch.nonzero(sums["count"] > 0)[:, 0], model["precision"]
+        precision = model["precision"]
         if bool(sums["count"][out].any()):
-            precision = torch.cholesky_inverse(gp.shrunk_factor(gp.moments(sums).covariance, s.shrinkage))
+            precision = torch.cholesky_inverse(
+                gp.shrunk_factor(gp.moments(sums).covariance, self.settings.shrinkage)
+            )
+        centre, weight, bias = self._prototypes_of(sums, out, precision)
+        return torch.addmm(bias, inputs.double() - centre, weight.T)
+
+    def fold_scores(
+        self, model: Params, sums: Params, inputs: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return scores (n, C) of all classes and distances (n,), with the model's Sigma."""
+        every = torch.arange(len(self.space.names))
+        centre, weight, bias = self._prototypes_of(sums, every, model["precision"])
+        apart = inputs.double() - centre
+        scores = torch.addmm(bias, apart, weight.T)
+        return scores, _distances(apart, model["precision"], scores)
+
+    def distances(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor | None:
+        """Return (n,) squared distances to the nearest prototype under Sigma."""
+        apart = self.backbone(params, inputs).double() - params["centre"]
+        scores = self.scores(params, inputs, semantics)
+        seen_mask = params["seen_mask"]
+        # what makes scores comparable is no distance
+        lowered = params["offset"] * seen_mask - params.get("raised", 0.0)
+        known = min(scores.shape[1], len(lowered))
+        scores[:, :known] += lowered[:known]
+        return _distances(apart, params["precision"], scores)
+
+    def _prototypes_of(
+        self, sums: Params, classes: Tensor, precision: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the centre, weights (T, d) and biases (T,) of classes, with given settings."""
+        s = self.settings
+        semantics = self.semantics.double().cpu()
+        fit = _description_prior(semantics, sums) if s.prior == "semantics" else {}
+        there = torch.nonzero(sums["count"] > 0)[:, 0]
         distances = gp.squared_distances(semantics, semantics[there])
         kernel = gp.Kernel(s.variance, s.nugget, s.width * gp.median_of(distances[there]))
         k = kernel(distances, torch.arange(len(semantics))[:, None] == there)
-        centre, dual = _dual(k[there], semantics[there], sums["count"][there], sums["total"][there], fit)
-        weight, bias = _discriminants(from_prior(fit, k[out] @ dual, semantics[out]), precision)
-        return torch.addmm(bias, inputs.double() - centre, weight.T)
+        centre, dual = _dual(
+            k[there], semantics[there], sums["count"][there], sums["total"][there], fit
+        )
+        apart = from_prior(fit, k[classes] @ dual, semantics[classes])
+        return centre, *_discriminants(apart, precision)
 
     def units(self, model: Params) -> dict[str, float]:
-        """Return the shrinkage: scores are distances in the shrunk Sigma, and many times as large where it is small."""
+        """Return the shrinkage: scores are distances in the shrunk Sigma, and many times as large
+        where it is small.
+        """
         return {"shrinkage": float(model["kernel"][3])}
 
     def own_offset(self, model: Params) -> float:
@@ -175,17 +236,29 @@ class Gaussian(ClosedForm, name="gaussian"):
         """Return the method with the model's kernel and shrinkage."""
         variance, nugget, width, shrinkage = model["kernel"].tolist()
         median = gp.median_distance(self.semantics.double().cpu()[model["count"] > 0])
-        found = {"variance": variance, "nugget": nugget, "width": width / median, "shrinkage": shrinkage}
+        found = {
+            "variance": variance,
+            "nugget": nugget,
+            "width": width / median,
+            "shrinkage": shrinkage,
+        }
         settings = self.settings.model_copy(update={**found, "calibration": False})
         return Gaussian(settings, self.space, self.semantics, self.backbone)
 
     def _unshown(self, semantics: Tensor) -> Params:
-        """Return the model of no sample at all: every class lies at its description, and the nearest wins."""
+        """Return the model of no sample at all: every class lies at its description, and the
+        nearest wins.
+        """
         classes, width = semantics.shape
-        s, none = self.settings, torch.zeros(classes, dtype=torch.float64)
-        variance, nugget, relative = (1.0 if v is None else v for v in (s.variance, s.nugget, s.width))
+        s = self.settings
+        none = torch.zeros(classes, dtype=torch.float64)
+        variance, nugget, relative = (
+            1.0 if v is None else v for v in (s.variance, s.nugget, s.width)
+        )
         model = {
-            "kernel": gp.Kernel(variance, nugget, relative * gp.median_distance(semantics)).packed(1.0),
+            "kernel": gp.Kernel(variance, nugget, relative * gp.median_distance(semantics)).packed(
+                1.0
+            ),
             "centre": torch.zeros(width, dtype=torch.float64),
             "dual_coefficients": torch.zeros(classes, width, dtype=torch.float64),
             "precision": torch.eye(width, dtype=torch.float64),
@@ -201,33 +274,49 @@ class Gaussian(ClosedForm, name="gaussian"):
     def knows(self, params: Params, semantics: Tensor) -> bool:
         """Return whether these are the semantics of the model's own classes."""
         known = len(params["weight"])
-        return len(semantics) == known and (semantics is self.semantics or known > len(self.semantics))
+        return len(semantics) == known and (
+            semantics is self.semantics or known > len(self.semantics)
+        )
 
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
-        """Return (n, C') log-likelihoods of classes but for what all have in common, seen classes less the offset."""
-        weight, bias = params["weight"], params["bias"]
+        """Return (n, C') log-likelihoods of classes but for what all have in common, seen classes
+        less the offset.
+        """
+        weight = params["weight"]
+        bias = params["bias"]
         features = self.backbone(params, inputs) - params["centre"]  # float64
         if self.knows(params, semantics):
             return linear(features, weight, bias)
         known = min(len(weight), len(semantics))
         mine = self.semantics.to(semantics)
-        same = (semantics[:known] == mine[:known]).all(1) if known <= len(mine) else torch.ones(known, dtype=torch.bool)
+        same = (
+            (semantics[:known] == mine[:known]).all(1)
+            if known <= len(mine)
+            else torch.ones(known, dtype=torch.bool)
+        )
         if known < len(semantics) or not bool(same.all()):
             new = torch.ones(len(semantics), dtype=torch.bool, device=semantics.device)
             new[:known] = ~same
-            weight = torch.cat([weight[:known], weight.new_zeros(len(semantics) - known, weight.shape[1])])
+            weight = torch.cat(
+                [weight[:known], weight.new_zeros(len(semantics) - known, weight.shape[1])]
+            )
             bias = torch.cat([bias[:known], bias.new_zeros(len(semantics) - known)])
             weight[new], bias[new] = self.describe(params, semantics[new])
         return linear(features, weight[: len(semantics)], bias[: len(semantics)])
 
     def scorer(self, params: Params) -> Callable[[NDArray[np.float32]], NDArray[np.float64]]:
-        """Return a function from one vector (1, d) to its :meth:`scores` (1, C) for the model's own classes.
+        """Return a function from one vector (1, d) to its :meth:`scores` (1, C) for the model's own
+        classes.
 
         It has the same bits in a third of the time. Its next call writes over the scores.
         """
-        centre, bias, weight = params["centre"].numpy(), params["bias"], params["weight"].T
-        row, scores = bias.new_empty(1, len(centre)), bias.new_empty(1, len(bias))
-        inputs, outputs = row.numpy(), scores.numpy()
+        centre = params["centre"].numpy()
+        bias = params["bias"]
+        weight = params["weight"].T
+        row = bias.new_empty(1, len(centre))
+        scores = bias.new_empty(1, len(bias))
+        inputs = row.numpy()
+        outputs = scores.numpy()
 
         def score(vector: NDArray[np.float32]) -> NDArray[np.float64]:
             np.subtract(vector, centre, out=inputs)
@@ -237,19 +326,26 @@ class Gaussian(ClosedForm, name="gaussian"):
         return score
 
     def graph_scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
-        """Return what :meth:`scores` does, with prototypes that the graph makes of any classes' semantics.
+        """Return what :meth:`scores` does, with prototypes that the graph makes of any classes'
+        semantics.
 
-        A row that describes a class of the model, but for rounding, is that class with all its examples.
+        A row that describes a class of the model, but for rounding, is that class with all its
+        examples.
         """
-        s, known = semantics.double(), self.semantics.double()
+        s = semantics.double()
+        known = self.semantics.double()
         variance, _, width, _ = params["kernel"].unbind()
         distances = (s[:, None] - known[None]).square().sum(2)
         close = distances <= _SAME_ROW * width
         here = close & (torch.arange(s.shape[0])[:, None] == torch.arange(known.shape[0])[None])
         own = (here | (close & ~here.any(1, keepdim=True))).double()
         own = own / own.sum(1, keepdim=True).clamp(min=1.0)
-        cross = torch.where(params["described"] > 0, variance * torch.exp(distances / (-2 * width)), 0.0)
-        weight, bias = _discriminants(from_prior(params, cross @ params["dual_coefficients"], s), params["precision"])
+        cross = torch.where(
+            params["described"] > 0, variance * torch.exp(distances / (-2 * width)), 0.0
+        )
+        weight, bias = _discriminants(
+            from_prior(params, cross @ params["dual_coefficients"], s), params["precision"]
+        )
         mine = close.any(1)
         weight = torch.where(mine[:, None], own @ params["weight"], weight)
         bias = torch.where(mine, (own @ params["bias"][:, None])[:, 0], bias)
@@ -259,14 +355,18 @@ class Gaussian(ClosedForm, name="gaussian"):
     def known_scores(self, params: Params, inputs: Tensor) -> Tensor:
         """Return (n, C) the scores of the model's own classes, those of :meth:`extend` too."""
         return torch.addmm(
-            params["bias"], self.backbone(params, inputs).double() - params["centre"], params["weight"].T
+            params["bias"],
+            self.backbone(params, inputs).double() - params["centre"],
+            params["weight"].T,
         )
 
     def describe(self, params: Params, semantics: Tensor) -> tuple[Tensor, Tensor]:
         """Return weights (T, d) and biases (T,) of classes that have descriptions (T, a) alone."""
         known = self.semantics.to(params["dual_coefficients"])
         cross = gp.Kernel.of(params)(gp.squared_distances(semantics.to(known), known))
-        cross = torch.where(params["described"] > 0, cross, 0.0)  # who has no samples has no effect either
+        cross = torch.where(
+            params["described"] > 0, cross, 0.0
+        )  # who has no samples has no effect either
         apart = from_prior(params, cross @ params["dual_coefficients"], semantics.to(known))
         return _discriminants(apart, params["precision"])
 
@@ -277,32 +377,31 @@ class Gaussian(ClosedForm, name="gaussian"):
         count: Tensor,
         total: Tensor,
         described: NDArray[np.bool_] | None = None,
+        offset: float | None = None,
     ) -> Params:
         """Learn classes, or more of classes, at any time: from descriptions, examples, or both.
 
-        ``total`` (..., C, d) may hold the sums of several draws of examples, which are learned apart.
+        ``total`` (..., C, d) may hold the sums of several draws of examples, which are learned
+        apart. With ``offset``, by which the scores of seen classes are lowered, those of shown
+        classes are made comparable with them (:mod:`~.shown`).
         """
-        before, classes = len(params["count"]), len(semantics)
+        _check_examples(params, semantics, count, total)
+        before = len(params["count"])
+        classes = len(semantics)
         width = len(params["centre"])
-        if classes < before or count.shape != (classes,) or total.shape[-2:] != (classes, width):
-            raise DataError(
-                f"{classes} descriptions, {len(count)} counts and sums of shape {tuple(total.shape)} do not fit a "
-                f"model of {before} classes with features of {width} numbers"
-            )
-        if not (bool(torch.isfinite(total).all()) and bool((count >= 0).all())):
-            raise DataError("the examples hold numbers that are not finite: leave those out")
-        semantics, count, total = semantics.double().cpu(), count.double(), total.double()
+        semantics = semantics.double().cpu()
+        count = count.double()
+        total = total.double()
         empty = torch.zeros(classes, dtype=torch.float64)
-        flags = torch.ones(classes) if described is None else torch.from_numpy(np.asarray(described)).double()
+        flags = (
+            torch.ones(classes)
+            if described is None
+            else torch.from_numpy(np.asarray(described)).double()
+        )
         flags[:before] = torch.maximum(flags[:before], params["described"])
         kernel = gp.Kernel.of(params)
-        # the class means of before, from what they had effected, under the descriptions of before
-        old = torch.nonzero(params["count"] > 0)[:, 0]
-        known = self.semantics.double().cpu()[old]
-        a = covariance_with(kernel, known, params["described"][old], torch.arange(len(old)))
-        a.diagonal().add_(1 / params["count"][old])
         apart = torch.zeros(classes, width, dtype=torch.float64)
-        apart[old] = from_prior(params, a @ params["dual_coefficients"][old], known, params["described"][old])
+        apart[:before] = self._means(params)
         has = empty.clone()
         has[:before] = params["count"]
         samples = has + count
@@ -322,64 +421,217 @@ class Gaussian(ClosedForm, name="gaussian"):
             "described": flags.double(),
             "seen_mask": seen_mask,
         }
-        return model | self._linear(model, semantics)
+        if "raised" in params or offset is not None:
+            model["raised"] = empty.clone()
+            model["raised"][:before] = params.get("raised", 0.0)
+        model |= self._linear(model, semantics)
+        if offset is None:
+            return model
+        return Correction.of(params, semantics, offset).applied(model, count > 0)
+
+    def _means(self, params: Params) -> Tensor:
+        """Return the means (C, d) of classes with samples less the center, from what they have
+        effected under their descriptions; 0 of the other classes.
+        """
+        old = torch.nonzero(params["count"] > 0)[:, 0]
+        described = params["described"][old]
+        known = self.semantics.double().cpu()[old]
+        a = covariance_with(gp.Kernel.of(params), known, described, torch.arange(len(old)))
+        a.diagonal().add_(1 / params["count"][old])
+        effects = params["dual_coefficients"]
+        means = torch.zeros_like(effects)
+        means[old] = from_prior(params, a @ effects[old], known, described)
+        return means
 
     def prototypes(self, model: Params, semantics: Tensor) -> Tensor:
-        """Return the prototypes (C, d) of the model's classes, whose semantics are (C, a), less the centre."""
+        """Return the prototypes (C, d) of the model's classes, whose semantics are (C, a), less the
+        centre.
+        """
         observed = torch.nonzero(model["count"] > 0)[:, 0]
         cross = covariance_with(gp.Kernel.of(model), semantics, model["described"], observed)
-        return from_prior(model, cross @ model["dual_coefficients"][..., observed, :], semantics, model["described"])
+        return from_prior(
+            model,
+            cross @ model["dual_coefficients"][..., observed, :],
+            semantics,
+            model["described"],
+        )
 
     def support(self, params: Params, semantics: Tensor) -> Tensor:
-        """Return (C, O) how much each observed class's mean counts in each class's prototype, O in order of ids."""
+        """Return (C, O) how much each observed class's mean counts in each class's prototype, O in
+        order of ids.
+        """
         return _posterior_of(params, semantics.double().cpu()).weights
 
+    def evidence(
+        self, params: Params, inputs: Tensor, semantics: Tensor, classes: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return how much each observed class speaks for a class of each sample: an exact split.
+
+        A prototype is m + sum_o w_o (M_o - m), so its score is a sum over observed classes o. With
+        the prior ``semantics`` the description has a part of its own.
+
+        Args:
+            params: the model.
+            inputs: (n, d) samples.
+            semantics: (C, a) of the model's classes.
+            classes: (n,) the class that is explained, one for each sample.
+
+        Returns:
+            (n, O) parts in order of the observed classes' ids, and (n,) the description's own.
+            Together they are the score of the class before any offset.
+        """
+        known = semantics.double().cpu()
+        observed = torch.nonzero(params["count"] > 0)[:, 0]
+        kernel = gp.Kernel.of(params)
+        a = covariance_with(kernel, known, params["described"], observed)[observed]
+        a.diagonal().add_(1 / params["count"][observed])
+        means = a @ params["dual_coefficients"][observed]  # less m, and less what was expected
+        apart = self.prototypes(params, known)
+        weights = _posterior_of(params, known).weights
+        own = apart - weights @ means
+        features = self.backbone(params, inputs).double() - params["centre"]
+        direction = (features - apart[classes] / 2) @ params["precision"]
+        return weights[classes] * (direction @ means.T), (own[classes] * direction).sum(1)
+
+    def discriminants(
+        self, params: Params, inputs: Tensor, semantics: Tensor, classes: Tensor
+    ) -> Discriminants:
+        """Return the log-likelihoods as linear functions."""
+        constant = params["bias"] + params["offset"] * params["seen_mask"]
+        constant = constant - params.get("raised", 0.0)
+        return Discriminants(params["weight"][classes], params["centre"], constant[classes])
+
+    def attribute_parts(
+        self, params: Params, inputs: Tensor, semantics: Tensor, classes: Tensor
+    ) -> Tensor:
+        """Return what each attribute adds (n, a), compared with the mean of all descriptions.
+
+        A class's score is integrated along the way from a class with that mean to its own
+        description (Sundararajan et al. 2017). So parts add up to the difference of these two
+        scores. They are 0 of a class with samples, which speak for themselves.
+        """
+        known = semantics.double().cpu()
+        features = self.backbone(params, inputs).double() - params["centre"]
+        parts = torch.zeros(len(features), known.shape[1], dtype=torch.float64)
+        for c in torch.unique(classes).tolist():
+            if params["count"][c] == 0 and params["described"][c] > 0:
+                rows = classes == c
+                way = known[c] - known[params["described"] > 0].mean(0)
+                slope = self._slope_on_way(params, features[rows], known, known[c], way)
+                parts[rows] = slope * way
+        return parts
+
+    def _slope_on_way(
+        self, params: Params, features: Tensor, known: Tensor, end: Tensor, way: Tensor
+    ) -> Tensor:
+        """Return the mean slopes (n, a) of a new class's score in its description, over ``way``
+        (a,), which ends at ``end`` (a,).
+        """
+        nodes, shares = np.polynomial.legendre.leggauss(_NODES)
+        places = end - way * torch.from_numpy((1 - nodes) / 2)[:, None]
+        kernel = gp.Kernel.of(params)
+        shown = torch.nonzero(params["described"] * params["count"] > 0)[:, 0]
+        own = known[shown]
+        cross = kernel(gp.squared_distances(places, own))
+        prototypes = from_prior(params, cross @ params["dual_coefficients"][shown], places)
+        found = torch.zeros(len(features), len(end), dtype=torch.float64)
+        for place, k, prototype, share in zip(places, cross, prototypes, shares / 2, strict=True):
+            apart = (features - prototype) @ params["precision"]
+            pull = (apart @ params["dual_coefficients"][shown].T) * k / kernel.width
+            slope = pull @ own - pull.sum(1, keepdim=True) * place
+            found += share * (slope + params["slope"] * apart if "slope" in params else slope)
+        return found
+
     def _linear(self, model: Params, semantics: Tensor) -> Params:
-        """Return the weights, biases and variances of all classes, from what their observed ones effect."""
+        """Return the weights, biases and variances of all classes, from what their observed ones
+        effect.
+        """
         weight, bias = _discriminants(self.prototypes(model, semantics), model["precision"])
         variance = _posterior_of(model, semantics).variance
-        return {"weight": weight, "bias": bias - model["offset"] * model["seen_mask"], "variance": variance}
+        return {
+            "weight": weight,
+            "bias": bias - model["offset"] * model["seen_mask"] + model.get("raised", 0.0),
+            "variance": variance,
+        }
+
+
+def _check_examples(params: Params, semantics: Tensor, count: Tensor, total: Tensor) -> None:
+    """Refuse descriptions (C, a), counts (C,) and sums (..., C, d) that do not fit a model."""
+    before = len(params["count"])
+    classes = len(semantics)
+    width = len(params["centre"])
+    if classes < before or count.shape != (classes,) or total.shape[-2:] != (classes, width):
+        raise DataError(
+            f"{classes} descriptions, {len(count)} counts and sums of shape "
+            f"{tuple(total.shape)} do not fit a model of {before} classes with features of "
+            f"{width} numbers"
+        )
+    if not (bool(torch.isfinite(total).all()) and bool((count >= 0).all())):
+        raise DataError("the examples hold numbers that are not finite: leave those out")
 
 
 def _description_prior(semantics: Tensor, sums: Params) -> Params:
-    """Return ``slope`` and ``middle``: how far class means move with descriptions (C, d), by least squares."""
+    """Return ``slope`` and ``middle``: how far class means move with descriptions (C, d), by least
+    squares.
+    """
     there = sums["count"] > 0
-    own, means = semantics[there], sums["total"][there] / sums["count"][there][:, None]
-    s, m = own - own.mean(0), means - means.mean(0)
+    own = semantics[there]
+    means = sums["total"][there] / sums["count"][there][:, None]
+    s = own - own.mean(0)
+    m = means - means.mean(0)
     length = s.square().sum()
     slope = ((s * m).sum() / length).clamp(min=0.0) if float(length) > 0 else length.new_tensor(1.0)
     return {"slope": slope, "middle": own.mean(0)}
 
 
 def _prototypes(kernel: gp.Kernel, semantics: Tensor, sums: Params, fit: Params) -> Params:
-    """Return ``centre``, ``dual_coefficients`` and ``count`` of a model, with the prior's numbers."""
+    """Return ``centre``, ``dual_coefficients`` and ``count`` of a model, with the prior's
+    numbers.
+    """
     there = sums["count"] > 0
-    own, count = semantics[there], sums["count"][there]
+    own = semantics[there]
+    count = sums["count"][there]
     dual = torch.zeros_like(sums["total"])
     centre, dual[there] = _dual(kernel.within(own), own, count, sums["total"][there], fit)
     return {"centre": centre, "dual_coefficients": dual, "count": sums["count"].clone(), **fit}
 
 
-def _dual(k: Tensor, semantics: Tensor, count: Tensor, total: Tensor, fit: Params) -> tuple[Tensor, Tensor]:
-    """Return the centre (d,) and dual coefficients (O, d) of classes whose prototypes have the covariance ``k``."""
+def _dual(
+    k: Tensor, semantics: Tensor, count: Tensor, total: Tensor, fit: Params
+) -> tuple[Tensor, Tensor]:
+    """Return the centre (d,) and dual coefficients (O, d) of classes whose prototypes have the
+    covariance ``k``.
+    """
     means = total / count[:, None]
     centre = means.mean(0)
     factor = torch.linalg.cholesky(k + torch.diag(1 / count))
-    return centre, torch.cholesky_solve(from_prior(fit, means - centre, semantics, sign=-1.0), factor)
+    return centre, torch.cholesky_solve(
+        from_prior(fit, means - centre, semantics, sign=-1.0), factor
+    )
 
 
 def from_prior(
-    model: Params, apart: Tensor, semantics: Tensor, described: Tensor | None = None, sign: float = 1.0
+    model: Params,
+    apart: Tensor,
+    semantics: Tensor,
+    described: Tensor | None = None,
+    sign: float = 1.0,
 ) -> Tensor:
-    """Return ``apart`` (T, d), prototypes less their prior means, as prototypes less the centre; or back (-1)."""
+    """Return ``apart`` (T, d), prototypes less their prior means, as prototypes less the centre; or
+    back (-1).
+    """
     if "slope" not in model:
         return apart
     prior = sign * model["slope"] * (semantics - model["middle"])
     return apart + (prior if described is None else torch.where(described[:, None] > 0, prior, 0.0))
 
 
-def covariance_with(kernel: gp.Kernel, semantics: Tensor, described: Tensor, among: Tensor) -> Tensor:
-    """Return K (C, A) of C classes with A of them; one without a description has to do with itself alone."""
+def covariance_with(
+    kernel: gp.Kernel, semantics: Tensor, described: Tensor, among: Tensor
+) -> Tensor:
+    """Return K (C, A) of C classes with A of them; one without a description has to do with itself
+    alone.
+    """
     rows = torch.where(described[:, None] > 0, semantics, torch.zeros_like(semantics))
     same = torch.zeros(len(rows), len(among), dtype=rows.dtype)
     same[among, torch.arange(len(among))] = 1.0
@@ -388,13 +640,21 @@ def covariance_with(kernel: gp.Kernel, semantics: Tensor, described: Tensor, amo
 
 
 def _posterior_of(model: Params, semantics: Tensor) -> gp.Posterior:
-    kernel, observed = gp.Kernel.of(model), torch.nonzero(model["count"] > 0)[:, 0]
+    kernel = gp.Kernel.of(model)
+    observed = torch.nonzero(model["count"] > 0)[:, 0]
     k = covariance_with(kernel, semantics, model["described"], observed)
     own = torch.full((len(k),), kernel.variance * (1 + kernel.nugget), dtype=k.dtype)
     return gp.posterior(k[observed], k, own, model["count"][observed])
 
 
+def _distances(apart: Tensor, precision: Tensor, scores: Tensor) -> Tensor:
+    """Return (n,) the squared distance to the nearest prototype, from samples less the centre."""
+    return ((apart @ precision) * apart).sum(1) - 2 * scores.amax(1)
+
+
 def _discriminants(apart: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
-    """Return weights (..., T, d) and biases (..., T) from prototypes less the centre (..., T, d)."""
+    """Return weights (..., T, d) and biases (..., T) from prototypes less the centre (..., T,
+    d).
+    """
     weight = apart @ precision
     return weight, (weight * apart).sum(-1) / -2

@@ -1,4 +1,5 @@
-"""A Gaussian process over class descriptions: kernel, evidence, posterior, whitening, leave-class-out draws.
+"""A Gaussian process over class descriptions: kernel, evidence, posterior, whitening,
+leave-class-out draws.
 
 Pure functions on tensors; :mod:`~.gaussian` says what they are for.
 """
@@ -18,10 +19,16 @@ from fedunseen.core.random import stream
 from fedunseen.methods.closed_form.statistics import scatter
 
 _ZSL_DRAWS = 50  # of each class that is left out
-SAMPLES_ENOUGH = 10  # for each feature: samples beyond them change scores of new samples by a tenth at most
+SAMPLES_ENOUGH = (
+    10  # for each feature: samples beyond them change scores of new samples by a tenth at most
+)
 _AT_ONCE = 2**20  # covariances of classes
-_STEPS, _LONGEST = 100, 2.0  # to the highest evidence at most, and by how much a logarithm changes in one at most
-EVIDENCE_CLASSES = 400  # the evidence of more classes is that of a spread of them: a step takes their number cubed
+# to the highest evidence at most, and by how much a logarithm changes in one at most
+_STEPS = 100
+_LONGEST = 2.0
+EVIDENCE_CLASSES = (
+    400  # the evidence of more classes is that of a spread of them: a step takes their number cubed
+)
 
 Floats = NDArray[np.float64]
 
@@ -41,10 +48,14 @@ class Kernel:
 
     def packed(self, shrinkage: float) -> Tensor:
         """Return what a model stores: the kernel and its shrinkage, (4,)."""
-        return torch.tensor([self.variance, self.nugget, self.width, shrinkage], dtype=torch.float64)
+        return torch.tensor(
+            [self.variance, self.nugget, self.width, shrinkage], dtype=torch.float64
+        )
 
     def __call__(self, distances: Tensor, same: Tensor | None = None) -> Tensor:
-        """Return K (...) from squared distances (...); ``same`` (...) is true where both are one class."""
+        """Return K (...) from squared distances (...); ``same`` (...) is true where both are one
+        class.
+        """
         k = torch.exp(distances / (-2 * self.width))
         return self.variance * (k if same is None else k + self.nugget * same)
 
@@ -55,7 +66,9 @@ class Kernel:
 
 
 def squared_distances(one: Tensor, other: Tensor) -> Tensor:
-    """Return the squared distances (A, B) between rows (A, a) and (B, a), exactly zero between equal rows."""
+    """Return the squared distances (A, B) between rows (A, a) and (B, a), exactly zero between
+    equal rows.
+    """
     return torch.cdist(one, other, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
@@ -77,14 +90,18 @@ class Moments:
     classes: NDArray[np.int64]  # (O,) their ids
     count: Tensor  # (O,) their numbers of samples
     means: Tensor  # (O, d)
-    covariance: Tensor  # (d, d) within classes, Sigma_0: unbiased, of low rank where there are few samples
-    freedom: float  # samples less classes, from which Sigma_0 follows; infinite where it does not follow from samples
+    covariance: (
+        Tensor  # (d, d) within classes, Sigma_0: unbiased, of low rank where there are few samples
+    )
+    # samples less classes, from which Sigma_0 follows; infinite where it does not follow from samples
+    freedom: float
 
 
 def moments(sums: Params) -> Moments:
     """Return the moments of classes from sums."""
-    there = sums["count"] > 0
-    count, total = sums["count"][there], sums["total"][there]
+    observed = sums["count"] > 0
+    count = sums["count"][observed]
+    total = sums["total"][observed]
     if not len(count):
         raise DataError("the sums are of no sample at all: at least one party needs samples")
     freedom = max(1.0, float(count.sum()) - len(count))
@@ -94,19 +111,25 @@ def moments(sums: Params) -> Moments:
     # what rounding leaves of numbers as large as these is not a variance
     if not level > 1e-12 * float(means.square().mean()):
         apart = float((means - means.mean(0)).square().mean())
-        covariance, freedom = torch.eye(total.shape[1], dtype=torch.float64) * (apart if apart > 0 else 1.0), np.inf
-    return Moments(torch.nonzero(there)[:, 0].numpy(), count, means, covariance, freedom)
+        covariance = torch.eye(total.shape[1], dtype=torch.float64) * (apart if apart > 0 else 1.0)
+        freedom = np.inf
+    return Moments(torch.nonzero(observed)[:, 0].numpy(), count, means, covariance, freedom)
 
 
 @dataclass(frozen=True, eq=False)
 class Whitened:
-    """Class means under one shrinkage, in the only form that evidence and draws need: inner products."""
+    """Class means under one shrinkage, in the only form that evidence and draws need: inner
+    products.
+    """
 
     shrinkage: float  # s
     factor: Tensor  # (d, d) lower Cholesky factor of the shrunk Sigma
     logdet: float  # of Sigma
-    gram: Tensor  # (O, O) (M - m) Sigma^-1 (M - m)^T; (2 O, 2 O) of M - m - P and P where classes have prior means P
-    spread: Tensor  # likewise (M - m) Sigma^-1 Sigma_0 Sigma^-1 (M - m)^T: how far samples lie apart
+    # (O, O) (M - m) Sigma^-1 (M - m)^T; (2 O, 2 O) of M - m - P and P where classes have prior means P
+    gram: Tensor
+    spread: (
+        Tensor  # likewise (M - m) Sigma^-1 Sigma_0 Sigma^-1 (M - m)^T: how far samples lie apart
+    )
     width: int  # d
 
 
@@ -120,7 +143,8 @@ def shrunk_factor(covariance: Tensor, shrinkage: float) -> Tensor:
 
 def whitened(found: Moments, shrinkage: float, prior: Tensor | None = None) -> Whitened:
     """Shrink Sigma_0 and take the class means' inner products under it: one factorization."""
-    covariance, width = found.covariance, len(found.covariance)
+    covariance = found.covariance
+    width = len(found.covariance)
     level = float(covariance.diagonal().mean())
     factor = shrunk_factor(covariance, shrinkage)
     apart = found.means - found.means.mean(0)
@@ -129,7 +153,8 @@ def whitened(found: Moments, shrinkage: float, prior: Tensor | None = None) -> W
     half = torch.linalg.solve_triangular(factor, apart.T, upper=False)  # (d, O)
     gram = half.T @ half
     weights = torch.linalg.solve_triangular(factor.T, half, upper=True)  # Sigma^-1 (M - m)^T
-    # Sigma_0 = (Sigma - s level I) / (1 - s): no product with it needed, unless it has no part in Sigma
+    # Sigma_0 = (Sigma - s level I) / (1 - s): no product with it needed, unless it has no part in
+    # Sigma
     if shrinkage < 1:
         spread = (gram - shrinkage * level * (weights.T @ weights)) / (1 - shrinkage)
     else:
@@ -141,10 +166,12 @@ def whitened(found: Moments, shrinkage: float, prior: Tensor | None = None) -> W
 def with_new_samples(white: Whitened, found: Moments) -> Whitened:
     """Return ``white`` with the ``spread`` of samples that Sigma_0 was not computed from.
 
-    Sigma fits the samples that it follows from: along Sigma^-1 (M - m), others lie farther apart. A sample of leverage
-    h that leaves Sigma scores 1 / (1 - h) as high. The mean leverage is (1 - s) tr(Sigma^-1 Sigma_0) / (n - C).
+    Sigma fits the samples that it follows from: along Sigma^-1 (M - m), others lie farther apart. A
+    sample of leverage h that leaves Sigma scores 1 / (1 - h) as high. The mean leverage is (1 - s)
+    tr(Sigma^-1 Sigma_0) / (n - C).
     """
-    s, width = white.shrinkage, white.width
+    s = white.shrinkage
+    width = white.width
     if found.freedom >= SAMPLES_ENOUGH * width or s == 1:
         return white
     level = float(found.covariance.diagonal().mean())
@@ -156,15 +183,19 @@ def with_new_samples(white: Whitened, found: Moments) -> Whitened:
 def evidence(
     kernel: Kernel, gram: Tensor, distances: Tensor, count: Tensor, width: int, logdet: float = 0.0
 ) -> tuple[float, Floats, Floats]:
-    """Return how likely class means are, its gradient by the logarithms of variance, nugget and width, and its Hessian.
+    """Return how likely class means are, its gradient by the logarithms of variance, nugget and
+    width, and its Hessian.
 
-    With A = K + diag(1 / n) and Z = (M - m) Sigma^-1/2, whose rows' inner products are ``gram``, it is
+    With A = K + diag(1 / n) and Z = (M - m) Sigma^-1/2, whose rows' inner products are ``gram``, it
+    is
 
         - d / 2 log |2 pi A| - tr(A^-1 Z Z^T) / 2 - C / 2 log |Sigma|,
 
-    the last term being the Jacobian of whitening, without which likelihoods under different Sigma cannot be compared.
+    the last term being the Jacobian of whitening, without which likelihoods under different Sigma
+    cannot be compared.
     """
-    smooth, near = kernel.variance * torch.exp(distances / (-2 * kernel.width)), distances / (2 * kernel.width)
+    smooth = kernel.variance * torch.exp(distances / (-2 * kernel.width))
+    near = distances / (2 * kernel.width)
     nugget = torch.eye(len(smooth), dtype=smooth.dtype) * (kernel.variance * kernel.nugget)
     parts = torch.stack([smooth + nugget, nugget, smooth * near])  # derivatives of A
     factor = torch.linalg.cholesky(parts[0] + torch.diag(1 / count))
@@ -189,16 +220,31 @@ def fit_kernel(
     fixed: tuple[float | None, float | None, float | None],
     near: Kernel | None = None,
 ) -> Kernel:
-    """Return the kernel with the greatest evidence, looked for from the kernel ``near``; fixed settings stay."""
+    """Return the kernel with the greatest evidence, looked for from the kernel ``near``; fixed
+    settings stay.
+    """
     median = median_distance(semantics)
-    some = np.unique(np.linspace(0, len(count) - 1, min(len(count), EVIDENCE_CLASSES)).round().astype(np.int64))
+    some = np.unique(
+        np.linspace(0, len(count) - 1, min(len(count), EVIDENCE_CLASSES)).round().astype(np.int64)
+    )
     at = torch.from_numpy(some)
-    gram, distances = found.gram[at][:, at], squared_distances(semantics[at], semantics[at])
+    gram = found.gram[at][:, at]
+    distances = squared_distances(semantics[at], semantics[at])
     free = [i for i, value in enumerate(fixed) if value is None]
-    # class means are apart by v and 1 / n: where v begins, so that the scale of features and semantics has no effect
+    # class means are apart by v and 1 / n: where v begins, so that the scale of features and
+    # semantics has no effect
     begin = max(float(gram.diagonal().mean()) / found.width, 1e-6)
-    start = (begin, np.exp(-3.0), np.exp(-1.5)) if near is None else (near.variance, near.nugget, near.width / median)
-    logs = np.log([max(own if own is not None else other, 1e-300) for own, other in zip(fixed, start, strict=True)])
+    start = (
+        (begin, np.exp(-3.0), np.exp(-1.5))
+        if near is None
+        else (near.variance, near.nugget, near.width / median)
+    )
+    logs = np.log(
+        [
+            max(own if own is not None else other, 1e-300)
+            for own, other in zip(fixed, start, strict=True)
+        ]
+    )
 
     def kernel(x: Floats) -> Kernel:
         given = logs.copy()
@@ -207,26 +253,37 @@ def fit_kernel(
         return Kernel(v, nugget if fixed[1] != 0 else 0.0, width * median)
 
     def value(x: Floats) -> tuple[float, Floats, Floats]:
-        value, slope, curvature = evidence(kernel(x), gram, distances, count[at], found.width, found.logdet)
+        value, slope, curvature = evidence(
+            kernel(x), gram, distances, count[at], found.width, found.logdet
+        )
         return value, slope[free], curvature[np.ix_(free, free)]
 
     low, high = np.array([(-20.0, 12.0), (-12.0, 3.0), (-4.0, 3.0)])[free].T
     return kernel(_highest(value, logs[free], low, high) if free else logs[free])
 
 
-def _highest(value: Callable[[Floats], tuple[float, Floats, Floats]], x: Floats, low: Floats, high: Floats) -> Floats:
-    """Return the place of the highest value, by Newton's method: steps lead uphill and are shortened until they do.
+def _highest(
+    value: Callable[[Floats], tuple[float, Floats, Floats]], x: Floats, low: Floats, high: Floats
+) -> Floats:
+    """Return the place of the highest value, by Newton's method: steps lead uphill and are
+    shortened until they do.
 
     ``value`` returns the value at a place (n,), its gradient (n,) and its Hessian (n, n).
     """
-    x, share = x.clip(low, high), 1.0
+    x = x.clip(low, high)
+    share = 1.0
     height, slope, curvature = value(x)
     for _ in range(_STEPS):
-        free, out = np.ones(len(x), dtype=bool), np.ones(len(x), dtype=bool)
+        free = np.ones(len(x), dtype=bool)
+        out = np.ones(len(x), dtype=bool)
         while out.any():  # leave out what steps lead beyond its bounds
             step, (curves, axes) = np.zeros(len(x)), np.linalg.eigh(curvature[np.ix_(free, free)])
-            curves = np.abs(curves)  # where the value is not concave, the gradient's direction still leads uphill
-            step[free] = axes @ (slope[free] @ axes / curves.clip(1e-6 * curves.max(initial=0.0) + 1e-300))
+            curves = np.abs(
+                curves
+            )  # where the value is not concave, the gradient's direction still leads uphill
+            step[free] = axes @ (
+                slope[free] @ axes / curves.clip(1e-6 * curves.max(initial=0.0) + 1e-300)
+            )
             out = ((x <= low) & (step < 0)) | ((x >= high) & (step > 0))
             free &= ~out
         nothing = 1e-6 + 1e-12 * abs(height)
@@ -234,7 +291,8 @@ def _highest(value: Callable[[Floats], tuple[float, Floats, Floats]], x: Floats,
             return (x + step).clip(low, high)
         tried = (x + step * share * min(1.0, _LONGEST / np.abs(step).max())).clip(low, high)
         result = value(tried)
-        gain, share = result[0] - height, share / 4
+        gain = result[0] - height
+        share = share / 4
         if gain > 0:
             x, (height, slope, curvature), share = tried, result, min(1.0, 16 * share)
         if 0 < gain < nothing:
@@ -247,7 +305,8 @@ class Posterior:
     """Prototypes as combinations of observed class means."""
 
     weights: Tensor  # (..., T, O): mu = m + weights (M - m)
-    variance: Tensor  # (..., T) of each prototype, in units of Sigma: tends to 0 as the sample count grows
+    # (..., T) of each prototype, in units of Sigma: tends to 0 as the sample count grows
+    variance: Tensor
 
 
 def posterior(kernel: Tensor, cross: Tensor, own: Tensor, count: Tensor) -> Posterior:
@@ -265,20 +324,29 @@ class LeaveClassOut:
     """What to expect of classes that have no examples, in percent."""
 
     zsl: float  # per-class accuracy among left-out classes
-    harmonic: float  # harmonic mean of the accuracies on left-out and on other classes, all being candidates
-    offset: float  # by how much to lower the scores of the other classes, for the highest harmonic mean
+    # harmonic mean of the accuracies on left-out and on other classes, all being candidates
+    harmonic: float
+    offset: (
+        float  # by how much to lower the scores of the other classes, for the highest harmonic mean
+    )
 
 
-def leave_class_out(found: Whitened, semantics: Tensor, count: Tensor, kernel: Kernel, classes: int) -> LeaveClassOut:
-    """Leave classes out, predict them from their descriptions, and recognize samples that are drawn, not sent.
+def leave_class_out(
+    found: Whitened, semantics: Tensor, count: Tensor, kernel: Kernel, classes: int
+) -> LeaveClassOut:
+    """Leave classes out, predict them from their descriptions, and recognize samples that are
+    drawn, not sent.
 
-    Samples are drawn from the posterior of a class's prototype, given all data, and Sigma_0. As scores are linear,
-    scores are drawn in place of samples.
+    Samples are drawn from the posterior of a class's prototype, given all data, and Sigma_0. As
+    scores are linear, scores are drawn in place of samples.
     """
     total = len(count)
-    draws, everyone = max(4, min(30, 2000 // total)), torch.arange(total)
+    draws = max(4, min(30, 2000 // total))
+    everyone = torch.arange(total)
     full = posterior(k := kernel.within(semantics), k, k.diagonal(), count)
-    hits, gaps, held = [], [], []
+    hits = []
+    gaps = []
+    held = []
     for out, rng in _left_out(total, classes):
         kept = everyone[~torch.isin(everyone, out)]
         order = torch.cat([kept, out])  # neighbors are sliced, which copies nothing
@@ -286,36 +354,55 @@ def leave_class_out(found: Whitened, semantics: Tensor, count: Tensor, kernel: K
         noise = torch.from_numpy(rng.standard_normal((total, draws, total), dtype=np.float32))
         noise *= (1 + full.variance).sqrt().float()[:, None, None]
         scores = torch.baddbmm(mean.float()[:, None], noise, spread.T.float().expand(total, -1, -1))
-        among_kept, among_out = scores[:, :, : len(kept)].max(2), scores[:, :, len(kept) :].max(2)
+        among_kept = scores[:, :, : len(kept)].max(2)
+        among_out = scores[:, :, len(kept) :].max(2)
         unseen = torch.isin(everyone, out)[:, None]
         answer = torch.where(unseen, out[among_out.indices], kept[among_kept.indices])
         hits.append(answer == everyone[:, None])
         gaps.append(among_kept.values - among_out.values)
         held.append(unseen.expand_as(answer))
-    right, gap, unseen = torch.stack(hits), torch.stack(gaps), torch.stack(held)
+    right = torch.stack(hits)
+    gap = torch.stack(gaps)
+    unseen = torch.stack(held)
     zsl = right[unseen].double().mean()
-    offset, harmonic = _best_offset(gap[unseen & right], gap[~unseen & right], int(unseen.sum()), int((~unseen).sum()))
+    offset, harmonic = _best_offset(
+        gap[unseen & right], gap[~unseen & right], int(unseen.sum()), int((~unseen).sum())
+    )
     return LeaveClassOut(100 * float(zsl), 100 * harmonic, offset)
 
 
-def zsl_of_left_out(found: Whitened, semantics: Tensor, count: Tensor, kernel: Kernel, classes: int) -> float:
-    """Return the ZSL accuracy of :func:`leave_class_out` alone, in percent: a fraction of its time."""
+def zsl_of_left_out(
+    found: Whitened, semantics: Tensor, count: Tensor, kernel: Kernel, classes: int
+) -> float:
+    """Return the ZSL accuracy of :func:`leave_class_out` alone, in percent: a fraction of its
+    time.
+    """
     full = posterior(k := kernel.within(semantics), k, k.diagonal(), count)
-    total, right = len(count), []
+    total = len(count)
+    right = []
     parts = (torch.split(each, max(1, _AT_ONCE // total**2)) for each in _zsl_draws(total, classes))
     for out, kept, normal in zip(*parts, strict=True):
         mean, spread = _scores_of(found, k, count, kept, out, full.weights, out)
         scores = (normal.flatten(1, 2) @ spread.mT.float()).view_as(normal)
-        scores += (mean / (1 + full.variance[out]).sqrt()[..., None]).float()[..., None, :]  # scaled: the same answers
+        scores += (mean / (1 + full.variance[out]).sqrt()[..., None]).float()[
+            ..., None, :
+        ]  # scaled: the same answers
         right.append(scores.max(-1).indices == torch.arange(out.shape[1])[:, None])
     return 100 * float(torch.cat(right).double().mean())
 
 
 @lru_cache(maxsize=1)
 def _zsl_draws(total: int, classes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return classes that are left out, those kept, and normal draws: every shrinkage has the same."""
+    """Return classes that are left out, those kept, and normal draws: every shrinkage has the
+    same.
+    """
     drawn = [
-        (out, torch.from_numpy(rng.standard_normal((len(out), _ZSL_DRAWS, len(out)), dtype=np.float32)))
+        (
+            out,
+            torch.from_numpy(
+                rng.standard_normal((len(out), _ZSL_DRAWS, len(out)), dtype=np.float32)
+            ),
+        )
         for out, rng in _left_out(total, classes)
     ]
     outs, normals = (torch.stack(each) for each in zip(*drawn, strict=True))
@@ -326,47 +413,67 @@ def _zsl_draws(total: int, classes: int) -> tuple[Tensor, Tensor, Tensor]:
 def _left_out(total: int, classes: int) -> Iterator[tuple[Tensor, np.random.Generator]]:
     """Yield the classes that are left out, several times over, and where to draw from."""
     classes = max(1, min(classes, total // 2))
-    for repeat in range(20 if total <= 200 else 5 if total <= 500 else 2):  # a repeat takes total cubed
+    for repeat in range(
+        20 if total <= 200 else 5 if total <= 500 else 2
+    ):  # a repeat takes total cubed
         rng = stream(0, "left-out classes", repeat)
         yield torch.from_numpy(np.sort(rng.choice(total, classes, replace=False))), rng
 
 
 def _scores_of(
-    found: Whitened, k: Tensor, count: Tensor, kept: Tensor, targets: Tensor, weights: Tensor, drawn: Tensor
+    found: Whitened,
+    k: Tensor,
+    count: Tensor,
+    kept: Tensor,
+    targets: Tensor,
+    weights: Tensor,
+    drawn: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return how scores of ``targets``, predicted from ``kept`` classes, are distributed for samples of ``drawn``.
+    """Return how scores of ``targets``, predicted from ``kept`` classes, are distributed for
+    samples of ``drawn``.
 
     Classes are ids (..., n); ``weights`` (C, C) are those of the posterior given all classes.
     """
     cross = k[targets[..., None], kept[..., None, :]]
-    inner = posterior(k[kept[..., None], kept[..., None, :]], cross, k.diagonal()[targets], count[kept])
+    inner = posterior(
+        k[kept[..., None], kept[..., None, :]], cross, k.diagonal()[targets], count[kept]
+    )
     # as combinations of all (M - m): the kept classes have a mean of their own
     values = inner.weights + (1 - inner.weights.sum(-1, keepdim=True)) / kept.shape[-1]
-    combined = k.new_zeros(*targets.shape, len(k)).scatter_(-1, kept[..., None, :].expand_as(values), values)
+    combined = k.new_zeros(*targets.shape, len(k)).scatter_(
+        -1, kept[..., None, :].expand_as(values), values
+    )
     combined -= combined.mean(-1, keepdim=True)
     centres = weights[drawn]
     if len(found.gram) > len(k):  # and each class's own prior mean
-        own = torch.eye(len(k), dtype=k.dtype)
-        combined, centres = torch.cat([combined, own[targets]], -1), torch.cat([centres, own[drawn]], -1)
+        identity = torch.eye(len(k), dtype=k.dtype)
+        combined = torch.cat([combined, identity[targets]], -1)
+        centres = torch.cat([centres, identity[drawn]], -1)
     projected = combined @ found.gram
     mean = centres @ projected.mT - (projected * combined).sum(-1)[..., None, :] / 2
     covariance = combined @ found.spread @ combined.mT
     diagonal = covariance.diagonal(dim1=-2, dim2=-1)
     diagonal += 1e-9 * diagonal.mean(-1, keepdim=True) + 1e-300
     factor, failed = torch.linalg.cholesky_ex(covariance)
-    if failed.any():  # samples do not vary where classes differ: the spread is rounding, which may be negative
+    if (
+        failed.any()
+    ):  # samples do not vary where classes differ: the spread is rounding, which may be negative
         diagonal += (failed > 0)[..., None] * (1e-9 * found.gram.diagonal().mean())
         factor = torch.linalg.cholesky(covariance)
     return mean, factor
 
 
-def _best_offset(unseen: Tensor, seen: Tensor, all_unseen: int, all_seen: int) -> tuple[float, float]:
-    """Return the offset with the highest harmonic mean, and that, from the gaps of what is answered rightly.
+def _best_offset(
+    unseen: Tensor, seen: Tensor, all_unseen: int, all_seen: int
+) -> tuple[float, float]:
+    """Return the offset with the highest harmonic mean, and that, from the gaps of what is answered
+    rightly.
 
-    Of equal offsets the lowest wins, and none is below 0: classes that a few others predict badly may be answered too
-    often, which says nothing of the real unseen ones.
+    Of equal offsets the lowest wins, and none is below 0: classes that a few others predict badly
+    may be answered too often, which says nothing of the real unseen ones.
     """
-    unseen, seen = unseen.sort().values, seen.sort().values
+    unseen = unseen.sort().values
+    seen = seen.sort().values
     both = torch.cat([unseen, seen])
     if not len(both):
         return 0.0, 0.0

@@ -1,6 +1,7 @@
 """What to expect of unseen classes, from sums alone: some seen classes are left out and recognized.
 
-Samples of them are drawn from the class's mean and the covariance within classes, to test the model or as examples.
+Samples of them are drawn from the class's mean and the covariance within classes, to test the model
+or as examples.
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
@@ -24,7 +26,9 @@ _REPEATS = ((256, 40), (1024, 10), (_WIDEST, 4))  # of features up to a width
 
 
 def estimable(method: ClosedForm, sums: Params) -> bool:
-    """Return whether accuracies can be estimated from sums: vectors, enough classes, no noise, and not too wide."""
+    """Return whether accuracies can be estimated from sums: vectors, enough classes, no noise, and
+    not too wide.
+    """
     vectors = type(method.backbone) is Backbone  # what is drawn has no cells to average over
     return (
         "square" in sums  # an adapted model has none
@@ -35,34 +39,40 @@ def estimable(method: ClosedForm, sums: Params) -> bool:
     )
 
 
-def left_out_accuracy(tested: Sequence[tuple[ClosedForm, Params, int]], sums: Params) -> NDArray[np.float64]:
-    """Return the accuracy among classes left out, in percent, (methods, repeats): all are tested on the same draws.
+def left_out_accuracy(
+    tested: Sequence[tuple[ClosedForm, Params, int]], sums: Params
+) -> NDArray[np.float64]:
+    """Return the accuracy among classes left out, in percent, (methods, repeats): all are tested on
+    the same draws.
 
-    ``tested``: methods, their models, and how many examples of each class left out they see: none, or one number.
+    ``tested``: methods, their models, and how many examples of each class left out they see: none,
+    or one number.
     """
-    count, total = sums["count"], sums["total"]
-    there = torch.nonzero(count > 0)[:, 0].numpy()
-    means, width = total / count.clamp(min=1.0)[:, None], total.shape[1]
+    count = sums["count"]
+    total = sums["total"]
+    observed = torch.nonzero(count > 0)[:, 0].numpy()
+    means = total / count.clamp(min=1.0)[:, None]
+    width = total.shape[1]
     sums = {**sums, "square": unpacked(sums["square"], width)}
     spread = scatter(sums)
-    within = spread / max(1.0, float(count.sum()) - len(there))
+    within = spread / max(1.0, float(count.sum()) - len(observed))
     # above rounding, which alone is left where the samples of a class are alike
     level = max(1e-6 * float(within.diagonal().mean()), 1e-9 * float(means.square().mean()), 1e-300)
     within.diagonal().add_(level)
     factor = torch.linalg.cholesky(within).float()
-    wanted = max(2, min(len(tested[0][0].space.unseen), len(there) // 2))
+    wanted = max(2, min(len(tested[0][0].space.unseen), len(observed) // 2))
     asked = torch.arange(wanted).repeat_interleave(DRAWS)
     most = max(shots for *_, shots in tested)
     right = []
     for repeat in range(next(n for widest, n in _REPEATS if width <= widest)):
         rng = stream(0, "classes left out of the sums", repeat)
-        out = torch.from_numpy(np.sort(rng.choice(there, wanted, replace=False)))
-        noise = torch.from_numpy(rng.standard_normal((wanted * (DRAWS + most), width))).float() @ factor.T
+        out = torch.from_numpy(np.sort(rng.choice(observed, wanted, replace=False)))
+        noise = (
+            torch.from_numpy(rng.standard_normal((wanted * (DRAWS + most), width))).float()
+            @ factor.T
+        )
         tests, examples = noise.split([wanted * DRAWS, wanted * most])
-        kept = count.clone()
-        kept[out] = 0.0
-        square = torch.add(sums["square"], spread, alpha=float(kept.sum() / count.sum()) - 1)
-        square.addmm_(total[out].T, means[out], alpha=-1.0)
+        kept, square = without_classes(sums, out, spread)
         shown = {0: {**sums, "count": kept, "total": means * kept[:, None], "square": square}}
         if most:
             ids = out.repeat_interleave(most)
@@ -75,20 +85,47 @@ def left_out_accuracy(tested: Sequence[tuple[ClosedForm, Params, int]], sums: Pa
             }
         inputs = (tests + means[out][asked]).float()
         with torch.no_grad():
-            scores = [method.left_out_scores(model, shown[shots], inputs, out) for method, model, shots in tested]
+            scores = [
+                method.left_out_scores(model, shown[shots], inputs, out)
+                for method, model, shots in tested
+            ]
         right.append([100 * float((one.argmax(1) == asked).double().mean()) for one in scores])
     return np.array(right).T
 
 
+def without_classes(sums: Params, out: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
+    """Return counts (C,) and second moments (d, d) without some classes, whose covariance is taken
+    to be that of all.
+
+    Args:
+        sums: counts, totals, and second moments (d, d).
+        out: (T,) the classes.
+        spread: (d, d) the scatter within classes, of all samples.
+    """
+    count = sums["count"]
+    total = sums["total"]
+    kept = count.clone()
+    kept[out] = 0.0
+    square = torch.add(sums["square"], spread, alpha=float(kept.sum() / count.sum()) - 1)
+    means = total[out] / count[out].clamp(min=1.0)[:, None]
+    return kept, square.addmm_(total[out].T, means, alpha=-1.0)
+
+
 def lead_over(theirs: NDArray[np.float64], ours: NDArray[np.float64]) -> dict[str, float]:
-    """Return a rival's ``accuracy`` on classes left out, its ``lead``, and half its interval (``ci95``)."""
+    """Return a rival's ``accuracy`` on classes left out, its ``lead``, and half its interval
+    (``ci95``).
+    """
     lead = theirs - ours
     half = 1.96 * float(lead.std(ddof=1)) / len(lead) ** 0.5
     return {"accuracy": float(theirs.mean()), "lead": float(lead.mean()), "ci95": half}
 
 
-def estimates(method: ClosedForm, sums: Params, model: Params, examples: bool = True) -> dict[str, Any]:
-    """Return ``left_out_accuracy`` by the number of examples, and ``left_out_rivals``: other closed forms."""
+def estimates(
+    method: ClosedForm, sums: Params, model: Params, examples: bool = True
+) -> dict[str, Any]:
+    """Return ``left_out_accuracy`` by the number of examples, and ``left_out_rivals``: other closed
+    forms.
+    """
     from fedunseen.methods.closed_form.gaussian import Gaussian
     from fedunseen.methods.closed_form.ridge import Ridge
 
@@ -110,5 +147,8 @@ def estimates(method: ClosedForm, sums: Params, model: Params, examples: bool = 
     accuracy = {"0": float(ours.mean())}
     if shown:
         accuracy[str(SHOTS)] = float(theirs.pop().mean())
-    rivals = {one.settings.name: lead_over(row, ours) for (one, *_), row in zip(tested[1:], theirs, strict=True)}
+    rivals = {
+        one.settings.name: lead_over(row, ours)
+        for (one, *_), row in zip(tested[1:], theirs, strict=True)
+    }
     return {"left_out_accuracy": accuracy, "left_out_rivals": rivals}

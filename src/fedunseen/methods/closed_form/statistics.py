@@ -1,15 +1,16 @@
-r"""Sums over samples: all that a method in closed form asks of a party; those of several parties add up.
+r"""Sums over samples: all that a method in closed form asks of a party; those of several parties
+add up.
 
 .. math:: n_c = \sum_i [y_i = c], \qquad S_c = \sum_i [y_i = c]\, x_i, \qquad G = \sum_i x_i x_i^T .
 
-``count`` (C,) n_c, ``total`` (C, d) S_c, ``square`` (d (d + 1) / 2,) G's upper triangle by rows, all exact int64 of
-quantized features (without quantization float64); ``clipped`` (1,) features beyond the range; ``space`` (32,) bytes,
-the hash of class space and quantization.
+``count`` (C,) n_c, ``total`` (C, d) S_c, ``square`` (d (d + 1) / 2,) G's upper triangle by rows,
+all exact int64 of quantized features (without quantization float64); ``clipped`` (1,) features
+beyond the range; ``space`` (32,) bytes, the hash of class space and quantization.
 """
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -22,14 +23,17 @@ from torch import Tensor
 from fedunseen.core.errors import OTHER_SPACE, DataError
 from fedunseen.core.memory import free_pages
 from fedunseen.core.parameters import Params
-from fedunseen.core.samples import CodedRows
-from fedunseen.data import ClassSpace, Quantization
+from fedunseen.core.samples import CodedRows, first_of_equal
+from fedunseen.data import Benchmark, ClassSpace, Quantization
 
 COLUMNS = 256  # of the matrix of second moments at once
 WIDEST = 16_384  # numbers of a feature vector: 2 GiB a matrix, and a model needs seven
 BLOCK = 4096  # samples at once: 64 MiB at 2,048 numbers each, in float64
-CODES = 2**26  # numbers of int8 at once; their products need 2^17 samples at most to stay below 2^31
-NARROW = 64  # features below which products of int8 are not worth it; torch._int_mm gives a 1 x 1 product wrongly
+CODES = (
+    2**26
+)  # numbers of int8 at once; their products need 2^17 samples at most to stay below 2^31
+# features below which products of int8 are not worth it; torch._int_mm gives a 1 x 1 product wrongly
+NARROW = 64
 EXACT_ROWS = 1024  # whose products of int8 a float32 adds up exactly: 1,024 * 127^2 < 2^24
 
 SMALL = 256  # rows of a square matrix below which threads wait for each other longer than they work
@@ -37,7 +41,9 @@ _CACHED = 2**18  # numbers
 
 LARGEST = 2**63 - 1  # that an element of a sum may be
 _SLACK = 1e-6  # relative; rounding, and the steps in which masked sums are counted
-_FACTORISED = 4096  # numbers of a feature vector up to which second moments are factorized for a check
+_FACTORISED = (
+    4096  # numbers of a feature vector up to which second moments are factorized for a check
+)
 
 
 def statistics(
@@ -46,8 +52,15 @@ def statistics(
     space: ClassSpace,
     clip_norm: float | None = None,
     quantization: Quantization | None = None,
+    min_samples: int = 1,
+    among: tuple[Tensor | CodedRows | NDArray[Any], Tensor | NDArray[np.int64]] | None = None,
 ) -> Params:
-    """Return the statistics of samples, read block by block: memory beside them is d x d numbers and one block."""
+    """Return the statistics of samples, read block by block: memory beside them is d x d numbers
+    and one block.
+
+    A feature that fewer than ``min_samples`` samples of a class would show is hidden. ``among``: the
+    samples and labels for which this is decided: a part of a sum has what the sum has.
+    """
     width = inputs.shape[1]
     sums = no_sums(width, space, quantization)
     if quantization is not None:
@@ -55,7 +68,13 @@ def statistics(
     square: Tensor | None = None
     step = BLOCK
     if isinstance(inputs, CodedRows) and quantization is not None and quantization.bits <= 8:
-        step = min(8 * BLOCK, max(BLOCK, CODES // width))  # less often added to the sums, which may be larger
+        step = min(
+            8 * BLOCK, max(BLOCK, CODES // width)
+        )  # less often added to the sums, which may be larger
+    few = None
+    if quantization is not None and min_samples > 1:
+        decide = among or (inputs, labels)
+        few = _few_apart(*decide, (len(space.names), width), quantization, min_samples)
     for start in range(0, len(labels), step):
         rows, beyond = _read(inputs, slice(start, start + step))
         own = torch.as_tensor(labels[start : start + step]).to(rows.device)
@@ -67,6 +86,7 @@ def statistics(
             if rows.is_floating_point():
                 codes, beyond = quantization.codes(rows.cpu().numpy())
                 rows = torch.from_numpy(codes).to(rows.device)
+            rows = rows if few is None else _hidden(rows, own, few)
             rows = rows if clip_norm is None else shortened(rows, quantization, clip_norm)
             sums["clipped"] += beyond
         if square is None:
@@ -79,9 +99,159 @@ def statistics(
         sums |= {"total": sums["total"].cpu(), "square": packed(square.cpu())}
     if not all(bool(torch.isfinite(sums[name]).all()) for name in ("total", "square")):
         raise DataError(
-            "the sums over samples are not finite: leave out those that are not, or scale the features (data.features)"
+            "the sums over samples are not finite: leave out those that are not, or scale the "
+            "features (data.features)"
         )
     return sums
+
+
+def _few_apart(
+    inputs: Tensor | CodedRows | NDArray[Any],
+    labels: Tensor | NDArray[np.int64],
+    shape: tuple[int, int],
+    quantization: Quantization,
+    min_samples: int,
+) -> tuple[Tensor, Tensor] | None:
+    """Return (C, d) which features of a class would show few samples, and (C, d) the whole numbers
+    that all samples of the class have instead; None: no feature does. The same sample counts once.
+
+    Clipped samples are known, and so are those that rounding makes one: second moments would show
+    all features of the others.
+
+    - Where few are within the range, or not more than half, all have its end, or 0 between both.
+    - Where rounding leaves half or more, all but few, one whole number of several values, all have
+      it.
+    - So do they where float32 has made half of the samples one value: of the others one could weigh
+      more than all. The features of a pair could have one sample within both ranges.
+    """
+    few = torch.zeros(shape, dtype=torch.bool)
+    instead = torch.zeros(shape, dtype=torch.int16)
+    labels = torch.as_tensor(labels).cpu()
+    for c in np.unique(labels.numpy()).tolist():
+        own = torch.nonzero(labels == c)[:, 0]
+        few[c], instead[c] = few_of_class(inputs, own, quantization, min_samples)
+    return (few, instead) if bool(few.any()) else None
+
+
+def _rows_of(inputs: Tensor | CodedRows | NDArray[Any], own: Tensor) -> Iterator[NDArray[Any]]:
+    """Yield samples before any scaling, if that is known."""
+    for row in own.tolist():
+        if isinstance(inputs, CodedRows):
+            yield inputs.samples.rows[int(inputs.rows[row])]
+        else:
+            yield inputs[row] if isinstance(inputs, np.ndarray) else inputs[row].cpu().numpy()
+
+
+def _hidden(rows: Tensor, labels: Tensor, few: tuple[Tensor, Tensor]) -> Tensor:
+    """Return whole numbers (n, d) with others where they would show few samples."""
+    shown, instead = (one.to(rows.device)[labels] for one in few)
+    return torch.where(shown, instead.to(rows.dtype), rows)
+
+
+def few_of_class(
+    inputs: Tensor | CodedRows | NDArray[Any],
+    own: Tensor,
+    quantization: Quantization,
+    min_samples: int,
+) -> tuple[Tensor, Tensor]:
+    """Return (d,) which features would show few of the samples ``own`` of one class, and (d,) the
+    whole numbers that all have instead: see :func:`_few_apart`.
+    """
+    width = inputs.shape[1]
+    own = own[first_of_equal(_rows_of(inputs, own))]
+    below, above = torch.zeros(2, width, dtype=torch.int64)
+    rounded: _Middle | None = None
+    for part in torch.split(own, max(BLOCK, 2 * min_samples)):
+        codes, stages = _coded(inputs, part, quantization)
+        if rounded is None:  # what half of the class shares is a median, in the first part too
+            rounded = _Middle(torch.from_numpy(codes), len(stages))
+            equal = _Middle(stages[-1], len(stages))
+        rounded.add(torch.from_numpy(codes), stages)
+        equal.add(stages[-1], stages)
+        if stages[-1].is_floating_point():
+            clipped = torch.from_numpy(quantization.clipped(stages[-1].numpy()))
+            above += (clipped & (torch.from_numpy(codes) > 0)).sum(0)
+            below += (clipped & (torch.from_numpy(codes) < 0)).sum(0)
+    assert rounded is not None
+    total = len(own)
+    within = total - below - above
+    narrow = (within > 0) & (within < total)
+    narrow &= (within < min_samples) | (2 * within <= total + 1)
+    apart, usual = rounded.apart(total)
+    coarse = (apart > 0) & (apart < min_samples) & (2 * apart <= total)
+    apart, _ = equal.apart(total)
+    coarse |= (apart > 0) & (2 * apart <= total + 1)
+    end = torch.where(below == 0, quantization.levels, 0)
+    end = torch.where(above == 0, -quantization.levels, end).short()
+    return narrow | coarse, torch.where(narrow, end, usual.short())
+
+
+class _Middle:
+    """The medians of each feature of a class, and how many samples have another value.
+
+    Args:
+        values: (n, d) of the samples in which medians are looked for.
+        stages: how many there are.
+    """
+
+    def __init__(self, values: Tensor, stages: int) -> None:
+        middle = ((len(values) - 1) // 2, len(values) // 2)
+        found = np.partition(values.numpy(), middle, axis=0)[list(middle)]
+        self.medians = torch.from_numpy(found)
+        self.others = torch.zeros(found.shape, dtype=torch.int64)
+        least = torch.full(found.shape, torch.inf, dtype=torch.float64)
+        self.extremes = [(least.clone(), -least) for _ in range(stages)]
+
+    def add(self, values: Tensor, stages: Sequence[Tensor]) -> None:
+        """Compare some samples (n, d); ``stages``: what their values were made of."""
+        for one, median in enumerate(self.medians):
+            other = values != median
+            self.others[one] += other.sum(0)
+            for (least, most), stage in zip(self.extremes, stages, strict=True):
+                found = stage.double()
+                least[one] = least[one].minimum(found.masked_fill(other, torch.inf).amin(0))
+                most[one] = most[one].maximum(found.masked_fill(other, -torch.inf).amax(0))
+
+    def apart(self, total: int) -> tuple[Tensor, Tensor]:
+        """Return (d,) how many samples have another value than the most common median, and that;
+        more than ``total`` where no scaling has made different values one.
+        """
+        merged = torch.stack([most > least for least, most in self.extremes]).any(0)
+        others, which = torch.where(merged, self.others, total + 1).min(0)
+        return others, self.medians.gather(0, which[None])[0]
+
+
+def _coded(
+    inputs: Tensor | CodedRows | NDArray[Any], some: Tensor, quantization: Quantization
+) -> tuple[NDArray[Any], list[Tensor]]:
+    """Return the whole numbers of some samples, and the values that they were made of, from stage
+    to stage, if these are known.
+    """
+    if isinstance(inputs, CodedRows):
+        rows = inputs.rows[some]
+        return inputs.samples.codes(rows)[0].cpu().numpy(), inputs.samples.stages(rows)
+    chosen = inputs[some.numpy()] if isinstance(inputs, np.ndarray) else inputs[some].cpu().numpy()
+    if chosen.dtype.kind != "f":
+        return chosen, [torch.from_numpy(chosen)]
+    return quantization.codes(chosen)[0], [torch.from_numpy(chosen.astype(np.float32))]
+
+
+def in_large_classes(
+    benchmark: Benchmark, rows: NDArray[np.int64], minimum: int
+) -> tuple[NDArray[np.bool_], dict[int, int]]:
+    """Return (n,) which samples are of classes with enough samples, and the others: class -> its
+    samples.
+
+    The same sample counts once, however often it is there.
+    """
+    samples = benchmark.features if benchmark.pictures is None else benchmark.pictures
+    classes, places = np.unique(benchmark.labels[rows], return_inverse=True)
+    counts = [
+        sum(first_of_equal((samples[row] for row in rows[places == place]), minimum))
+        for place in range(len(classes))
+    ]
+    small = {int(c): count for c, count in zip(classes, counts, strict=True) if count < minimum}
+    return (np.array(counts, dtype=np.int64) >= minimum)[places], small
 
 
 def _read(inputs: Tensor | CodedRows | NDArray[Any], some: slice) -> tuple[Tensor, int]:
@@ -99,29 +269,39 @@ def check_capacity(samples: int, quantization: Quantization) -> None:
     most = LARGEST // quantization.levels**2
     if samples > most:
         raise DataError(
-            f"the second moments of {samples} samples of {quantization.bits} bits do not fit 64 bits: set "
-            f"data.quantization to fewer bits; {most} samples fit"
+            f"the second moments of {samples} samples of {quantization.bits} bits do not fit 64 "
+            f"bits: set data.quantization to fewer bits; {most} samples fit"
         )
 
 
 def shortened(codes: Tensor, quantization: Quantization, clip_norm: float) -> Tensor:
-    """Return whole numbers (n, d) with rows shortened so that none times the step is longer than ``clip_norm``."""
+    """Return whole numbers (n, d) with rows shortened so that none times the step is longer than
+    ``clip_norm``.
+    """
     natural = codes.double() * torch.from_numpy(quantization.step).to(codes.device)
     lengths = natural.norm(dim=1, keepdim=True)
-    shorter = (codes * (clip_norm / lengths.clamp(min=clip_norm))).trunc()  # towards zero: never longer again
+    shorter = (
+        codes * (clip_norm / lengths.clamp(min=clip_norm))
+    ).trunc()  # towards zero: never longer again
     return torch.where(lengths > clip_norm, shorter, codes).to(codes.dtype)
 
 
 def add_products(square: Tensor, rows: Tensor) -> None:
-    """Add the products of features, rows^T rows, to the upper triangle of ``square`` (d, d) in place.
+    """Add the products of features, rows^T rows, to the upper triangle of ``square`` (d, d) in
+    place.
 
-    Of whole numbers the result is exact: int8 to int32 where the processor has such an instruction, otherwise float32
-    in blocks whose sums stay below 2^24, or float64 below 2^53.
+    Of whole numbers the result is exact: int8 to int32 where the processor has such an instruction,
+    otherwise float32 in blocks whose sums stay below 2^24, or float64 below 2^53.
     """
     width = len(square)
     if rows.is_floating_point():
         parts: Iterable[Tensor] = (rows,)
-    elif rows.dtype == torch.int8 and rows.device.type == "cpu" and width >= NARROW and _multiplies_int8():
+    elif (
+        rows.dtype == torch.int8
+        and rows.device.type == "cpu"
+        and width >= NARROW
+        and _multiplies_int8()
+    ):
         parts = (rows,)
     elif rows.dtype == torch.int8:
         parts = (part.float() for part in torch.split(rows, EXACT_ROWS))
@@ -136,16 +316,22 @@ def add_products(square: Tensor, rows: Tensor) -> None:
             elif square.is_floating_point():
                 square[:right, left:right].addmm_(part[:, :right].T, part[:, left:right])
             else:
-                square[:right, left:right] += (part[:, :right].T @ part[:, left:right]).to(torch.int64)
+                square[:right, left:right] += (part[:, :right].T @ part[:, left:right]).to(
+                    torch.int64
+                )
 
 
 def add_totals(total: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
-    """Return ``total`` (C, d) with each row (n, d) added to that of its class; exact for whole numbers."""
+    """Return ``total`` (C, d) with each row (n, d) added to that of its class; exact for whole
+    numbers.
+    """
     if rows.is_floating_point():
         return total.index_add_(0, labels, rows)
     exact = torch.float32 if rows.dtype == torch.int8 else torch.float64
     block = torch.zeros(total.shape, dtype=exact, device=rows.device)
-    few = max(1, _CACHED // total.shape[1])  # rows that the processor's cache holds once they are widened
+    few = max(
+        1, _CACHED // total.shape[1]
+    )  # rows that the processor's cache holds once they are widened
     for part, own in zip(torch.split(rows, few), torch.split(labels, few), strict=True):
         block.index_add_(0, own, part.to(exact))
     return total + block.to(torch.int64)
@@ -153,7 +339,9 @@ def add_totals(total: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
 
 @lru_cache(maxsize=1)
 def _multiplies_int8() -> bool:
-    """Say whether the processor has products of int8 (VNNI), and they are exact for the largest numbers."""
+    """Say whether the processor has products of int8 (VNNI), and they are exact for the largest
+    numbers.
+    """
     if not (hasattr(torch, "_int_mm") and getattr(torch.cpu, "_is_vnni_supported", bool)()):
         return False
     rows = torch.full((64, 32), 127, dtype=torch.int8)
@@ -169,8 +357,9 @@ def no_sums(width: int, space: ClassSpace, quantization: Quantization | None = N
     classes = len(space.names)
     if width > WIDEST:
         raise DataError(
-            f"features of {width} numbers make a matrix of {width**2 / 2**27:.0f} GiB: reduce them to {WIDEST} numbers "
-            "at most, for example by a random projection that all parties share"
+            f"features of {width} numbers make a matrix of {width**2 / 2**27:.0f} GiB: reduce them "
+            f"to {WIDEST} numbers at most, for example by a random projection that all parties "
+            "share"
         )
     kind = torch.float64 if quantization is None else torch.int64
     clipped = {} if quantization is None else {"clipped": torch.zeros(1, dtype=kind)}
@@ -184,7 +373,9 @@ def no_sums(width: int, space: ClassSpace, quantization: Quantization | None = N
 
 
 def dequantized(sums: Params, quantization: Quantization | None) -> Params:
-    """Return statistics in the units of scaled features, float64: count, total and square times the step's powers."""
+    """Return statistics in the units of scaled features, float64: count, total and square times the
+    step's powers.
+    """
     if quantization is None:
         return sums
     step = torch.from_numpy(quantization.step).double()
@@ -198,7 +389,9 @@ def dequantized(sums: Params, quantization: Quantization | None) -> Params:
 
 
 def sums_sha256(sums: Params, quantization: Quantization) -> str:
-    """Return the digest of count, total, square (little-endian int64, in that order) and the quantization."""
+    """Return the digest of count, total, square (little-endian int64, in that order) and the
+    quantization.
+    """
     digest = hashlib.sha256()
     for name in ("count", "total", "square"):
         digest.update(sums[name].cpu().contiguous().numpy().astype("<i8", copy=False).data)
@@ -206,8 +399,12 @@ def sums_sha256(sums: Params, quantization: Quantization) -> str:
     return digest.hexdigest()
 
 
-def expand_classes(sums: Params, space: ClassSpace, quantization: Quantization | None = None) -> Params:
-    """Return the sums as those of a class space that has grown: what the same samples give there, bit for bit."""
+def expand_classes(
+    sums: Params, space: ClassSpace, quantization: Quantization | None = None
+) -> Params:
+    """Return the sums as those of a class space that has grown: what the same samples give there,
+    bit for bit.
+    """
     new = len(space.names) - len(sums["count"])
     return {
         **sums,
@@ -217,8 +414,12 @@ def expand_classes(sums: Params, space: ClassSpace, quantization: Quantization |
     }
 
 
-def add(many: Iterable[Params], space: ClassSpace, quantization: Quantization | None = None) -> Params:
-    """Return the sum of statistics, added in the order given; of whole numbers the order does not matter."""
+def add(
+    many: Iterable[Params], space: ClassSpace, quantization: Quantization | None = None
+) -> Params:
+    """Return the sum of statistics, added in the order given; of whole numbers the order does not
+    matter.
+    """
     total: Params | None = None
     for sums in many:
         check(sums, space, quantization)
@@ -237,16 +438,23 @@ def add(many: Iterable[Params], space: ClassSpace, quantization: Quantization | 
     return total
 
 
-def subtract(sums: Params, part: Params, space: ClassSpace, quantization: Quantization | None = None) -> Params:
-    """Return ``sums`` without ``part``: exactly for whole numbers, otherwise to rounding, what was added without it."""
+def subtract(
+    sums: Params, part: Params, space: ClassSpace, quantization: Quantization | None = None
+) -> Params:
+    """Return ``sums`` without ``part``: exactly for whole numbers, otherwise to rounding, what was
+    added without it.
+    """
     check(part, space, quantization)
     less = add(
-        [sums, {name: value if name == "space" else -value for name, value in part.items()}], space, quantization
+        [sums, {name: value if name == "space" else -value for name, value in part.items()}],
+        space,
+        quantization,
     )
     if bool((less["count"] < 0).any()):
         name = space.names[int(less["count"].argmin())]
         raise DataError(
-            f"the sums to take away hold more samples of {name!r} than there are: they were never part of these"
+            f"the sums to take away hold more samples of {name!r} than there are: they were never "
+            "part of these"
         )
     gone = less["count"] == 0
     less["total"][gone] = 0  # not what rounding has left
@@ -267,14 +475,21 @@ def check(sums: Params, space: ClassSpace, quantization: Quantization | None = N
         sums[name].shape != value.shape or sums[name].dtype != value.dtype
         for name, value in no_sums(width, space, quantization).items()
     ):
-        raise DataError("the sums are damaged, their parts do not fit together: let the party send them again")
+        raise DataError(
+            "the sums are damaged, their parts do not fit together: let the party send them again"
+        )
     if not all(bool(torch.isfinite(sums[name]).all()) for name in ("count", "total", "square")):
-        raise DataError("the sums hold numbers that are not finite: leave the party that sent them out")
+        raise DataError(
+            "the sums hold numbers that are not finite: leave the party that sent them out"
+        )
 
 
-def validate_statistics(sums: Params, clip_norm: float | None = None, quantization: Quantization | None = None) -> str:
+def validate_statistics(
+    sums: Params, clip_norm: float | None = None, quantization: Quantization | None = None
+) -> str:
     """Return why these statistics are infeasible, or ""."""
-    count, total = sums["count"], sums["total"]
+    count = sums["count"]
+    total = sums["total"]
     if bool((count < -_SLACK).any()):
         return "a class has fewer than no samples"
     if quantization is not None:
@@ -287,31 +502,41 @@ def validate_statistics(sums: Params, clip_norm: float | None = None, quantizati
         if not 0 <= int(sums["clipped"]) <= int(count.sum()) * total.shape[1]:
             return "they have more clipped features than features"
         sums = dequantized(sums, quantization)
-        count, total = sums["count"], sums["total"]
-    there = count > 0.5
-    if bool((total[~there].abs() > _SLACK * (1 + total.abs().max())).any()):
+        count = sums["count"]
+        total = sums["total"]
+    observed = count > 0.5
+    if bool((total[~observed].abs() > _SLACK * (1 + total.abs().max())).any()):
         return "a class without samples has a sum"
     width = total.shape[1]
     square = unpacked(sums["square"], width)
     level = float(square.diagonal().clamp(min=0.0).mean()) + float(torch.finfo(torch.float64).tiny)
-    own = total[there]
-    of_means = (own.square() / count[there][:, None]).sum(0)
-    if clip_norm is not None and float(square.diagonal().sum()) > (1 + _SLACK) * clip_norm**2 * float(count.sum()):
+    own = total[observed]
+    of_means = (own.square() / count[observed][:, None]).sum(0)
+    if clip_norm is not None and float(square.diagonal().sum()) > (
+        1 + _SLACK
+    ) * clip_norm**2 * float(count.sum()):
         return f"their samples are longer than {clip_norm:g} on average"
     if bool((square.diagonal() - of_means < -_SLACK * level).any()):
         return "their second moments are too small for their means"
     if width <= _FACTORISED:
-        square.addmm_((own / count[there][:, None]).T, own, alpha=-1.0).diagonal().add_(_SLACK * width * level)
+        square.addmm_((own / count[observed][:, None]).T, own, alpha=-1.0).diagonal().add_(
+            _SLACK * width * level
+        )
         if int(torch.linalg.cholesky_ex(square).info):
             return "their second moments are not a sum of squares"
     return ""
 
 
 def scatter(sums: Params) -> Tensor:
-    """Return the scatter within classes (d, d): G - sum_c S_c S_c^T / n_c, no value on its diagonal below zero."""
-    there = sums["count"] > 0
-    total, count = sums["total"][there], sums["count"][there]
-    within = unpacked(sums["square"], total.shape[1]).addmm_((total / count[:, None]).T, total, alpha=-1.0)
+    """Return the scatter within classes (d, d): G - sum_c S_c S_c^T / n_c, no value on its diagonal
+    below zero.
+    """
+    observed = sums["count"] > 0
+    total = sums["total"][observed]
+    count = sums["count"][observed]
+    within = unpacked(sums["square"], total.shape[1]).addmm_(
+        (total / count[:, None]).T, total, alpha=-1.0
+    )
     within.diagonal().clamp_(min=0.0)
     return within
 
@@ -328,7 +553,9 @@ def packed(square: Tensor) -> Tensor:
 
 
 def unpacked(upper: Tensor, width: int) -> Tensor:
-    """Return the symmetric matrix (d, d) whose upper triangle :func:`packed` gave; of a matrix, a copy."""
+    """Return the symmetric matrix (d, d) whose upper triangle :func:`packed` gave; of a matrix, a
+    copy.
+    """
     if upper.ndim == 2:
         return upper.clone()
     square = upper.new_empty(width, width)
@@ -345,7 +572,9 @@ def unpacked(upper: Tensor, width: int) -> Tensor:
 
 
 def _hash(space: ClassSpace, quantization: Quantization | None) -> Tensor:
-    """Return (32,) bytes: the hash of the classes' names and descriptions, not of who is seen, and the quantization."""
+    """Return (32,) bytes: the hash of the classes' names and descriptions, not of who is seen, and
+    the quantization.
+    """
     digest = hashlib.sha256(json.dumps([space.names, space.attribute_names]).encode())
     digest.update(space.semantics.tobytes())
     digest.update(b"" if quantization is None else quantization.digest)
@@ -353,7 +582,9 @@ def _hash(space: ClassSpace, quantization: Quantization | None) -> Tensor:
 
 
 def solve_positive(left: Tensor, right: Tensor) -> Tensor:
-    """Solve a symmetric system: by Cholesky, which costs half of LU, unless noise has left the matrix indefinite."""
+    """Solve a symmetric system: by Cholesky, which costs half of LU, unless noise has left the
+    matrix indefinite.
+    """
     factor, failed = torch.linalg.cholesky_ex(left)
     return torch.linalg.solve(left, right) if failed else torch.cholesky_solve(right, factor)
 

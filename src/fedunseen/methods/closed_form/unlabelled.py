@@ -1,17 +1,19 @@
 r"""Unlabelled samples: expectation maximization over soft statistics, for Gaussian classes.
 
-The server takes S_u / n_u (:mod:`~.soft_statistics`) as the mean of n'_u further samples of class u:
+The server takes S_u / n_u (:mod:`~.soft_statistics`) as the mean of n'_u further samples of class
+u:
 
 .. math:: 1 / n'_u = 1 / (\omega n_u) + \tau v, (2) \qquad
     \rho_u = \frac{\|S_u / n_u - \mu_u\|^2_{\Sigma^{-1}}}{d\,(\mathrm{variance}_u + 1 / n_u)}. (3)
 
-omega is the weight of a sample, tau v the error that remains with any number. The calibration offset shrinks by the
-share of the prototypes' variance that is left, to the power 0.4. The first iteration refuses classes with rho above
-2 + 5 sqrt(2 / d), and all if the mean over samples is above half of that. Statistics are of seen classes too: it
-refuses all if no soft mean of an unseen class is clearly farther from the span of the prototypes than those of seen
-classes are: such a pool shows nothing new. It stretches the prototypes of unseen classes about their mean, so that the
-median distance to the nearest is at least one standard deviation: with few seen classes the predicted prototypes nearly
-coincide, and each sample would be shared equally.
+omega is the weight of a sample, tau v the error that remains with any number. The calibration
+offset shrinks by the share of the prototypes' variance that is left, to the power 0.4. The first
+iteration refuses classes with rho above 2 + 5 sqrt(2 / d), and all if the mean over samples is
+above half of that. Statistics are of seen classes too: it refuses all if no soft mean of an unseen
+class is clearly farther from the span of the prototypes than those of seen classes are: such a pool
+shows nothing new. It stretches the prototypes of unseen classes about their mean, so that the
+median distance to the nearest is at least one standard deviation: with few seen classes the
+predicted prototypes nearly coincide, and each sample would be shared equally.
 """
 
 import math
@@ -27,23 +29,36 @@ from fedunseen.core.parameters import Params, under, within
 from fedunseen.data.benchmark import FEWEST_UNLABELLED, check_unlabelled
 from fedunseen.methods.base import Method
 from fedunseen.methods.closed_form.gaussian import Gaussian
-from fedunseen.methods.closed_form.soft_statistics import LEVELS, Scorer, added, scorer, soft_statistics
+from fedunseen.methods.closed_form.soft_statistics import (
+    LEVELS,
+    Scorer,
+    added,
+    linear_model,
+    received_scorer,
+    scorer,
+    soft_statistics,
+)
 from fedunseen.strategies import Instruction, Reply, Strategy
 from fedunseen.strategies.summed import Summed
 
 _BLOCK = 4096  # samples encoded at once
 _SHRINK = 0.4  # power of the variance that is left, by which the calibration offset shrinks
 _SAME = 1e-9  # squared distance, as a share of the squared length, below which it is rounding
-_NEW = 1.2  # times the distance of a seen class's soft mean from the span of the prototypes, both per sample
+# times the distance of a seen class's soft mean from the span of the prototypes, both per sample
+_NEW = 1.2
 _APART = 1.0  # standard deviations between the prototypes of unseen classes in the first iteration
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """How much unlabelled samples count; defaults from splits of seen classes (``docs/unlabelled.md``)."""
+    """How much unlabelled samples count; defaults from splits of seen classes
+    (``docs/unlabelled.md``).
+    """
 
     weight: float = 0.2  # omega, how many labeled samples one unlabelled sample is worth at most
-    floor: float = 0.1  # tau, the error that remains with any number of samples, as a share of the variance
+    floor: float = (
+        0.1  # tau, the error that remains with any number of samples, as a share of the variance
+    )
     iterations: int = 4
     guard: bool = True  # refuse classes whose statistics the labeled model rules out
 
@@ -60,19 +75,25 @@ class Adapted:
 
 
 def update(
-    method: Gaussian, params: Params, sums: Params, settings: Adaptation = Adaptation(), refused: Tensor | None = None
+    method: Gaussian,
+    params: Params,
+    sums: Params,
+    settings: Adaptation = Adaptation(),
+    refused: Tensor | None = None,
 ) -> Adapted:
     """Return the labeled model with soft statistics: equation (2)."""
     check_unlabelled(pool := int(sums["samples"]))
     classes = torch.nonzero(params["seen_mask"] == 0)[:, 0]
-    soft, total = sums["count"].double() / LEVELS, sums["total"].double() / LEVELS
+    soft = sums["count"].double() / LEVELS
+    total = sums["total"].double() / LEVELS
     if method.quantization is not None:
         total = total * torch.from_numpy(method.quantization.step).double()
     mean = total / soft.clamp(min=1e-12)[:, None]
     known = False
     if len(soft) > len(classes):  # of seen classes too
         known = refused is None and _nothing_new(method, params, soft, mean)
-        soft, mean = soft[classes], mean[classes]
+        soft = soft[classes]
+        mean = mean[classes]
     if refused is None:
         refused = torch.zeros(len(params["count"]), dtype=torch.bool)
         if settings.guard:
@@ -82,11 +103,20 @@ def update(
     samples[classes] = soft
     soft = torch.where(refused[classes], 0.0, soft)
     used = soft > 0
-    worth = torch.where(used, 1 / (1 / (settings.weight * soft) + settings.floor * float(params["kernel"][0])), 0.0)
-    count[classes], full[classes] = worth, worth[:, None] * mean
+    worth = torch.where(
+        used, 1 / (1 / (settings.weight * soft) + settings.floor * float(params["kernel"][0])), 0.0
+    )
+    count[classes] = worth
+    full[classes] = worth[:, None] * mean
     described = params["described"].cpu().numpy() > 0
-    adapted = method.extend(params, method.semantics, count, full, described) if bool(used.any()) else dict(params)
-    remaining = adapted["variance"][classes].mean() / params["variance"][classes].mean().clamp(min=1e-300)
+    adapted = (
+        method.extend(params, method.semantics, count, full, described)
+        if bool(used.any())
+        else dict(params)
+    )
+    remaining = adapted["variance"][classes].mean() / params["variance"][classes].mean().clamp(
+        min=1e-300
+    )
     return Adapted(adapted, samples, refused, min(1.0, float(remaining) ** _SHRINK), pool)
 
 
@@ -101,18 +131,29 @@ def adapt(
     """Adapt a Gaussian model to the unlabelled samples of parties."""
     method = adaptable(method)
     parties = [features_of(method, rows) for rows in pools]
-    current, refused = stretched(method, params), None
+    current = stretched(method, params)
+    refused = None
     for _ in range(settings.iterations):
         scores = scorer(current, offset, among, method.quantization, every=among == "all")
-        adapted = update(method, params, added(soft_statistics(scores, rows) for rows in parties), settings, refused)
-        current, refused = adapted.params, adapted.refused
+        adapted = update(
+            method,
+            params,
+            added(soft_statistics(scores, rows) for rows in parties),
+            settings,
+            refused,
+        )
+        current = adapted.params
+        refused = adapted.refused
     return recalibrated(adapted)
 
 
 def stretched(method: Gaussian, params: Params) -> Params:
-    """Return the labeled model with the prototypes of unseen classes farther apart, where they nearly coincide."""
+    """Return the labeled model with the prototypes of unseen classes farther apart, where they
+    nearly coincide.
+    """
     classes = torch.nonzero(params["seen_mask"] == 0)[:, 0]
-    weight, bias = params["weight"].clone(), params["bias"].clone()
+    weight = params["weight"].clone()
+    bias = params["bias"].clone()
     apart = method.prototypes(params, method.semantics.double().cpu())[classes]
     gram = apart @ weight[classes].T
     length = gram.diagonal()
@@ -132,7 +173,8 @@ class SoftSums(Summed):
 
     def __init__(self, inner: Strategy, method: Method) -> None:
         super().__init__(inner, {})
-        self.method, self.offset = adaptable(method), 0.0
+        self.method = adaptable(method)
+        self.offset = 0.0
 
     @property
     def rounds(self) -> int:
@@ -142,17 +184,19 @@ class SoftSums(Summed):
     def init(self, params: Params, clients: int) -> Params:
         """Return the labeled model."""
         if "seen_mask" not in params:
-            raise ExperimentError("data.unlabelled = 'summed' is what a run sets itself while it adapts: set true")
+            raise ExperimentError(
+                "data.unlabelled = 'summed' is what a run sets itself while it adapts: set true"
+            )
         return under("labelled/", params)
 
     def instruct(self, state: Params, params: Params, round: int) -> Instruction:
-        """Send the current model's scores."""
+        """Send the current model, as far as its scores depend on it."""
         params = stretched(self.method, params) if round == 0 else params
-        return Instruction(vars(scorer(params, self.offset, "all", self.method.quantization, every=True)))
+        return Instruction(linear_model(params, self.offset))
 
     def expects(self, instruction: Instruction) -> Params:
         """Return the soft statistics of no sample."""
-        return Scorer(**instruction.params).no_samples()
+        return received(self.method, instruction).no_samples()
 
     def check(self, reply: Reply) -> str:
         """Return why no samples can have these statistics, or ""."""
@@ -161,33 +205,60 @@ class SoftSums(Summed):
         fits = bool((count >= 0).all()) and int(count.sum()) <= int(samples) * (LEVELS + len(count))
         if fits and bool((total.abs() <= count[:, None] * most).all()):
             return ""
-        return "its soft sums cannot be those of any samples: leave it out, or let it send them again"
+        return (
+            "its soft sums cannot be those of any samples: leave it out, or let it send them again"
+        )
 
-    def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
+    def merge(
+        self, state: Params, params: Params, replies: Sequence[Reply], round: int
+    ) -> tuple[Params, Params]:
         """Return the labeled model with the soft statistics of all clients."""
         sums = added(dict(reply.update) for reply in replies)
-        adapted = update(self.method, within("labelled/", state), sums, refused=state.get("refused"))
+        adapted = update(
+            self.method, within("labelled/", state), sums, refused=state.get("refused")
+        )
         note = {"samples": adapted.samples, "refused": adapted.refused, "pool": sums["samples"]}
         share = torch.tensor(adapted.offset_share, dtype=torch.float64)
         return {**state, **note, "offset_share": share}, adapted.params
 
     def notes(self, state: Params) -> dict[str, Any]:
         """Return what the last round found, from which :meth:`adapted` follows."""
-        return {"adapted": {name: state[name].tolist() for name in ("samples", "refused", "pool", "offset_share")}}
+        return {
+            "adapted": {
+                name: state[name].tolist()
+                for name in ("samples", "refused", "pool", "offset_share")
+            }
+        }
 
     @staticmethod
     def adapted(params: Params, line: Mapping[str, Any]) -> Adapted:
         """Return the adapted model with what a round's :meth:`notes` say of it."""
         note = line["adapted"]
-        samples, refused = torch.tensor(note["samples"], dtype=torch.float64), torch.tensor(note["refused"])
-        return recalibrated(Adapted(params, samples, refused, note["offset_share"], note["pool"][0]))
+        samples = torch.tensor(note["samples"], dtype=torch.float64)
+        refused = torch.tensor(note["refused"])
+        return recalibrated(
+            Adapted(params, samples, refused, note["offset_share"], note["pool"][0])
+        )
+
+
+def received(method: Gaussian, instruction: Instruction) -> Scorer:
+    """Return the scores that a client derives from the model in an instruction; see
+    :func:`received_scorer`.
+    """
+    classes = len(method.space.names)
+    return received_scorer(instruction.params, classes, method.width, method.quantization)
 
 
 class Arriving:
-    """Adapts a model to samples that arrive one after another; their soft statistics are kept, the samples are not."""
+    """Adapts a model to samples that arrive one after another; their soft statistics are kept, the
+    samples are not.
+    """
 
     def __init__(self, method: Method, params: Params, offset: float = 0.0) -> None:
-        self.method, self.params, self.offset, self.samples = adaptable(method), params, offset, 0
+        self.method = adaptable(method)
+        self.params = params
+        self.offset = offset
+        self.samples = 0
         nothing = torch.zeros(len(params["count"]))
         self.current = Adapted(params, nothing, nothing > 0)
         self.sums = self._scorer().no_samples()
@@ -196,7 +267,9 @@ class Arriving:
         return scorer(self.current.params, self.offset, quantization=self.method.quantization)
 
     def add(self, inputs: Tensor) -> Adapted:
-        """Score samples (n, ...) with the current model, add their soft statistics, and return the model with them."""
+        """Score samples (n, ...) with the current model, add their soft statistics, and return the
+        model with them.
+        """
         more = soft_statistics(self._scorer(), features_of(self.method, inputs))
         self.sums = added([self.sums, more])
         self.samples += len(inputs)
@@ -210,8 +283,14 @@ def adaptable(method: Method) -> Gaussian:
     if not isinstance(method, Gaussian):
         name = getattr(method.settings, "name", type(method).__name__)
         raise ExperimentError(
-            f"method.name = {name!r} keeps no class means that unlabelled samples could add to: run "
-            "method.name = 'gaussian', on the same features or on those of this run (encoder.name = 'run')"
+            f"method.name = {name!r} keeps no class means that unlabelled samples could add to: "
+            "run method.name = 'gaussian', on the same features or on those of this run "
+            "(encoder.name = 'run')"
+        )
+    if len(method.space.seen) == len(method.space.names):
+        raise ExperimentError(
+            "every class has labeled samples, so that unlabelled ones have no class mean to move: "
+            "describe classes without samples, or leave the unlabelled samples out"
         )
     return method
 
@@ -221,22 +300,31 @@ def features_of(method: Method, inputs: Tensor) -> Tensor:
     with torch.no_grad():
         rows = torch.cat([method.backbone({}, part) for part in torch.split(inputs, _BLOCK)])
     if not bool(torch.isfinite(rows).all()):
-        raise DataError("the unlabelled samples hold values that are not finite: leave those rows out")
+        raise DataError(
+            "the unlabelled samples hold values that are not finite: leave those rows out"
+        )
     return rows
 
 
 def recalibrated(adapted: Adapted) -> Adapted:
     """Return the adapted model with its own calibration offset multiplied by ``offset_share``."""
-    params, less = adapted.params, (1 - adapted.offset_share) * adapted.params["offset"]
-    shrunk = {"offset": params["offset"] - less, "bias": params["bias"] + less * params["seen_mask"]}
+    params = adapted.params
+    less = (1 - adapted.offset_share) * adapted.params["offset"]
+    shrunk = {
+        "offset": params["offset"] - less,
+        "bias": params["bias"] + less * params["seen_mask"],
+    }
     return replace(adapted, params=params | shrunk)
 
 
 def _ruled_out(params: Params, classes: Tensor, soft: Tensor, mean: Tensor) -> Tensor:
     """Return (U,) the classes whose soft means the labeled model rules out: equation (3)."""
     apart = mean - params["centre"]
-    weight, bias = params["weight"][classes], params["bias"][classes]
-    distance = ((apart @ params["precision"]) * apart).sum(1) - 2 * (weight * apart).sum(1) - 2 * bias
+    weight = params["weight"][classes]
+    bias = params["bias"][classes]
+    distance = (
+        ((apart @ params["precision"]) * apart).sum(1) - 2 * (weight * apart).sum(1) - 2 * bias
+    )
     width = mean.shape[1]
     rho = distance / width / (params["variance"][classes] + 1 / soft.clamp(min=1e-12))
     limit = 2 + 5 * math.sqrt(2 / width)
@@ -245,17 +333,23 @@ def _ruled_out(params: Params, classes: Tensor, soft: Tensor, mean: Tensor) -> T
 
 
 def _nothing_new(method: Gaussian, params: Params, soft: Tensor, mean: Tensor) -> bool:
-    """Return whether soft means (C, d) of unseen classes are as near the span of the prototypes as those of seen ones.
+    """Return whether soft means (C, d) of unseen classes are as near the span of the prototypes as
+    those of seen ones.
 
-    Responsibilities are of linear scores: those of samples of seen classes alone move soft means within that span only.
+    Responsibilities are of linear scores: those of samples of seen classes alone move soft means
+    within that span only.
     """
-    root, seen = torch.linalg.cholesky(params["precision"]), params["seen_mask"] > 0
+    root = torch.linalg.cholesky(params["precision"])
+    seen = params["seen_mask"] > 0
     basis = torch.linalg.qr((method.prototypes(params, method.semantics.double().cpu()) @ root).T).Q
     apart = (mean - params["centre"]) @ root
     beyond = soft * (apart.square().sum(1) - (apart @ basis).square().sum(1))
-    enough, free = seen & (soft >= 3), mean.shape[1] - basis.shape[1]
+    enough = seen & (soft >= 3)
+    free = mean.shape[1] - basis.shape[1]
     if int(enough.sum()) < 2 or free < 1:
         return False
     usual = float(beyond[enough].median())
-    expected = usual + float((soft * params["variance"])[~seen].max()) * free  # of samples of a new class
+    expected = (
+        usual + float((soft * params["variance"])[~seen].max()) * free
+    )  # of samples of a new class
     return bool(float(beyond[~seen].max()) < _NEW * usual < expected)

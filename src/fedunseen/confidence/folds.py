@@ -1,0 +1,189 @@
+"""Seen classes play unseen ones in turn, each once, in models that are solved from sums.
+
+A share of the samples is held out of all models. A model's covariance, kernel and shrinkage are
+those of the samples that are not held out; a fold's model lacks the counts and totals of the
+classes that play unseen ones.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedunseen.confidence.held_out import HeldOut
+from fedunseen.core.parameters import Params
+from fedunseen.core.random import stream
+from fedunseen.core.samples import CodedRows, Inputs, ScaledSamples
+from fedunseen.encoders.backbone import Backbone
+from fedunseen.methods.closed_form.base import ClosedForm
+from fedunseen.methods.closed_form.left_out import without_classes
+from fedunseen.methods.closed_form.statistics import (
+    dequantized,
+    few_threads,
+    scatter,
+    statistics,
+    subtract,
+    unpacked,
+)
+
+HELD_OUT = 0.2  # of each class's samples
+FOLDS = 5
+LEAST = 3  # seen classes
+_MOST = 10_000  # held-out samples
+_FEWEST = 500
+_SCORES = 2**22  # of a fold
+
+
+def closed_form_folds(
+    method: ClosedForm,
+    model: Params,
+    sums: Params,
+    inputs: Inputs,
+    labels: Tensor,
+    train: NDArray[np.int64],
+    seed: int,
+) -> list[HeldOut]:
+    """Return what models without some classes say of held-out samples; none if that is impossible.
+
+    It is impossible with fewer than three seen classes beside unseen ones, with noise, with maps
+    instead of vectors, and where no class has two samples or those that are left are all but alike.
+    Without unseen classes there is one fold, in which no class is left out.
+
+    Args:
+        method: with its settings and classes.
+        model: the final model, whose kernel and shrinkage the folds take.
+        sums: merged statistics of the samples.
+        inputs: (N, d) samples as the method takes them.
+        labels: (N,) their classes.
+        train: (n,) which samples the sums are of.
+        seed: draws the samples and the folds.
+    """
+    space = method.space
+    vectors = type(method.backbone) is Backbone
+    few = len(space.seen) < LEAST and len(space.unseen)
+    if few or method.release is not None or not vectors or "square" not in sums:
+        return []
+    counted = sums["count"].cpu().numpy()
+    own = labels.cpu().numpy()[train]
+    whole = np.bincount(own, minlength=len(counted)) == counted  # others left some samples out
+    places = train[held_out_places(own, whole, seed)]
+    if not len(places):
+        return []
+    rows = torch.from_numpy(places).to(labels.device)
+    kept = without_samples(method, sums, statistics_of(method, inputs, labels, rows))
+    quick = method.quick(model)
+    samples = inputs[rows].cpu()
+    asked = labels.cpu().numpy()[places]
+    candidates = np.flatnonzero(counted > 0)
+    if float(kept["count"].sum()) < 2 * len(candidates):  # nothing is known of the covariance
+        return []
+    folds = class_folds(candidates, len(space.unseen), seed)
+    try:
+        with torch.no_grad(), few_threads(method.width):
+            base = quick.solve(kept)
+            spread = scatter(kept)
+            return [
+                answered(quick, base, kept, spread, samples, asked, candidates, out)
+                for out in folds
+            ]
+    # the samples that are left are all but alike
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        return []
+
+
+def statistics_of(
+    method: ClosedForm,
+    inputs: Inputs,
+    labels: Tensor,
+    rows: Tensor,
+    among: Tensor | None = None,
+) -> Params:
+    """Return the statistics of some samples.
+
+    ``among``: those whose sums these are a part of, where features that show few are hidden.
+    """
+    return statistics(
+        _read(inputs, rows),
+        labels[rows],
+        method.space,
+        method.clip_norm,
+        method.quantization,
+        1 if among is None else method.min_samples,
+        None if among is None else (_read(inputs, among), labels[among]),
+    )
+
+
+def _read(inputs: Inputs, rows: Tensor) -> Tensor | CodedRows:
+    return CodedRows(inputs, rows) if isinstance(inputs, ScaledSamples) else inputs[rows]
+
+
+def without_samples(method: ClosedForm, sums: Params, part: Params) -> Params:
+    """Return the statistics without some samples', as numbers that a model is solved from."""
+    kept = subtract(sums, part, method.space, method.quantization)
+    kept = {**kept, **dequantized(kept, method.quantization)}
+    kept["square"] = unpacked(kept["square"], method.width)
+    return kept
+
+
+def answered(
+    method: ClosedForm,
+    base: Params,
+    sums: Params,
+    spread: Tensor,
+    samples: Tensor,
+    labels: NDArray[np.int64],
+    candidates: NDArray[np.int64],
+    out: NDArray[np.int64],
+) -> HeldOut:
+    """Return what the model without the classes ``out`` says of samples."""
+    lacking = torch.from_numpy(out)
+    count, square = without_classes(sums, lacking, spread)
+    total = sums["total"] * (count > 0)[:, None]
+    fold = {**sums, "count": count, "total": total, "square": square}
+    scores, distance = method.fold_scores(base, fold, samples)
+    columns = scores[:, torch.from_numpy(candidates)].double().numpy()
+    return HeldOut(
+        columns,
+        np.searchsorted(candidates, labels),
+        np.isin(candidates, out),
+        None if distance is None else distance.double().numpy(),
+    )
+
+
+def held_out_places(
+    labels: NDArray[np.int64], usable: NDArray[np.bool_], seed: int
+) -> NDArray[np.int64]:
+    """Return places of a fifth of each usable class's samples: at least one, and one stays.
+
+    Of many samples or classes fewer are drawn, so that their scores fit the memory.
+    """
+    rng = stream(seed, "held out for confidence")
+    places = []
+    for c in np.unique(labels):
+        mine = np.flatnonzero(labels == c)
+        if len(mine) > 1 and usable[c]:
+            places.append(rng.choice(mine, max(1, round(HELD_OUT * len(mine))), replace=False))
+    if not places:
+        return np.array([], dtype=np.int64)
+    drawn = np.concatenate(places)
+    most = most_samples(len(usable))
+    return np.sort(drawn if len(drawn) <= most else rng.choice(drawn, most, replace=False))
+
+
+def most_samples(classes: int) -> int:
+    """Return how many samples are held out at most, so that scores for all classes fit the
+    memory.
+    """
+    return max(_FEWEST, min(_MOST, _SCORES // classes))
+
+
+def class_folds(classes: NDArray[np.int64], unseen: int, seed: int) -> list[NDArray[np.int64]]:
+    """Return the classes in folds, each class in one: about as many at once as there are unseen
+    ones, but a fifth at most.
+    """
+    if not unseen:
+        return [np.array([], dtype=np.int64)]
+    size = min(unseen, -(-len(classes) // FOLDS))
+    count = max(2, min(2 * FOLDS, round(len(classes) / size)))
+    drawn = stream(seed, "folds of classes for confidence").permutation(classes)
+    return [np.sort(part) for part in np.array_split(drawn, count)]

@@ -1,0 +1,141 @@
+"""How a confidence holds on test samples: what a report shows of it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedunseen.confidence.confidence import Confidence
+from fedunseen.confidence.held_out import HeldOut, class_weights
+from fedunseen.confidence.priors import offset_for
+from fedunseen.metrics import accuracies
+
+BINS = 10
+COVERAGE = 0.9
+ALARM = 0.01
+HIGH = 0.9  # a probability that is taken for sure
+_POINTS = 20  # of a curve
+
+Floats = NDArray[np.float64]
+
+
+def measured(tests: HeldOut, confidence: Confidence, offset: float) -> dict[str, Any]:
+    """Return how stated probabilities, sets and alarms hold on test samples, in percent.
+
+    Args:
+        tests: scores of test samples by the final model.
+        confidence: fitted without them.
+        offset: what the scores of seen classes are lowered by.
+
+    Returns:
+        Numbers for ``result.json``: ``ece`` (expected calibration error), ``stated`` and ``right``
+        (means), ``high`` (of answers above 90 %), ``reliability`` and ``risk_coverage`` by kind,
+        ``sets``, ``unfamiliar``, and ``trade``: U and S by offset.
+    """
+    scores = tests.calibrated(offset)
+    probabilities = confidence.probabilities(scores, tests.unseen)
+    stated = probabilities.max(1)
+    right = probabilities.argmax(1) == tests.labels
+    kinds = {"seen": ~tests.asks_unseen, "unseen": tests.asks_unseen}
+    kinds = {kind: mine for kind, mine in kinds.items() if mine.any()}
+    high = stated > HIGH
+    found: dict[str, Any] = {
+        "held_out": confidence.samples,
+        "classes": confidence.classes,
+        "ece": _calibration_error(stated, right),
+        "stated": 100 * float(stated.mean()),
+        "right": 100 * float(right.mean()),
+        "high": {
+            "share": 100 * float(high.mean()),
+            "right": 100 * float(right[high].mean()) if high.any() else None,
+        },
+        "reliability": {kind: _reliability(stated[own], right[own]) for kind, own in kinds.items()},
+        "risk_coverage": {kind: _most_sure(stated[own], right[own]) for kind, own in kinds.items()},
+        "sets": _sets(tests, confidence, scores),
+        "trade": _trade(tests, offset),
+    }
+    if tests.distance is not None and len(confidence.distances):
+        alarms = confidence.unfamiliar(tests.distance) <= ALARM
+        found["unfamiliar"] = {kind: 100 * float(alarms[own].mean()) for kind, own in kinds.items()}
+    return found
+
+
+def prior_points(
+    tests: HeldOut, folds: Sequence[HeldOut], own_offset: float
+) -> dict[str, list[float]]:
+    """Return offset, U and S under each prior by name, as held-out samples choose offsets.
+
+    Args:
+        tests: as for :func:`measured`.
+        folds: what models without some classes say of held-out samples, before any offset.
+        own_offset: what the final model's scores of seen classes are lowered by already.
+    """
+    answers = [fold.answers() for fold in folds if fold.unseen.any() and not fold.unseen.all()]
+    if not answers or not tests.unseen.any() or tests.unseen.all():
+        return {}
+    share = float(tests.unseen.mean())
+    found = {}
+    for prior in ("balanced", "auto", "uniform"):
+        offset = offset_for(answers, prior, share) - own_offset
+        numbers = accuracies(tests.answers(), offset)
+        found[prior] = [offset, numbers.gzsl_unseen, numbers.gzsl_seen]
+    return found
+
+
+def _bins(stated: Floats) -> NDArray[np.int64]:
+    return np.minimum((stated * BINS).astype(np.int64), BINS - 1)
+
+
+def _calibration_error(stated: Floats, right: NDArray[np.bool_]) -> float:
+    """Return the expected calibration error in percent, of ten bins."""
+    gaps = np.bincount(_bins(stated), stated - right, BINS)
+    return 100 * float(np.abs(gaps).sum()) / len(stated)
+
+
+def _reliability(stated: Floats, right: NDArray[np.bool_]) -> list[list[float]]:
+    """Return for each bin that has answers: how many, the mean stated, and the share of right
+    ones.
+    """
+    bins = _bins(stated)
+    counts = np.bincount(bins, minlength=BINS)
+    means = [np.bincount(bins, values, BINS) for values in (stated, right.astype(np.float64))]
+    return [
+        [int(counts[b]), *(100 * float(mean[b] / counts[b]) for mean in means)]
+        for b in np.flatnonzero(counts).tolist()
+    ]
+
+
+def _most_sure(stated: Floats, right: NDArray[np.bool_]) -> list[float]:
+    """Return the share of right answers among the 5, 10, ... 100 % that are surest."""
+    ordered = right[np.argsort(-stated, kind="stable")]
+    ends = np.ceil(np.arange(1, _POINTS + 1) / _POINTS * len(ordered)).astype(int)
+    return [100 * float(ordered[:end].mean()) for end in ends.tolist()]
+
+
+def _sets(tests: HeldOut, confidence: Confidence, scores: Floats) -> dict[str, float]:
+    """Return coverage by kind, each class weighing the same, and how large the sets are."""
+    inside = confidence.sets(scores, tests.unseen, COVERAGE)
+    held = inside[np.arange(len(inside)), tests.labels]
+    weights = class_weights(tests.labels, tests.asks_unseen)
+    found = {"coverage": 100 * COVERAGE, "labels": float(inside.sum(1).mean())}
+    found["all"] = 100 * float(inside.all(1).mean())
+    for kind, own in (("seen", ~tests.asks_unseen), ("unseen", tests.asks_unseen)):
+        if own.any():
+            found[kind] = 100 * float(weights[own] @ held[own] / weights[own].sum())
+    return found
+
+
+def _trade(tests: HeldOut, offset: float) -> list[list[float]]:
+    """Return offset, U and S for offsets from where no seen class wins to where all do; the chosen
+    one is among them.
+    """
+    if not tests.unseen.any() or tests.unseen.all():
+        return []
+    answers = tests.answers()
+    offsets = np.unique(np.quantile(answers.gap, np.linspace(0, 1, 2 * _POINTS + 1)))
+    found = []
+    for one in np.sort(np.r_[offsets, offset]).tolist():
+        numbers = accuracies(answers, one)
+        found.append([one, numbers.gzsl_unseen, numbers.gzsl_seen])
+    return found

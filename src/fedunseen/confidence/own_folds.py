@@ -1,0 +1,232 @@
+"""What a party counts of its own samples, from the sums of all: each sample is held out once.
+
+The samples are in the sums, so that a model would be too sure of them. In five turns a party takes
+a fifth of its own samples out of the sums, exactly as it has put them in, and asks models without
+some classes about them (:mod:`~.folds`). The others' samples stay in all models.
+"""
+
+import hashlib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedunseen.confidence.counted import UNIT, Scored, counted, no_counts, scales_for
+from fedunseen.confidence.folds import (
+    answered,
+    class_folds,
+    most_samples,
+    statistics_of,
+    without_samples,
+)
+from fedunseen.core.errors import DataError, RefusedError
+from fedunseen.core.parameters import Params
+from fedunseen.core.samples import Inputs
+from fedunseen.encoders.backbone import Backbone
+from fedunseen.methods.closed_form.base import ClosedForm
+from fedunseen.methods.closed_form.statistics import (
+    dequantized,
+    few_threads,
+    fits,
+    no_sums,
+    scatter,
+    subtract,
+)
+
+TURNS = 5
+_LEAST = 10  # samples of a class that are asked about, of many
+_BLOCK = 4096
+
+
+def question(sums: Params, scales: NDArray[np.float64], offset: float) -> Params:
+    """Return what parties are sent: the sums of all, the scales, and the offset of seen classes."""
+    numbers = {"scales": scales, "offset": np.array([offset])}
+    return {**sums, **{name: torch.from_numpy(value) for name, value in numbers.items()}}
+
+
+def scales_of(method: ClosedForm, model: Params, sums: Params) -> NDArray[np.float64]:
+    """Return the scales to try, from the model's scores of class means."""
+    space = method.space
+    found = {**sums, **dequantized(sums, method.quantization)}
+    there = torch.nonzero(found["count"] > 0)[:, 0]
+    means = (found["total"][there] / found["count"][there][:, None]).float()
+    with torch.no_grad():
+        scores = method.scores(model, means, method.semantics).double()
+    scores = scores[:, torch.from_numpy(np.union1d(space.seen, space.unseen))]
+    return scales_for(float(scores.std(1).median()))
+
+
+def own_counts(
+    method: ClosedForm,
+    asked: Params,
+    inputs: Inputs,
+    labels: Tensor,
+    own: NDArray[np.int64],
+    seed: int,
+) -> Params:
+    """Return the counts of a party's answers (:mod:`~.counted`).
+
+    Nothing is counted where no model follows, or the sums lack this party's samples.
+
+    Args:
+        method: with its settings and classes.
+        asked: what :func:`question` returns.
+        inputs: (N, d) samples as the method takes them.
+        labels: (N,) their classes.
+        own: (n,) the samples that are in the sums.
+        seed: draws the folds of classes, the same at all parties.
+
+    Raises:
+        RefusedError: these are no sums of this class space (code ``"refused-sums"``).
+    """
+    sums = _received(method, asked)
+    nothing = no_counts(len(method.space.names))
+    if not len(own):
+        return nothing
+    marks = np.array(list(_marks(inputs, own)), dtype=object)
+    order = np.argsort(marks, kind="stable")  # whoever has the samples has them in this order
+    own = own[order]
+    own_labels = labels.cpu().numpy()[own]
+    rows = torch.from_numpy(own).to(labels.device)
+    whole = statistics_of(method, inputs, labels, rows, rows)
+    others, why = _others(method, sums, whole)
+    if why:  # a refusal would say something of the samples
+        warnings.warn(
+            f"the coordinator's sums lack this party's samples ({why}), so that it counts nothing",
+            stacklevel=2,
+        )
+        return nothing
+    sums = sums if bool(others["count"].any()) else whole
+    held = _Turns.of(marks[order], own_labels, sums["count"].cpu().numpy())
+    parts: list[list[Scored]] = []
+    try:
+        with torch.no_grad(), few_threads(method.width):
+            quick = method.quick(method.of_sums(sums))
+            for turn in range(TURNS):
+                out = torch.from_numpy(own[held.turn == turn]).to(labels.device)
+                if len(out):
+                    part = statistics_of(method, inputs, labels, out, rows)
+                    kept = without_samples(method, sums, part)
+                    first = (held.turn == turn) & held.first
+                    samples = inputs[torch.from_numpy(own[first]).to(labels.device)].cpu()
+                    about = samples, own_labels[first], held.weights[first]
+                    parts.append(_scored(quick, kept, asked, about, seed))
+    # the samples that are left are all but alike
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        return nothing
+    folds = [Scored.together(fold) for fold in zip(*parts, strict=True)]
+    return counted(folds, len(method.space.names), method.min_samples) if folds else nothing
+
+
+def _others(method: ClosedForm, sums: Params, whole: Params) -> tuple[Params, str]:
+    """Return the sums of the other parties, and why they are those of no samples, or ""."""
+    try:
+        others = subtract(sums, whole, method.space, method.quantization)
+    except DataError as error:
+        return {}, str(error)
+    return others, method.validate_statistics(others) if bool(others["count"].any()) else ""
+
+
+def _scored(
+    quick: ClosedForm,
+    kept: Params,
+    asked: Params,
+    about: tuple[Tensor, NDArray[np.int64], NDArray[np.int64]],
+    seed: int,
+) -> list[Scored]:
+    """Return what is counted of each fold's answers about samples, with their labels and
+    weights.
+    """
+    samples, labels, weights = about
+    candidates = np.flatnonzero(asked["count"].cpu().numpy() > 0)
+    scales = asked["scales"].cpu().numpy()
+    offset = float(asked["offset"])
+    base = quick.solve(kept)
+    spread = scatter(kept)
+    found = []
+    for out in class_folds(candidates, len(quick.space.unseen), seed):
+        fold = answered(quick, base, kept, spread, samples, labels, candidates, out)
+        found.append(Scored.of(fold, labels, weights, scales, offset, quick.width))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Turns:
+    """When each sample of a party is held out.
+
+    Attributes:
+        turn: (n,) in which turn; -1: in none.
+        first: (n,) bool, none before it is the same. Only such samples are asked about.
+        weights: (n,) whole numbers, by which a class weighs the same as the others.
+    """
+
+    turn: NDArray[np.int64]
+    first: NDArray[np.bool_]
+    weights: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls,
+        marks: NDArray[Any],
+        labels: NDArray[np.int64],
+        counts: NDArray[np.int64],
+    ) -> "_Turns":
+        """Return the turns of samples in an order that depends on their content alone.
+
+        Args:
+            marks: (n,) what identifies each sample.
+            labels: (n,) their classes.
+            counts: (C,) samples of each class, of all parties.
+        """
+        turn = np.full(len(labels), -1)
+        first = np.zeros(len(labels), dtype=bool)
+        weights = np.zeros(len(labels), dtype=np.int64)
+        classes = np.unique(labels)
+        most = max(_LEAST, most_samples(len(counts)) // len(classes))
+        for c in classes:
+            mine = np.flatnonzero(labels == c)
+            kinds, places, which = np.unique(marks[mine], return_index=True, return_inverse=True)
+            if len(kinds) < 2:
+                continue
+            asked = min(most, len(kinds))
+            turn[mine] = np.where(which < asked, which % TURNS, -1)
+            first[mine[places[:asked]]] = True
+            weights[mine] = round(UNIT * len(mine) / (float(counts[c]) * asked))
+        return cls(turn, first, weights)
+
+
+def _marks(inputs: Inputs, own: NDArray[np.int64]) -> Iterator[bytes]:
+    """Yield what identifies each sample by its content."""
+    for start in range(0, len(own), _BLOCK):
+        rows = torch.from_numpy(own[start : start + _BLOCK])
+        for row in inputs[rows].cpu().numpy():
+            yield hashlib.sha256(np.ascontiguousarray(row).data).digest()
+
+
+def _received(method: ClosedForm, asked: Params) -> Params:
+    """Return the sums of a question, once it has the form of one."""
+    form = question(no_sums(method.width, method.space, method.quantization), scales_for(1.0), 0.0)
+    alike = asked.keys() == form.keys() and all(
+        asked[name].shape == value.shape and asked[name].dtype == value.dtype
+        for name, value in form.items()
+    )
+    sums = {name: value.cpu() for name, value in asked.items() if name not in ("scales", "offset")}
+    vectors = type(method.backbone) is Backbone
+    if not (alike and vectors and method.release is None):
+        problem = "are no sums of these classes and features"
+    elif not fits(sums, method.space, method.quantization):
+        problem = "are of another class space"
+    elif not bool((asked["scales"] > 0).all()):
+        problem = "have a scale that is not positive"
+    else:
+        return sums
+    raise RefusedError(
+        f"the coordinator's sums {problem}, so that this party cannot say how sure models of them "
+        "are: ask it to plan again with this version",
+        "refused-sums",
+    )

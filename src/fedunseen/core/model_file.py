@@ -1,0 +1,173 @@
+"""The file of a model: a safetensors file whose header has a JSON table beside the tensors.
+
+``content`` of :func:`write_model_file` and :func:`read_model_file` has these entries:
+
+- ``method``: its name and settings
+- ``backbone``: ``input_shape`` of one sample; of a trained ``encoder`` its settings,
+  ``image_shape`` and, where it needs files, the SHA-256 of these (``files``)
+- ``classes``: names, attributes, groups, and the ids of each split
+- ``scaling``: the steps of ``features`` and of ``semantics``
+- ``calibration``: the ``offset``; ``seed``; ``pooled``
+- ``answers``: of a few-shot method whose answers are fixed
+- ``features_from``: which frozen encoder made the features, and the SHA-256 of its weights. The
+  weights are not in the file.
+- ``classifier``: what :class:`fedunseen.ZeroShotClassifier` needs beside the model
+
+The tensors are ``params/...``, ``scaling/...``, ``semantics`` (classes, attributes), where samples
+were held out ``confidence/...``, and, of a classifier that keeps them, ``statistics/...``.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from fedunseen.core.errors import DataError, FedUnseenError
+from fedunseen.core.files import (
+    DEEPEST,
+    RepeatedKeyError,
+    check_ordinary,
+    check_tensor_names,
+    depth,
+    parse_json,
+    write_tensors,
+)
+from fedunseen.core.removed_settings import without_removed
+
+FORMAT = 1
+"""The version of the file; a reader refuses a later one."""
+
+DAMAGED = "model-file"
+"""Code of a file that is no model, or is damaged."""
+NEWER = "model-version"
+"""Code of a file of a later version."""
+
+_KEY = "fedunseen model"
+_OLDER = "fedunseen classifier"  # a classifier's file before models had one
+
+_WRONG = (
+    ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+
+Content = tuple[dict[str, Any], dict[str, Tensor]]
+"""The JSON table, and the tensors by name."""
+
+
+def write_model_file(path: Path, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Write a model whole, or leave what was at ``path``."""
+    write_tensors(path, tensors, {_KEY: json.dumps({"format": FORMAT, **content})})
+
+
+def read_model_file(path: Path) -> Content:
+    """Read a model's table and tensors; the model itself checks what they mean.
+
+    Raises:
+        DataError: there is no such file, it is no model, it is damaged, or a later version wrote
+            it.
+    """
+    remedy = "give a file that `save` wrote"
+    if path.is_dir():
+        raise DataError(f"{path} is a folder, not the file of a model: {remedy}", DAMAGED)
+    check_ordinary(path)
+    try:
+        check_tensor_names(path)
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            names = file.keys()  # it is not a mapping
+            tensors = {name: file.get_tensor(name) for name in names}
+    except (OSError, SafetensorError, RepeatedKeyError) as error:
+        what = "there is no such file" if isinstance(error, FileNotFoundError) else error
+        raise DataError(f"{path} cannot be read as a model ({what}): {remedy}", DAMAGED) from None
+    if _KEY not in metadata and _OLDER not in metadata:
+        raise DataError(f"{path} is not the file of a model: {remedy}", DAMAGED)
+    with refusing_damage(path):
+        content = parse_json(metadata.get(_KEY) or metadata[_OLDER])
+        if depth(content) > DEEPEST:
+            raise ValueError("nested too deeply")
+        if int(content["format"]) > FORMAT:
+            raise DataError(
+                f"{path} has the format {content['format']} of a later version of FedUnseen, and "
+                f"this one reads {FORMAT}: update FedUnseen",
+                NEWER,
+            )
+        for name, value in tensors.items():
+            if value.isnan().any():
+                raise ValueError(f"the tensor {name!r} holds NaN")
+        if _KEY not in metadata:
+            content, tensors = _of_older_classifier(content, tensors)
+        content["method"] = without_removed("method", content["method"])
+        if content["backbone"].get("encoder"):
+            encoder = content["backbone"]["encoder"]
+            encoder["settings"] = without_removed("encoder", encoder["settings"])
+        return content, tensors
+
+
+@contextmanager
+def refusing_damage(path: Path) -> Iterator[None]:
+    """Raise a DataError that names the file for whatever is wrong with its content."""
+    try:
+        yield
+    except FedUnseenError as error:
+        message = str(error)
+        known = type(error) is not DataError or error.code != DataError.code
+        prefix = "" if message.startswith(str(path)) else f"{path}: "
+        raise type(error)(prefix + message, error.code if known else DAMAGED) from None
+    except _WRONG as error:
+        what = str(error).partition("\n")[0]
+        raise DataError(f"{path} is damaged ({what}): save the model again", DAMAGED) from None
+
+
+def _of_older_classifier(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Content:
+    """Return a classifier's file of format 1, of its own, as a model's with a classifier."""
+    settings = about["settings"]
+    data = settings["data"]
+    seed = int(settings["run"]["seed"])
+    given = {
+        part: {
+            key: value
+            for key, value in without_removed(part, settings[part]).items()
+            if key not in ("name", "rounds")
+        }
+        for part in ("method", "strategy")
+    }
+    classifier = {
+        "arguments": {
+            **about["estimator"],
+            "method_params": given["method"],
+            "strategy_params": given["strategy"],
+            "features": data["features"],
+            "semantics": data["semantics"],
+            "calibration": about["calibration"],
+            "random_state": seed,
+        },
+        **{key: about[key] for key in ("classes", "feature_names", "curve")},
+        **{key: about.get(key, []) for key in ("stays", "fitted", "parties")},
+    }
+    names = list(map(str, about["classes"]))
+    content = {
+        "method": settings["method"],
+        "backbone": {"input_shape": [about["features"]], "encoder": None},
+        "classes": {
+            "names": names,
+            "attributes": about["attributes"],
+            "groups": {},
+            "seen": about["seen"],
+            "validation": about["validation"],
+            "unseen": sorted({*range(len(names))} - {*about["seen"]}),
+            "undescribed": about.get("undescribed", []),
+        },
+        "scaling": {"features": data["features"], "semantics": data["semantics"]},
+        "calibration": {"offset": about["calibration"]},
+        "seed": seed,
+        "pooled": False,
+        "classifier": classifier,
+    }
+    renamed = {
+        "params/" + name.removeprefix("model/") if name.startswith("model/") else name: value
+        for name, value in tensors.items()
+    }
+    return content, renamed

@@ -1,0 +1,26 @@
+"""Small cells: classes of which a party has so few samples that their sums nearly show them."""
+
+from collections.abc import Mapping
+
+MIN_SAMPLES = 5
+"""Samples that a party of a deployment must have of a class, unless its owner or the coordinator
+says otherwise.
+"""
+
+
+def left_out_sentence(counts: Mapping[str, float], minimum: int) -> str:
+    """Return the sentence about classes that a party leaves out, for its owner alone; "" if there
+    are none.
+
+    Args:
+        counts: class -> its samples at this party; of unlabelled samples the soft count.
+        minimum: the number of samples below which a class is left out.
+    """
+    if not counts:
+        return ""
+    listed = ", ".join(f"{name} ({count:.3g})" for name, count in counts.items())
+    return (
+        f"left out of all sums, since fewer than {minimum} samples are here: {listed}; "
+        f"--min-samples {int(min(counts.values())) or 1} sends them, unless the coordinator asks "
+        "for more (method.min_samples)"
+    )

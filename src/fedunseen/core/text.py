@@ -1,0 +1,43 @@
+"""Texts for people: names from outside are shown as they are, without what steers a terminal or
+turns the line.
+"""
+
+import re
+from typing import TypeVar
+
+_Text = TypeVar("_Text", bound=str)
+
+# Control characters but tab and line end, separators of lines, and marks of the direction of
+# writing.
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def shown(text: _Text) -> _Text:
+    r"""Return a text with a replacement character for each that would steer its display.
+
+    Example:
+        >>> shown("a\x1b[2J") == "a\N{REPLACEMENT CHARACTER}[2J"
+        True
+    """
+    if not _STEERING.search(text):
+        return text
+    return type(text)(_STEERING.sub("\N{REPLACEMENT CHARACTER}", text))
+
+
+def shown_value(value: object) -> object:
+    """Return what a template puts into its text: :func:`shown` of a text, anything else as it
+    is.
+    """
+    return shown(value) if isinstance(value, str) else value
+
+
+def percent(probability: float) -> str:
+    """Return a probability in percent; never all or nothing, which no sample can show.
+
+    Example:
+        >>> percent(0.9996), percent(0.5), percent(0.0)
+        ('>99.9 %', '50.0 %', '<0.1 %')
+    """
+    if probability > 0.9995:
+        return ">99.9 %"
+    return "<0.1 %" if probability < 0.0005 else f"{100 * probability:.1f} %"

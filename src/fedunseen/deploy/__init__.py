@@ -1,0 +1,1 @@
+"""Federations between machines: secure aggregation, engines, credentials, ``host`` and ``join``."""

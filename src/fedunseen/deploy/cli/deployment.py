@@ -1,0 +1,406 @@
+"""``fedunseen certs``, ``host`` and ``join``: a federation between organizations."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedunseen.cli import options as opt
+from fedunseen.cli.console import (
+    check_consent,
+    finish,
+    overrides_of,
+    say,
+    sole_user,
+    write_pages,
+)
+from fedunseen.cli.logs import logged
+from fedunseen.cli.watching import Watching, watched, with_options
+from fedunseen.core.errors import (
+    ArgumentError,
+    DataError,
+    ExperimentError,
+    RunDirectoryError,
+    counted,
+)
+from fedunseen.core.files import existing_folder, free_folder, parse_json
+from fedunseen.core.party_names import party_names
+from fedunseen.core.small_cells import MIN_SAMPLES
+from fedunseen.deploy.cli.health import Status
+from fedunseen.deploy.cli.own_overrides import own_overrides
+
+if TYPE_CHECKING:
+    from fedunseen.experiment.result.run import Run
+
+PORT = 8850
+ENGINE = "websocket"
+_JOINED = "this party has joined already, or give another --state"
+_CONSENT = frozenset({"again", "dropouts", "moved", "refusals", "removal"})
+_log = logging.getLogger("fedunseen.federation")
+
+Kit = Annotated[
+    Path | None, typer.Option(help="Your credentials folder, made by `fedunseen certs`.")
+]
+Removing = Annotated[
+    bool,
+    typer.Option(
+        "--removal", help="Take part in a removal from a finished run, and in nothing else."
+    ),
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Plain text, no certificates: for trying out alone.")
+]
+
+
+def certs(
+    out: Annotated[
+        Path,
+        typer.Option(help="A new folder; it gets a folder for the coordinator and one a party."),
+    ],
+    parties: Annotated[
+        str | None, typer.Option(help="Names of all parties that may ever join: a,b,c.")
+    ] = None,
+    address: Annotated[
+        str, typer.Option(help="Host name or address at which parties reach the coordinator.")
+    ] = "127.0.0.1",
+    days: Annotated[int, typer.Option(min=1, help="How long the certificates are good for.")] = 365,
+    authority: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep the key that signs the certificates in this folder, for later changes."
+        ),
+    ] = None,
+    renew: Annotated[
+        str | None, typer.Option(help="With --authority: give these parties new keys: a,b.")
+    ] = None,
+    revoke: Annotated[
+        str | None, typer.Option(help="With --authority: shut these parties out: a,b.")
+    ] = None,
+    classes: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The only classes that a party may send: north=wolf,fox; repeat it for each party."
+        ),
+    ] = None,
+) -> None:
+    """Make certificates and keys: give every party its folder, over a channel that you trust."""
+    from fedunseen.deploy import websocket
+
+    websocket.check_installed("cryptography")
+    from fedunseen.deploy.certs import change, make, read_classes
+
+    allowed = read_classes(classes) if classes else None
+    given = (parties, renew, revoke).count(None)
+    if given != 2 and not (given == 3 and allowed and authority):
+        raise ExperimentError(
+            "give one of --parties (new certificates for all), --renew and --revoke, or --classes "
+            "with --authority"
+        )
+    free_folder(out)
+    if parties is None:
+        if authority is None:
+            raise ExperimentError(
+                "--authority is missing: name the folder in which the certificates' authority is "
+                "kept"
+            )
+        changed = party_names(list(filter(None, (renew or revoke or "").split(","))))
+        from fedunseen.deploy.websocket.kit import REVOKED
+
+        change(authority, out, changed, renew is not None, allowed)
+        say(*(f"{name}: {out / name}" for name in changed if renew))
+        say(f"for the coordinator's credentials folder: {out / 'coordinator'}")
+        say(
+            *(
+                f"for every party's credentials folder: {out / 'coordinator' / n}"
+                for n in (REVOKED, "federation.json")
+            )
+        )
+        return
+    names = party_names(parties.split(","))
+    if authority is not None and out.resolve() in (
+        free_folder(authority, "name another with --authority").resolve(),
+        *authority.resolve().parents,
+    ):
+        raise RunDirectoryError(
+            "--authority is inside --out: choose a folder that is handed to no one"
+        )
+    make(out, _address(address)[0], names, days, authority, allowed)
+    say(f"coordinator: {out / 'coordinator'}", *(f"{name}: {out / name}" for name in names))
+    if authority is not None:
+        say(f"authority (for no one who runs the coordinator): {authority}")
+
+
+@with_options("live_page", "tracking")
+def host(
+    experiment: opt.ExperimentName,
+    overrides: opt.Overrides = None,
+    plugins: opt.Plugins = None,
+    out: opt.Out = None,
+    resume: opt.Resume = False,
+    address: Annotated[
+        str, typer.Option(help="Where to listen: HOST or HOST:PORT.")
+    ] = f"127.0.0.1:{PORT}",
+    kit: Kit = None,
+    insecure: Insecure = False,
+    parties: Annotated[
+        str | None, typer.Option(help="--insecure: names of all parties that may join: a,b,c.")
+    ] = None,
+    as_json: opt.Json = False,
+    *,
+    watching: Mapping[str, Watching],
+) -> None:
+    """Coordinate a federation: wait for parties, train with them, measure on your own test
+    samples.
+    """
+    from fedunseen.experiment.parsing import glance
+
+    given = overrides_of(overrides)
+    named = None if parties is None else parties.split(",")
+    names = _credentials(kit, insecure, "--parties", named)
+    if (engine := given.get("engine.name", ENGINE)) != ENGINE:
+        raise ExperimentError(
+            f"engine.name = {engine!r} is not for parties elsewhere: leave it out, or set "
+            f"{ENGINE!r}"
+        )
+    at, port = _address(address)
+    fixed = {"engine.name": ENGINE, "engine.mode": "deployment", "partition.clients": len(names)}
+    if resume and out is None:
+        raise RunDirectoryError("--resume needs --out: say which run directory to continue with")
+    glance(experiment, {**given, **fixed})
+    from fedunseen.cli.progress import (
+        client_table,
+    )  # now: PyTorch comes with it, which takes seconds
+    from fedunseen.deploy import websocket
+    from fedunseen.deploy.deployed import deployed, notes
+    from fedunseen.deploy.remote.link import Host
+    from fedunseen.experiment.manifest import free_directory
+    from fedunseen.experiment.running import run as run_experiment
+    from fedunseen.experiment.schema import Experiment
+    from fedunseen.federation.engine import PartyStatus, Session
+
+    chosen = deployed(Experiment.load(experiment, {**given, **fixed}), given)
+    out = out or free_directory(chosen)
+    place = Host(out / "engine", at, port, kit, tuple(names))
+    websocket.check(
+        place
+    )  # now, because a manifest that is written stands in the way of the corrected command
+    said = notes(chosen)
+    say(*(f"note: {note}" for note in said))
+    if chosen.privacy.aggregation == "masked" and chosen.privacy.dropouts == "allow":
+        say(_DROPOUTS)
+    members = [PartyStatus(name) for name in names]
+
+    @contextmanager
+    def meet() -> Iterator[Session]:
+        with logged(place.folder), websocket.host(place) as link:
+            _log.info("listening at %s:%d%s", at, port, " in plain text" if insecure else "")
+            yield Session(link, members, kit=kit)
+
+    with (
+        _terminable(),
+        client_table(members) as shown,
+        watched(watching, chosen, out, shown) as (on_round, present),
+    ):
+        done = run_experiment(chosen, out, resume, on_round, meet, present)
+    finish(done, write_pages(done), as_json, said=said)
+
+
+def host_removal(run: Run, removing: str, kit: Path | None, address: str, out: Path) -> Run:
+    """Remove samples of parties from a run: wait for all that took part in it, and take their
+    masked sum out.
+    """
+    names = _credentials(kit, False, "--parties", None)
+    at, port = _address(address)
+    free_folder(out)
+    from fedunseen.deploy import websocket
+    from fedunseen.deploy.by_file import Removing
+    from fedunseen.deploy.remote.link import Host
+    from fedunseen.federation.engine import PartyStatus, Session
+
+    asking = Removing(run, names, True, party_names(removing.split(",")))
+    folder = out.with_name(
+        f"{out.name}.removal"
+    )  # the same command opens the sum that a killed one has stored
+    place = Host(folder / "engine", at, port, kit, tuple(names))
+    with (
+        _terminable(),
+        websocket.host(place) as link,
+        logged(place.folder),
+    ):  # first what may be refused
+        _log.info("listening at %s:%d", at, port)
+        parties = [PartyStatus(name) for name in names]
+        done = asking.over(Session(link, parties, kit=kit, folder=folder / "secagg"), out)
+    shutil.rmtree(folder)
+    return done
+
+
+_DROPOUTS = (
+    "note: privacy.dropouts is 'allow': the difference of two sums can reveal one party's update "
+    "to a coordinator that lies, so every party has to join with --consent dropouts"
+)
+
+
+@with_options("live_page")
+def join(
+    address: Annotated[
+        str,
+        typer.Argument(metavar="ADDRESS", help=f"The coordinator's: HOST or HOST:PORT ({PORT})."),
+    ],
+    data: opt.Data,
+    kit: Kit = None,
+    state: opt.State = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The merged model's run directory (default: runs/NAME).")
+    ] = None,
+    masked: Annotated[
+        bool, typer.Option("--masked", help="Refuse a coordinator that would see your updates.")
+    ] = False,
+    consent: opt.Consent = None,
+    removal: Removing = False,
+    samples: opt.Removed = None,
+    insecure: Insecure = False,
+    name: Annotated[str | None, typer.Option(help="--insecure: your name.")] = None,
+    min_samples: opt.MinSamples = MIN_SAMPLES,
+    overrides: opt.Own = None,
+    plugins: opt.Plugins = None,
+    epsilon_limit: opt.EpsilonLimit = None,
+    delta_limit: opt.DeltaLimit = 1e-4,
+    patience: Annotated[
+        float, typer.Option(help="Seconds to look for a coordinator that is gone.")
+    ] = 300.0,
+    *,
+    watching: Mapping[str, Watching],
+) -> None:
+    """Take part in a federation with your own data, which stay here."""
+    at, port = _address(address)
+    own = own_overrides(overrides)
+    (who, *_) = _credentials(kit, insecure, "--name", None if name is None else [name])
+    check_consent(consent, _CONSENT)
+    if samples and not removal:
+        raise ArgumentError("--samples are for a removal: give --removal, or leave them out")
+    existing_folder(data, "correct --data")
+    from fedunseen.deploy import websocket
+    from fedunseen.deploy.client_data import PartyData, Removal
+    from fedunseen.deploy.releases import Releases, Site, check_delta_limit, checked
+    from fedunseen.deploy.remote.link import (
+        Join,
+    )  # now: PyTorch comes with some of these, which takes seconds
+    from fedunseen.deploy.remote.party import Party
+    from fedunseen.experiment.manifest import unused
+
+    state = state or Path(f"fedunseen-{who}")
+    out = free_folder(out) if out is not None else unused(Path("runs") / who)
+    with _terminable(), sole_user(state, _JOINED), logged(None, status := Status(state)):
+        agreed = Removal(samples or (), "removal" in (consent or ())) if removal else None
+        held = PartyData(
+            data, own, home=out, masked=masked or removal, removal=agreed, min_samples=min_samples
+        )
+        rows = held.benchmark.train
+        check_delta_limit(epsilon_limit, delta_limit, len(rows))
+        classes = len(set(held.benchmark.labels[rows].tolist()))
+        held.tell_left_out(say)
+        say(
+            f"{who}: {counted(len(rows), 'sample')} of {counted(classes, 'class')}; looking for "
+            f"{at}:{port}"
+        )
+        party = Party(
+            held.prepare,
+            state,
+            _log.info,
+            {"DATA": data},
+            kit,
+            consent or (),
+            guarded=masked or removal or epsilon_limit is not None,
+        )
+        site = Site(party, checked(Releases(state, epsilon_limit, delta_limit)))
+
+        with ExitStack() as stack:
+            for one in watching.values():
+                stack.enter_context(one.of_site(who, len(rows), classes, site))
+            websocket.join(
+                Join(state / "engine", at, port, kit, who, patience), site.answer, party.done
+            )
+            if party.error is not None:
+                raise party.error
+        status.write("the run is over", False, over=True)
+    _say_home(party.home)
+
+
+def _say_home(home: Path | None) -> None:
+    if home is None:
+        say("the coordinator gives no model (engine.deliver)")
+    else:
+        say(f"run:    {home}", f"next:   fedunseen predict {quote(str(home))} FILE")
+
+
+def _credentials(
+    kit: Path | None, insecure: bool, option: str, names: Sequence[str] | None
+) -> list[str]:
+    """Return the names of all parties, or of this one."""
+    if insecure:
+        if kit is not None or names is None:
+            raise ExperimentError(f"--insecure goes with {option} instead of --kit: give {option}")
+        return party_names(names)
+    if kit is None:
+        raise ExperimentError(
+            "--kit is missing: name your credentials folder made by `fedunseen certs`"
+        )
+    file, key = ("parties.json", "parties") if option == "--parties" else ("party.json", "name")
+    try:
+        who: Any = parse_json((kit / file).read_bytes())[key]
+        if not who:
+            raise ValueError
+    except (OSError, ValueError, TypeError, KeyError):
+        whose = "the coordinator's" if option == "--parties" else "a party's"
+        raise DataError(
+            f"{kit / file} is missing or damaged: --kit names {whose} credentials folder made by "
+            "`fedunseen certs`"
+        ) from None
+    return [str(who)] if isinstance(who, str) else [str(name) for name in who]
+
+
+def _address(text: str) -> tuple[str, int]:
+    place, colon, port = text.rpartition(":")
+    if not colon:
+        return text, PORT
+    if not port.isdecimal() or not 0 < int(port) < 2**16 or not place or ":" in place:
+        raise ExperimentError(
+            f"{text!r} is not an address: write HOST or HOST:PORT, for example 10.0.0.1:{PORT}"
+        )
+    return place, int(port)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM and Ctrl-C end the process in order: what it has started ends too, and it says
+    why it ends.
+    """
+
+    class Terminated(BaseException):
+        """SIGTERM came. Not a KeyboardInterrupt, because the exit statuses differ."""
+
+    def end(number: int, frame: object) -> None:
+        signal.signal(
+            signal.SIGTERM, signal.SIG_IGN
+        )  # a second one would stop this one's work half done
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except Terminated:
+        say("ended by SIGTERM")
+        raise SystemExit(128 + signal.SIGTERM) from None
+    except KeyboardInterrupt:
+        say("interrupted")
+        raise SystemExit(128 + signal.SIGINT) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,187 @@
+"""``fedunseen health`` and ``ledger``: is a process at work, and what has a party sent? Nothing
+heavy is imported.
+"""
+
+import json
+import logging
+import math
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedunseen.cli import options as opt
+from fedunseen.cli.console import print_json, say
+from fedunseen.core.errors import DataError, counted
+from fedunseen.core.files import holding, parse_json, write_json
+from fedunseen.core.text import shown
+from fedunseen.deploy.cli import texts
+
+_STATUS = "status.json"
+
+
+class Status(logging.Handler):
+    """Writes into a party's folder what it has logged last, and whether it reaches its
+    coordinator.
+    """
+
+    def __init__(self, state: Path) -> None:
+        super().__init__(logging.INFO)
+        self.path = state / _STATUS
+        self.write("started", False)
+
+    def write(self, message: str, connected: bool, over: bool = False) -> None:
+        """Write it, whole or not at all."""
+        write_json(self.path, {"connected": connected, "message": message, "over": over})
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take note of a line of the log."""
+        try:
+            self.write(record.getMessage(), not getattr(record, "looking", False))
+        except OSError:  # a full disk, which the party reports itself
+            self.handleError(record)
+
+
+def health(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER", help="A coordinator's run directory, or a party's --state folder."
+        ),
+    ],
+    as_json: opt.Json = False,
+) -> None:
+    """Say whether a coordinator or a party is at work in a folder; exit code 1 if it is not, or if
+    it is cut off.
+    """
+    status = examined(folder)
+    print(json.dumps(status) if as_json else f"{folder}: {status['what']}", flush=True)
+    if not status["healthy"]:
+        raise typer.Exit(1)
+
+
+def examined(folder: Path) -> dict[str, Any]:
+    """Return whether all is well in a folder, and what is going on there."""
+    status = folder / _STATUS
+    manifest = folder / "manifest.json"
+    if status.exists():
+        known = _read(status)
+        what = str(known.get("message", ""))
+        last = status.stat().st_mtime
+        if not _held(folder):
+            over = known.get("over") is True
+            return _found(over, what if over else f"no process is at work; last: {what}", last)
+        if not known.get("connected"):
+            return _found(False, f"no coordinator is reached; last: {what}", last)
+        return _found(True, f"connected; last: {what}", last)
+    if manifest.exists():
+        if (folder / "result.json").exists():
+            return _found(True, "the run is complete", (folder / "result.json").stat().st_mtime)
+        rounds = _read(manifest).get("experiment", {}).get("strategy", {}).get("rounds", "?")
+        metrics = folder / "metrics.jsonl"
+        done = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+        last = (metrics if metrics.exists() else manifest).stat().st_mtime
+        what = f"round {done} of {rounds} is done"
+        return (
+            _found(True, what, last)
+            if _held(folder)
+            else _found(False, f"no process is at work; {what}", last)
+        )
+    if (history := folder / "releases.jsonl").exists():
+        return _of_history(folder, history)
+    raise DataError(
+        f"{folder} is neither a run directory nor a party's --state folder: name one of those"
+    )
+
+
+def _of_history(folder: Path, history: Path) -> dict[str, Any]:
+    """Return what a party without a status has sent: by file, or in a federation of Flower or
+    NVFlare, which starts its process.
+    """
+    text = history.read_bytes()
+    last = history.stat().st_mtime
+    count = text.count(b'"kind": "file"')
+    if count or b'"bytes": ' not in text:
+        return _found(True, f"answers by file: {count}, and no process is needed", last)
+    at_work = "a process is at work; " if _held(folder) else ""
+    sent = counted(text.count(b'"bytes": '), "message")
+    what = f"{at_work}{sent} sent through Flower or NVFlare, which starts the process"
+    return _found(True, what, last)
+
+
+def _found(healthy: bool, what: str, last: float) -> dict[str, Any]:
+    ago = max(0, round(time.time() - last))
+    return {"healthy": healthy, "what": f"{what} ({ago} s ago)", "seconds": ago}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        status = parse_json(path.read_bytes())
+    except ValueError:
+        status = None
+    if not isinstance(status, dict):
+        raise DataError(f"{path} is damaged: restore it, or start again in another folder")
+    return status
+
+
+def _held(folder: Path) -> bool:
+    """Say whether a process holds a folder."""
+    if not (folder / ".lock").exists():
+        return False
+    try:
+        with holding(folder) as free:
+            return not free
+    except OSError as error:
+        raise DataError(
+            f"{folder} cannot be locked ({error.strerror or error}): ask as the user who started "
+            "the process"
+        ) from None
+
+
+def ledger(
+    state: Annotated[
+        Path,
+        typer.Argument(
+            metavar="STATE", help="A party's --state folder, for example fedunseen-north."
+        ),
+    ],
+    as_json: opt.Json = False,
+) -> None:
+    """List what a party has sent: when, for which run, what kind, how many bytes; and the privacy
+    that it spent.
+    """
+    from fedunseen.deploy.releases import Releases
+
+    if not state.is_dir():
+        raise DataError(f"the folder {state} is missing: name a party's --state folder")
+    lines = Releases(state).lines
+    found = summary(lines)
+    if as_json:
+        return print_json(True, {**found, "releases": lines})
+    if lines:
+        print(shown(texts.ledger(lines)))
+    messages = counted(found["messages"], "message")
+    say(f"sent:   {messages}, {found['bytes']:,} bytes, in {counted(found['runs'], 'run')}")
+    if found["spent"] is not None:
+        epsilon, delta = found["spent"]
+        bound = (
+            "nothing bounds what it reveals"
+            if epsilon is None
+            else f"epsilon {epsilon:.3g}, delta {delta:.1e}"
+        )
+        say(f"spent:  {bound}, by all runs together")
+
+
+def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the totals of a history: ``messages``, ``bytes``, ``runs``, and ``spent``: (epsilon,
+    delta) or None.
+    """
+    sent = [line for line in lines if "bytes" in line]
+    budgets = [line for line in lines if line["kind"] == "budget"]
+    epsilons = [line["epsilon"] for line in budgets]
+    epsilon = None if None in epsilons else math.fsum(epsilons)
+    spent = (epsilon, math.fsum(line["delta"] for line in budgets)) if budgets else None
+    total = math.fsum(line["bytes"] for line in sent)
+    runs = {line["run"] for line in sent if line["kind"] != "refusal"}
+    return {"messages": len(sent), "bytes": int(total), "runs": len(runs), "spent": spent}

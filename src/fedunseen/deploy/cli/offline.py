@@ -1,0 +1,473 @@
+"""``fedunseen offline plan | answer | merge | withdraw | show``: a federation whose messages are
+files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedunseen.cli import options as opt
+from fedunseen.cli.console import (
+    check_consent,
+    finish,
+    overrides_of,
+    say,
+    sole_user,
+    write_pages,
+)
+from fedunseen.cli.learn import say_adapted, say_forgotten
+from fedunseen.core.errors import ArgumentError, RefusedError
+from fedunseen.core.files import existing_folder, free_folder, parse_json, write_json
+from fedunseen.core.party_names import party_names
+from fedunseen.core.small_cells import MIN_SAMPLES
+from fedunseen.core.text import shown
+from fedunseen.deploy.cli import texts
+from fedunseen.deploy.cli.own_overrides import own_overrides
+
+if TYPE_CHECKING:
+    from fedunseen.deploy.by_file import Adapting, Counting, Removing
+    from fedunseen.deploy.offline.coordinator import Offline
+    from fedunseen.deploy.offline.files import Signed
+    from fedunseen.deploy.secagg.enrolment import Credentials, Enrolment
+    from fedunseen.deploy.secagg.ledger import Ledger
+    from fedunseen.experiment.schema import Experiment
+
+offline_app = typer.Typer(
+    help="A federation by file: no connection, one message from each party.", no_args_is_help=True
+)
+
+_CONSENT = frozenset({"again", "dropouts", "moved", "removal"})
+_CLEAR = "in clear: anyone with a party's answer sees the sums of its samples"
+
+PlanFile = Annotated[
+    Path, typer.Argument(metavar="PLAN", help="The file that `fedunseen offline plan` wrote.")
+]
+Kit = Annotated[
+    Path, typer.Option("--credentials", help="Your credentials folder, made by `fedunseen certs`.")
+]
+
+
+@offline_app.command("plan")
+def plan_(
+    credentials: Kit,
+    parties: Annotated[str, typer.Option(help="Who is asked: a,b,c.")],
+    out: Annotated[Path, typer.Option(help="The file to write, for every party the same.")],
+    experiment: opt.ExperimentName = "",
+    adapt: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN", help="In place of EXPERIMENT: adapt a run to unlabelled samples."
+        ),
+    ] = None,
+    forget: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN", help="In place of EXPERIMENT: remove samples of --removing parties."
+        ),
+    ] = None,
+    confidence: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN", help="In place of EXPERIMENT: ask how sure the run's answers are."
+        ),
+    ] = None,
+    removing: Annotated[str, typer.Option(help="Whose samples are removed: a,b.")] = "",
+    overrides: opt.Overrides = None,
+    plugins: opt.Plugins = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Ask for sums in clear, which the coordinator sees.")
+    ] = False,
+    withdrawals: Annotated[
+        list[Path] | None,
+        typer.Option("--withdrawal", help="A file of a party that has withdrawn; repeatable."),
+    ] = None,
+) -> None:
+    """Coordinator: write what all parties are asked for."""
+    names = party_names(parties.split(","))
+    settings = overrides_of(overrides)
+    given = sum(map(bool, (adapt, forget, confidence, experiment)))
+    if given != 1 or bool(removing) != bool(forget):
+        raise ArgumentError(
+            "give an EXPERIMENT, --adapt RUN, --confidence RUN, or --forget RUN with --removing, "
+            "and one of them alone"
+        )
+    _check_new(out)
+    if run := adapt or forget or confidence:
+        leaving = party_names(removing.split(",")) if forget else None
+        kept: dict[str, Any] = {"run": str(run.resolve()), "settings": settings, "rounds": []}
+        kept |= {"removing": leaving, "counts": confidence is not None}
+        _plan_run(kept, credentials, names, out, not plain, withdrawals or ())
+        return
+    from fedunseen.experiment.parsing import glance
+
+    fixed: dict[str, Any] = {
+        "engine.name": "offline", "engine.mode": "deployment", "partition.clients": len(names), "strategy.rounds": 1,
+        "privacy.aggregation": "plain" if plain else "masked",
+    }  # fmt: skip
+    glance(experiment, {**settings, **fixed})
+    from fedunseen.deploy.deployed import deployed, notes
+    from fedunseen.deploy.offline import coordinator
+    from fedunseen.experiment.schema import Experiment
+
+    enrolment, key, left = _federation(credentials, names, not plain, withdrawals or ())
+    chosen = deployed(Experiment.load(experiment, {**settings, **fixed}), settings)
+    later = getattr(chosen.data, "unlabelled", False)
+    chosen = chosen.with_overrides({"data.unlabelled": False}) if later else chosen
+    content = coordinator.make_plan(_engine(chosen, out), enrolment, key, names, left)
+    say(*(f"note: {note}" for note in notes(chosen)))
+    if chosen.evaluation.confidence in ("auto", "histograms"):
+        say(
+            "note: probabilities follow from draws until: fedunseen offline plan --confidence RUN, "
+            "with the merged run"
+        )
+    if later:
+        say(
+            "note: unlabelled samples follow: fedunseen offline plan --adapt RUN, with the merged "
+            "run"
+        )
+    _write_plan(out, content, {"experiment": chosen.to_dict()}, names, plain)
+
+
+def _plan_run(
+    kept: dict[str, Any],
+    credentials: Path,
+    names: list[str],
+    out: Path,
+    masked: bool,
+    withdrawals: Sequence[Path],
+) -> None:
+    """Write the plan in which parties change a finished run, of its first round."""
+    from fedunseen.deploy.offline import coordinator
+
+    enrolment, key, left = _federation(credentials, names, masked, withdrawals)
+    asking = _asking(kept, names, masked)
+    content = coordinator.make_plan(asking.engine, enrolment, key, names, left, asking.instruction)
+    say(
+        *(
+            [f"round:  1 of {asking.total}; each merge but the last writes the next plan"]
+            if asking.total > 1
+            else []
+        )
+    )
+    _write_plan(out, content, kept, names, not masked)
+
+
+def _asking(
+    kept: Mapping[str, Any], names: Sequence[str], masked: bool
+) -> Adapting | Counting | Removing:
+    """Return what asks parties to change a finished run, from what the coordinator keeps of the
+    plan.
+    """
+    from fedunseen.deploy.by_file import Adapting, Counting, Removing
+    from fedunseen.experiment.result.run import load_run
+
+    run = load_run(kept["run"], overrides=kept["settings"])
+    removing = kept["removing"]
+    if kept.get("counts"):
+        return Counting(run, len(names), masked)
+    return (
+        Adapting(run, len(names), masked)
+        if removing is None
+        else Removing(run, names, masked, removing)
+    )
+
+
+def _federation(
+    credentials: Path, names: list[str], masked: bool, withdrawals: Sequence[Path]
+) -> tuple[Enrolment, bytes, list[Signed]]:
+    """Return the list of parties, the coordinator's key and the withdrawals, once a plan can ask
+    these parties.
+    """
+    from fedunseen.deploy.offline import coordinator
+    from fedunseen.deploy.secagg.enrolment import coordinator as own
+
+    enrolment, key = own(credentials)
+    left = coordinator.withdrawn(withdrawals, enrolment)
+    coordinator.check_parties(enrolment, names, masked, left)
+    return enrolment, key, left
+
+
+def _write_plan(
+    out: Path, content: bytes, kept: dict[str, Any], names: list[str], plain: bool
+) -> None:
+    from fedunseen.deploy.offline import files
+
+    _check_new(out)
+    write_json(_beside(out), kept)
+    files.write(out, content)
+    say(*([f"warning: the plan asks for sums {_CLEAR}"] if plain else []))
+    say(
+        f"plan:   {out}, for {', '.join(names)}",
+        f"keep:   {_beside(out)}, which the merge needs, and no party",
+    )
+
+
+def _check_new(out: Path) -> None:
+    if out.exists():
+        raise RefusedError(f"{out} is there already: choose another --out")
+
+
+def _beside(plan: Path) -> Path:
+    """Return where the coordinator's own part of a plan is: its experiment, with the names of its
+    files.
+    """
+    return plan.with_suffix(".coordinator.json")
+
+
+def _engine(experiment: Experiment, out: Path) -> Offline:
+    """Return the engine of an experiment by file."""
+    from fedunseen.deploy.offline.coordinator import Offline
+    from fedunseen.deploy.rules import OFFLINE
+    from fedunseen.experiment.rules import StartFacts, check
+    from fedunseen.experiment.setup import Setup
+
+    check(StartFacts(experiment, deployed_here=True), OFFLINE)
+    setup = Setup.of(experiment, out.with_suffix(""), lambda *messages: None).assembled()
+    engine = setup.federation.engine
+    assert isinstance(engine, Offline)
+    return engine
+
+
+@contextmanager
+def _party(
+    credentials: Path, data: Path, state: Path | None, consent: list[str] | None
+) -> Iterator[tuple[Credentials, Ledger]]:
+    """Yield a party's credentials and its ledger, which no other process has."""
+    from fedunseen.deploy.secagg.enrolment import Credentials
+    from fedunseen.deploy.secagg.ledger import Ledger
+
+    check_consent(consent, _CONSENT)
+    existing_folder(data, "correct --data")
+    own = Credentials.load(credentials)
+    state = state or Path(f"fedunseen-{own.name}")
+    with sole_user(state, "wait for it, or give another --state"):
+        yield own, Ledger(state / "ledger", str(data.resolve()), "moved" in (consent or ()))
+
+
+@offline_app.command()
+def answer(
+    plan: PlanFile,
+    data: opt.Data,
+    credentials: Kit,
+    out: Annotated[Path, typer.Option(help="The file to write, for the coordinator.")],
+    state: opt.State = None,
+    consent: opt.Consent = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Agree to sums in clear if the plan asks for them.")
+    ] = False,
+    samples: opt.Removed = None,
+    min_samples: opt.MinSamples = MIN_SAMPLES,
+    epsilon_limit: opt.EpsilonLimit = None,
+    delta_limit: opt.DeltaLimit = 1e-4,
+    overrides: opt.Own = None,
+    plugins: opt.Plugins = None,
+) -> None:
+    """Party: write your one answer to a plan, from your own data, which stay here."""
+    from fedunseen.cli.progress import preparation_bars
+    from fedunseen.deploy.offline.files import read, write
+    from fedunseen.deploy.offline.party import Answering
+    from fedunseen.deploy.releases import Releases, check_delta_limit, planned
+
+    own_settings = own_overrides(overrides)
+    asked = read(plan, "plan")
+    with _party(credentials, data, state, consent) as (own, ledger):
+        answering = Answering(asked, own, ledger, consent or (), plain)
+        assert ledger.folder is not None
+        releases = Releases(ledger.folder.parent, epsilon_limit, delta_limit)
+        releases.bind(ledger)
+        run, *_ = planned(asked["hello"])
+        content = answering.stored()
+        again = content is not None
+        counts = dict[str, Any]()
+        if content is None:
+            from fedunseen.deploy.client_data import PartyData, Removal
+
+            with preparation_bars():
+                agreed = Removal(samples or (), "removal" in (consent or ()))
+                removal = agreed if samples or asked.plan.removing else None
+                held = PartyData(
+                    data,
+                    own_settings,
+                    masked=asked["masked"],
+                    removal=removal,
+                    min_samples=min_samples,
+                )
+                check_delta_limit(epsilon_limit, delta_limit, len(held.benchmark.train))
+                hello = {**asked["hello"], "client": asked["parties"].index(own.name)}
+                ready = held.prepare(hello, asked.greeting)
+            held.tell_left_out(say)
+            answering.check_classes(ready.names)
+            answering.check(ready)
+            cost = answering.spent(ready)
+            releases.check(cost)
+            content = answering.answer(
+                ready, say, lambda: releases.charge(run, cost, asked.plan.digest)
+            )
+            counts = {"samples": ready.samples, "classes": ready.classes}
+            if asked.adapts:
+                counts = {"unlabelled": sum(1 for _ in ready.raw()), "round": asked["k"]}
+                if not counts["unlabelled"]:
+                    say(
+                        f"note: {data} has no sample without a label: leave its label empty, or "
+                        "put it in unlabelled/"
+                    )
+            what = (
+                "{unlabelled} unlabelled samples"
+                if asked.adapts
+                else "{samples} samples of {classes} classes"
+            )
+            say(f"{own.name}: {what.format_map(counts)}, which stay here")
+        what_leaves = {"bytes": len(content), "sha256": sha256(content).hexdigest()}
+        if not any(line.items() >= what_leaves.items() for line in releases.lines):
+            releases.add(run, "file", **what_leaves, **counts)
+        write(out, content)
+        if not asked["masked"]:
+            say(f"warning: the sums are {_CLEAR}")
+    say(f"answer: {out}{', the same bytes as before' if again else ''}, for the coordinator")
+
+
+@offline_app.command()
+def withdraw(
+    plan: PlanFile,
+    data: opt.Data,
+    credentials: Kit,
+    out: Annotated[Path, typer.Option(help="The file to write, for the coordinator's next plan.")],
+    state: opt.State = None,
+    consent: opt.Consent = None,
+) -> None:
+    """Party: sign that you have not answered a plan and never will, so that the others may answer
+    one without you.
+    """
+    from fedunseen.deploy.offline import party
+    from fedunseen.deploy.offline.files import read, write
+
+    asked = read(plan, "plan")
+    with _party(credentials, data, state, consent) as (own, ledger):
+        write(out, party.withdraw(asked, own, ledger))
+    say(f"withdrawal: {out}; the coordinator plans again with --withdrawal {quote(out.name)}")
+    if asked["masked"] and len(asked["parties"]) <= own.enrolment.threshold:
+        say(
+            f"note: a masked sum takes {own.enrolment.threshold} parties, so that only a plan with "
+            "--plain can follow"
+        )
+
+
+@offline_app.command()
+def merge(
+    plan: PlanFile,
+    answers: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="The answers of all parties.")
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The run directory to write; of a round but the last, the next round's plan."
+        ),
+    ],
+    credentials: Annotated[
+        Path | None,
+        typer.Option("--credentials", help="Your folder: it signs the next round's plan."),
+    ] = None,
+    plugins: opt.Plugins = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Coordinator: add up the answers of all parties, and write the run."""
+    from fedunseen.deploy.offline import coordinator, files
+
+    free_folder(out)
+    asked = files.read(plan, "plan")
+    given = coordinator.gather(asked, answers)
+    beside = _beside(plan)
+    try:
+        kept = dict(parse_json(beside.read_bytes()))
+        tree = (
+            None
+            if {"run", "settings", "rounds", "removing"} <= kept.keys()
+            else dict(kept["experiment"])
+        )
+    except (OSError, ValueError, TypeError, KeyError):
+        raise RefusedError(
+            f"{beside} is missing or damaged: merge where the plan was written"
+        ) from None
+    if tree is None:
+        _merge_round(plan, asked, given, kept, out, credentials, as_json)
+        return
+    from fedunseen.experiment.running import run as run_experiment
+    from fedunseen.experiment.schema import Experiment
+    from fedunseen.federation.engine import PartyStatus
+    from fedunseen.strategies import Instruction
+
+    experiment = Experiment.from_dict(tree)
+    engine = _engine(experiment, out)
+    coordinator.check_same(engine, asked, Instruction({}), plan)
+    brought = engine.read(asked, given)
+
+    @contextmanager
+    def meet() -> Iterator[coordinator.Table]:
+        members = [PartyStatus(name) for name in asked["parties"]]
+        yield coordinator.Table(parties=members, brought=brought)
+
+    done = run_experiment(experiment, out, meeting=meet)
+    finish(done, write_pages(done), as_json)
+
+
+def _merge_round(
+    plan: Path,
+    asked: Signed,
+    given: Mapping[str, Signed],
+    kept: dict[str, Any],
+    out: Path,
+    credentials: Path | None,
+    as_json: bool,
+) -> None:
+    """Add up a round, and write the plan of the next round or, after the last, the changed run."""
+    from fedunseen.deploy.offline import coordinator
+    from fedunseen.deploy.secagg.enrolment import coordinator as own
+
+    last = asked["k"] + 1 == asked.plan.sums
+    if credentials is None and not last:
+        raise ArgumentError("the next round's plan is signed: give --credentials")
+    asking = _asking(kept, asked["parties"], asked["masked"])
+    try:
+        asking.replay(kept["rounds"])
+    except (KeyError, TypeError, ValueError):
+        raise RefusedError(f"{_beside(plan)} is damaged: merge the round before again") from None
+    coordinator.check_same(asking.engine, asked, asking.instruction, plan)
+    asking.merge(asked, asking.engine.read(asked, given))
+    if last:
+        done = asking.finish(out)
+        if asked.counts:
+            finish(done, write_pages(done), as_json)
+        else:
+            (say_adapted if asked.adapts else say_forgotten)(done, as_json)
+        return
+    assert credentials is not None
+    enrolment, key = own(credentials)
+    if enrolment.digest != asked.enrolment.digest:
+        raise RefusedError(
+            f"{plan} is of another federation.json than {credentials}: name the folder that signed "
+            "it"
+        )
+    say(f"round:  {asked['k'] + 2} of {asked.plan.sums}")
+    content = coordinator.next_round(asked, asking.instruction, key)
+    kept = {**kept, "rounds": asking.rounds}
+    _write_plan(out, content, kept, asked["parties"], not asked["masked"])
+
+
+@offline_app.command()
+def show(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A plan, an answer or a withdrawal.")
+    ],
+) -> None:
+    """Say what a file holds, who has signed it, and what it would reveal."""
+    from fedunseen.deploy.offline.files import read
+
+    print(shown(texts.signed_file(file, read(file), _CLEAR)))

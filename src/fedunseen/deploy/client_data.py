@@ -1,0 +1,721 @@
+"""What a party of a distributed run trains on: its own folder in a deployment, all data in a
+simulation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedunseen.core.bounds import check_header, check_statistics
+from fedunseen.core.errors import DataError, ExperimentError, RefusedError
+from fedunseen.core.extensions import kept_sections
+from fedunseen.core.parameters import Params, finite, within
+from fedunseen.core.small_cells import MIN_SAMPLES, left_out_sentence
+from fedunseen.data import Benchmark, ClassSpace, Scaler
+from fedunseen.data.class_space import same_text
+from fedunseen.data.names import by_folded
+from fedunseen.data.scaling import FITTED
+from fedunseen.deploy.releases import planned
+from fedunseen.deploy.remote.party import Ready, stand_in
+from fedunseen.deploy.remote.refusals import MESSAGE
+from fedunseen.deploy.remote.wire import SEMANTICS, WireError, plain, read_farewell
+from fedunseen.evaluation.diagnosis import misplaced_pictures
+from fedunseen.evaluation.misplaced import misplaced_files
+from fedunseen.experiment.assemble import assemble, in_process, prepared
+from fedunseen.experiment.confidence_file import parted
+from fedunseen.experiment.encoding import encode
+from fedunseen.experiment.manifest import bring_home
+from fedunseen.experiment.own_samples import OwnSamples, check_removed_classes, named_samples
+from fedunseen.experiment.schema import Experiment
+from fedunseen.federation.federation import Federation
+from fedunseen.federation.growth import check_new_name, described_as, read_space, seen_through
+from fedunseen.federation.in_process import InProcess
+from fedunseen.federation.partition import Partition
+from fedunseen.methods.closed_form.base import ClosedFormSettings
+from fedunseen.methods.closed_form.statistics import in_large_classes
+
+if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
+    from fedunseen.deploy.secagg.ledger import Ledger
+
+_FILES = (
+    "model",
+    "weights",
+    "text",
+    "text_encoder",
+    "vectors",
+    "words",
+)  # settings that may name a file by its name alone
+_WORDING = ("name", "prompt")  # settings that open nothing
+# codes of what depends on no sample
+_SETTINGS = "refused-settings"
+_SPACE = "refused-space"
+# epsilon and delta up to which noise is taken to hide single samples
+_HIDES = 10.0
+_HIDES_DELTA = 1e-4
+# Of a sample of unit length: rounding each feature with this step moves it by half of that.
+_FINE = 0.125
+# Fewer samples need consent; a coordinator's own number is only its word.
+_REMOVAL_BATCH = int(ClosedFormSettings.model_fields["removal_batch"].default)
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What a party's owner agrees to remove from a finished run: samples by position, none named:
+    all.
+    """
+
+    samples: Sequence[int] = ()
+    consent: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class _Cells:
+    """The samples that take part.
+
+    Attributes:
+        taking: their ids, those of small classes too.
+        few: of these the ones that are left out, since their classes are small.
+        minimum: samples that a class must have.
+        left_out: the sentence about these classes, for the owner alone.
+    """
+
+    taking: NDArray[np.int64]
+    few: NDArray[np.int64]
+    minimum: int
+    left_out: str = ""
+
+
+class PartyData(OwnSamples):
+    """A party's own samples, and the settings that it decides itself."""
+
+    def __init__(
+        self,
+        folder: Path,
+        own: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        home: Path | None = None,
+        masked: bool = False,
+        removal: Removal | None = None,
+        min_samples: int = MIN_SAMPLES,
+    ) -> None:
+        self.home = home
+        self.masked = masked
+        self.removal = removal
+        self.min_samples = min_samples
+        super().__init__(folder, own, settings)
+        if "method.min_samples" in self.own:
+            raise ExperimentError(
+                "method.min_samples is the coordinator's: a party sets its own with --min-samples"
+            )
+
+    def prepare(self, header: Mapping[str, Any], statistics: Params) -> Ready:
+        """Make the party's client ready for the experiment that a coordinator's greeting
+        describes.
+        """
+        check_header(header)
+        check_statistics(statistics, header.get("shape"), SEMANTICS)
+        client, clients = _place_of(header)
+        tree = self._tree(header, statistics)
+        own = self.benchmark
+        taking = self._taking_part(own.train, header, client)
+        experiment = self._experiment(tree, header, clients)
+        benchmark = encode(experiment, own)
+        _check_scaling(experiment, benchmark, statistics)
+        for finding in misplaced_pictures(misplaced_files(benchmark)):
+            warnings.warn(
+                f"{finding.what} {finding.remedy}", stacklevel=2
+            )  # said to the party alone
+        if "validation" in header:
+            benchmark = self._without(benchmark, header["validation"], experiment)
+        benchmark, known = self._in_space(benchmark, header, statistics.get(SEMANTICS))
+        benchmark, cells = self._without_few(benchmark, experiment, taking)
+        benchmark = experiment.task.client_data(benchmark)
+        if list(benchmark.features.shape[1:]) != list(header["shape"]):
+            raise RefusedError(
+                f"{self.folder}: a sample has the shape {benchmark.features.shape[1:]}, but the "
+                f"coordinator's model takes {tuple(header['shape'])}: give features of the same "
+                "kind",
+                "refused-shape",
+            )
+        held: tuple[str, ...] = ()
+        if known is not None:
+            held = _held(benchmark)
+            if (new := _bringing(benchmark, known, cells.left_out)) is not None:
+                return new
+            benchmark = seen_through(benchmark, known)
+        federation = _federation(experiment, benchmark, statistics, client, clients)
+        return replace(
+            self._ready(experiment, benchmark, federation, own, cells, client), held=held
+        )
+
+    def _tree(self, header: Mapping[str, Any], statistics: Params) -> dict[str, Any]:
+        """Return the coordinator's sections with this party's ``[data]``, with which its samples
+        are read again.
+        """
+        tree = _received(header["experiment"])
+        _check_privacy(tree.get("privacy", {}), "growing" in header, self.masked)
+        _check_places(tree, self.own)
+        _check_quantization(tree.get("data", {}), self.own, statistics)
+        self.benchmark = self._read({**tree.pop("data"), **within("data.", self.own)})
+        return tree
+
+    def _experiment(
+        self, tree: Mapping[str, Any], header: Mapping[str, Any], clients: int
+    ) -> Experiment:
+        """Return the coordinator's experiment as this party runs it."""
+        tree = {
+            **tree,
+            "data": self.settings.model_dump(mode="json", exclude_none=True),
+            "partition": {"clients": clients},
+            "engine": {**tree["engine"], "mode": "one-at-a-time"},
+        }
+        own = {key: value for key, value in self.own.items() if not key.startswith("data.")}
+        try:
+            return self._hiding_few(Experiment.from_dict(tree, own), header)
+        except ExperimentError as error:  # it depends on settings alone
+            raise RefusedError(str(error), _SETTINGS) from None
+
+    def _in_space(
+        self, benchmark: Benchmark, header: Mapping[str, Any], semantics: Tensor | None
+    ) -> tuple[Benchmark, ClassSpace | None]:
+        """Return the benchmark in the coordinator's class space; and that space, if it grows."""
+        growing = header.get("growing")
+        if growing is not None:
+            return benchmark, self._known(benchmark, growing, semantics)
+        if semantics is not None:
+            space = benchmark.space.with_bits_of(semantics.double().numpy())
+            benchmark = replace(benchmark, space=space)
+        self._compare(benchmark, header["space"])
+        return benchmark, None
+
+    def _ready(
+        self,
+        experiment: Experiment,
+        benchmark: Benchmark,
+        federation: Federation,
+        own: Benchmark,
+        cells: _Cells,
+        client: int,
+    ) -> Ready:
+        """Return the party with its engine, which trains on the samples that take part."""
+        engine = _in_process(federation)
+        samples = engine.worker.restrict(client, cells.taking)
+        classes = np.unique(benchmark.labels[samples])
+        rows = own.unlabelled if self._soft else np.setdiff1d(cells.taking, cells.few)
+        keep = None
+        if self.home is not None:
+            keep = partial(_keep, experiment, benchmark, federation, self.home)
+        return Ready(
+            engine,
+            len(classes),
+            len(samples),
+            keep,
+            raw=partial(_raw, self.folder, own, rows),
+            names=() if self._soft else tuple(benchmark.space.names[c] for c in classes),
+            left_out=cells.left_out,
+            check_removal=partial(self._check_removal, own, cells),
+        )
+
+    def _check_removal(self, own: Benchmark, cells: _Cells, ledger: Ledger, plan: str) -> None:
+        """Refuse a removal that shows few samples of a class, or leaves some of them in a sum.
+
+        Counted are the samples that the ledger has released, not those that the folder has today.
+        """
+        raw = partial(_raw, self.folder, own)
+        ledger.check_removed_whole(plan, ledger.digests(raw(cells.few)))
+        removed = ledger.digests(raw(np.setdiff1d(cells.taking, cells.few)))
+        if cells.minimum == 1 or self.removal is None or self.removal.consent or not removed:
+            return
+        labels = own.labels[own.train].tolist()
+        of_class = dict(zip(ledger.digests_in_order(raw(own.train)), labels, strict=True))
+        for sums in ledger.remaining(plan, removed):
+            outside = {of_class[one] for one in removed - sums}  # not known apart from these sums
+            held, gone = (
+                np.array([c for c in map(of_class.__getitem__, which) if c not in outside], int)
+                for which in (sums & of_class.keys(), removed & sums)
+            )
+            missing = len(sums - of_class.keys())
+            check_removed_classes(own.space.names, held, gone, cells.minimum, missing)
+
+    @property
+    def _soft(self) -> bool:
+        """Whether unlabelled samples are asked for."""
+        return getattr(self.settings, "unlabelled", False) == "summed"
+
+    def _hiding_few(self, experiment: Experiment, header: Mapping[str, Any]) -> Experiment:
+        """Return the experiment with this party's own ``method.min_samples``, where that is more.
+
+        Under sample-level privacy noise hides single samples. Its guarantee is about sums over all
+        samples: leaving classes out by their exact counts would undo it. So the noise must hide
+        something.
+        """
+        asked = getattr(experiment.method, "min_samples", None)
+        if asked is None or asked >= self.min_samples:
+            return experiment
+        if experiment.privacy.name != "sample-level":
+            return experiment.with_overrides({"method.min_samples": self.min_samples})
+        masked = {**header["experiment"]["privacy"], "aggregation": "masked"}
+        _, (epsilon, delta), _ = planned(
+            {**header, "experiment": {**header["experiment"], "privacy": masked}}
+        )
+        for name, value, most in (("epsilon", epsilon, _HIDES), ("delta", delta, _HIDES_DELTA)):
+            if value > most:
+                raise RefusedError(
+                    f"{name} is {value:.3g}, whose noise hides no single sample: ask the "
+                    f"coordinator for {most:g} at most, or give --min-samples 1 if the owner "
+                    "agrees",
+                    _SETTINGS,
+                )
+        return experiment
+
+    def _without_few(
+        self,
+        benchmark: Benchmark,
+        experiment: Experiment,
+        taking: NDArray[np.int64],
+    ) -> tuple[Benchmark, _Cells]:
+        """Leave out classes with fewer samples than ``method.min_samples``.
+
+        Returns:
+            What is left to train on, and the samples that take part or would otherwise.
+
+        Raises:
+            RefusedError: no sample is left.
+        """
+        minimum = 1 if self._soft else getattr(experiment.method, "min_samples", 1)
+        all_of_them = _Cells(taking, taking[:0], minimum)
+        if minimum == 1:
+            return benchmark, all_of_them
+        enough, small = in_large_classes(benchmark, benchmark.train, minimum)
+        few = np.intersect1d(benchmark.train[~enough], taking)
+        if not len(few):
+            return benchmark, all_of_them
+        if not len(np.intersect1d(benchmark.train[enough], taking)):
+            raise RefusedError(
+                f"no class here has {minimum} samples, and classes with fewer are left out of all "
+                "sums: give more samples, or a smaller --min-samples if the owner agrees (a "
+                "smaller method.min_samples, if the coordinator asks for so many)",
+                "too-few-samples",
+            )
+        counts = {benchmark.space.names[c]: count for c, count in small.items()}
+        benchmark = replace(benchmark, train=benchmark.train[enough])
+        return benchmark, _Cells(taking, few, minimum, left_out_sentence(counts, minimum))
+
+    def _taking_part(
+        self, held: NDArray[np.int64], header: Mapping[str, Any], client: int
+    ) -> NDArray[np.int64]:
+        """Return the samples that take part: all, or of a removal those that are removed."""
+        removing = list(header.get("removing", ()))
+        agreed = self.removal
+        if not removing and agreed is None:
+            return held
+        if not removing:
+            raise RefusedError(
+                "the coordinator does not ask to remove samples: leave out --removal", _SETTINGS
+            )
+        if agreed is None:
+            raise RefusedError(
+                "the coordinator asks to remove samples of a finished run: join with --removal to "
+                "agree",
+                _SETTINGS,
+            )
+        if "validation" in header or "growing" in header or self._soft:
+            raise RefusedError(
+                "the removal leaves classes out, or is of unlabelled samples: ask for another plan",
+                _SETTINGS,
+            )
+        if (
+            "names" in header and header["names"][client] not in removing
+        ):  # it hides the others, with sums of no sample
+            if agreed.samples:
+                raise RefusedError(
+                    "--samples are for a removal of samples of this party: leave them out",
+                    _SETTINGS,
+                )
+            return held[:0]
+        return named_samples(_REMOVAL_BATCH, held, agreed.samples, agreed.consent)
+
+    def _known(
+        self, benchmark: Benchmark, growing: Mapping[str, Any], semantics: Tensor | None
+    ) -> ClassSpace:
+        """Return the class space that a coordinator describes, once it agrees with what is held
+        here.
+        """
+        space = benchmark.space
+        table = self.folder / "classes.csv"
+        if semantics is None:
+            raise RefusedError(
+                "the coordinator's greeting describes no classes: start it again with `fedunseen "
+                "host`",
+                MESSAGE,
+            )
+        try:
+            known = read_space(growing, semantics.numpy())
+            former = dict(growing["former"])
+            tested = set(growing["tested"])
+            is_open = bool(growing["open"])
+        except (DataError, KeyError, TypeError, ValueError) as error:
+            raise RefusedError(
+                f"the coordinator's greeting describes no class space: {error}", MESSAGE
+            ) from None
+        same = space.attribute_names == known.attribute_names
+        if not same or dict(space.attribute_groups) != dict(known.attribute_groups):
+            raise RefusedError(
+                f"the attributes of {table} are not those of the coordinator, in their order: copy "
+                "the coordinator's classes.csv and add a line for each new class",
+                _SPACE,
+            )
+        known_names = by_folded(known.names)
+        for name in _held(benchmark):
+            row = space.semantics[space.names.index(name)]
+            if name not in known.names:
+                if not is_open:
+                    raise RefusedError(
+                        f"{self.folder} holds samples of {name!r}, which the coordinator does not "
+                        "know, and this federation takes no new classes (growth.name = 'unknown'): "
+                        "leave them out"
+                    )
+                try:
+                    check_new_name(name, known_names)
+                except DataError as error:
+                    raise RefusedError(f"{table}: {error}") from None
+                continue
+            if name in tested:
+                raise RefusedError(
+                    f"{self.folder} holds samples of {name!r}, which the coordinator tests as a "
+                    "class that no one holds: leave them out, or let the coordinator mark the "
+                    "class as seen"
+                )
+            there = known.semantics[known.names.index(name)]
+            alike = space.from_texts and same_text(row, there)
+            if not alike and described_as(row) not in (described_as(there), *former.get(name, ())):
+                raise RefusedError(
+                    f"{table} describes the class {name!r} otherwise than the coordinator does: "
+                    "copy its line, or give the class another name if it is another"
+                )
+        return known
+
+    def _without(
+        self, benchmark: Benchmark, validation: object, experiment: Experiment
+    ) -> Benchmark:
+        """Return what is left to train on while the coordinator's validation classes play the
+        unseen ones.
+        """
+        seen = set(benchmark.space.seen.tolist())
+        if not isinstance(validation, list) or not all(
+            type(c) is int and c in seen for c in validation
+        ):
+            raise RefusedError(
+                "the coordinator's greeting names validation classes that are not seen classes",
+                MESSAGE,
+            )
+        marked = sorted(benchmark.space.validation.tolist())
+        if experiment.privacy.aggregation == "masked" and sorted(validation) != marked:
+            # it could leave a party, or all but one, without samples, and read a sum of one
+            raise RefusedError(
+                "the coordinator's validation classes are not those that "
+                f"{self.folder / 'classes.csv'} marks, which masked sums need: mark them alike in "
+                "all class tables, or set evaluation.selection = 'last'",
+                _SPACE,
+            )
+        space = replace(
+            benchmark.space, validation=np.array(sorted(set(validation)), dtype=np.int64)
+        )
+        left = replace(benchmark, space=space).for_selection(experiment.run.seed)
+        if not len(left.train):
+            raise RefusedError(
+                f"{self.folder}: all samples to train on are of the coordinator's validation "
+                "classes: let it choose on classes that leave each party one to train on, or not "
+                "at all (evaluation.selection = 'last')"
+            )
+        return left
+
+    def _compare(self, benchmark: Benchmark, space: Mapping[str, str]) -> None:
+        own = benchmark.space.hashes()
+        if different := [what for what, value in own.items() if space.get(what) != value]:
+            raise RefusedError(
+                f"{self.folder / 'classes.csv'} is not the coordinator's class space: they differ "
+                f"in the {' and the '.join(different)}: copy the coordinator's classes.csv",
+                _SPACE,
+            )
+
+
+def _place_of(header: Mapping[str, Any]) -> tuple[int, int]:
+    """Return which client of how many a greeting makes this party; the table of bounds has checked
+    the numbers.
+    """
+    client = header.get("client")
+    clients = header.get("clients")
+    names = header.get("names")
+    if (
+        type(client) is not int
+        or type(clients) is not int
+        or not client < clients
+        or (names is not None and (not isinstance(names, list) or len(names) != clients))
+    ):
+        raise RefusedError(
+            "the coordinator's greeting does not say which of its parties this one is: start it "
+            "again with `fedunseen host`",
+            MESSAGE,
+        )
+    return client, clients
+
+
+def _check_privacy(privacy: Mapping[str, Any], growing: bool, masked: bool) -> None:
+    """Refuse a coordinator that would learn more than it says, or than the party allows."""
+    if masked and privacy.get("aggregation") != "masked":
+        raise RefusedError(
+            "the coordinator would see this party's updates one by one: ask it to set "
+            "privacy.aggregation = 'masked', or join without --masked",
+            _SETTINGS,
+        )
+    if growing and privacy.get("aggregation") == "masked":
+        raise RefusedError(
+            "the coordinator's class space grows, so that it would see which classes this party "
+            "holds: ask it to leave out growth, or privacy.aggregation = 'masked'",
+            _SETTINGS,
+        )
+    if privacy.get("name", "none") != "none" and privacy.get("noise_from", "seed") != "system":
+        raise RefusedError(
+            "the coordinator could draw the noise that this party adds, and take it off "
+            "(privacy.noise_from = 'seed'): ask it to set privacy.noise_from = 'system'",
+            _SETTINGS,
+        )
+
+
+def _check_scaling(experiment: Experiment, benchmark: Benchmark, statistics: Params) -> None:
+    """Refuse scalings under which sums of many samples can show one of them.
+
+    After a step with numbers of the coordinator, one feature can make all samples long but those
+    that have a certain value of it. Unit length then shrinks all others. Subtracting a mean once
+    makes nothing long that was not. Without whole numbers, what a step makes of different values
+    is not compared (:func:`fedunseen.methods.closed_form.statistics.statistics`).
+    """
+    steps = tuple(experiment.data.features or ())
+    exact = experiment.privacy.name != "sample-level"
+    if not exact or getattr(experiment.method, "min_samples", 1) == 1:
+        return
+    _check_clip(experiment, benchmark, statistics)
+    if benchmark.kind != "vectors":
+        return
+    after = steps[1:] if steps[:2] == ("centre", "l2") else steps
+    late = "l2" in after[1:]
+    unrounded = "quantize.bits" not in statistics and any(step in FITTED for step in after)
+    if late or unrounded:
+        why, remedy = (
+            ("l2 is neither first nor after one centre", "to put it there")
+            if late
+            else ("features are not rounded", "to set data.quantization to 8")
+        )
+        raise RefusedError(
+            f"data.features = {list(steps)} can make sums nearly those of one sample, since {why}: "
+            f"ask the coordinator {remedy}, or give --min-samples 1 if the owner agrees",
+            _SETTINGS,
+        )
+
+
+def _check_clip(experiment: Experiment, benchmark: Benchmark, statistics: Params) -> None:
+    """Refuse to shorten samples (``method.clip_norm``) that may be of very different lengths.
+
+    All samples would become nearly 0 but those that are short in the coordinator's units. Samples
+    of unit length that are rounded finely around 0 stay as they are.
+    """
+    clip_norm = getattr(experiment.method, "clip_norm", None)
+    if clip_norm is None:
+        return
+    steps = tuple(experiment.data.features or ())
+    alike = benchmark.kind == "vectors" and steps in (("l2",), ("centre", "l2"))
+    if "quantize.bits" in statistics:
+        step, offset = (statistics[f"quantize.{name}"] for name in ("step", "offset"))
+        finest = _FINE / math.sqrt(benchmark.features.shape[1])
+        alike = alike and len(step) == 1 and float(step) <= finest and not bool(offset.any())
+    if not alike or clip_norm < 1:
+        raise RefusedError(
+            f"method.clip_norm = {clip_norm:g} can make sums nearly those of one sample: ask the "
+            "coordinator for 1 or more, data.features = ['l2'] and data.quantization = 8, or give "
+            "--min-samples 1 if the owner agrees",
+            _SETTINGS,
+        )
+
+
+def _bringing(benchmark: Benchmark, known: ClassSpace, left_out: str) -> Ready | None:
+    """Return a party whose classes a growing class space does not have as seen ones yet; None if it
+    does.
+    """
+    names = _held(benchmark)
+    if all(name in known.names and known.names.index(name) in known.seen for name in names):
+        return None
+    space = benchmark.space
+    brought = {
+        name: space.semantics[space.names.index(name)] for name in names if name not in known.names
+    }
+    held = len(names), len(benchmark.train)
+    return Ready(None, *held, None, names, brought, names=names, left_out=left_out)
+
+
+def _federation(
+    experiment: Experiment, benchmark: Benchmark, statistics: Params, client: int, clients: int
+) -> Federation:
+    """Return the federation in which this party alone has samples, scaled as the coordinator
+    says.
+    """
+    empty = np.zeros(0, dtype=np.int64)
+    partition = Partition.of([benchmark.train if k == client else empty for k in range(clients)])
+    fitted = {name: value.numpy() for name, value in statistics.items() if name != SEMANTICS}
+    scaler = Scaler(experiment.data.features or (), fitted)
+    return assemble(experiment, benchmark, partition, scaler=scaler)
+
+
+def _held(benchmark: Benchmark) -> tuple[str, ...]:
+    """Return the names of the classes that there are samples of."""
+    return tuple(benchmark.space.names[c] for c in np.unique(benchmark.labels[benchmark.train]))
+
+
+def _keep(
+    experiment: Experiment,
+    benchmark: Benchmark,
+    federation: Federation,
+    home: Path,
+    farewell: Mapping[str, Any],
+    brought: Params,
+) -> Path:
+    """Write the merged model that came with a farewell as a run directory of the party's own."""
+    try:
+        model, sure = parted(brought)
+    except ValueError as error:
+        raise WireError(str(error)) from None
+    result = read_farewell(farewell, model, federation.first if federation.method.trained else {})
+    _check_solved(federation, model)
+    bring_home(experiment, benchmark, federation.scaler, result, model, home, sure)
+    return home
+
+
+def _raw(folder: Path, benchmark: Benchmark, rows: NDArray[np.int64]) -> Iterator[bytes]:
+    """Yield the bytes of samples as the owner has them: their files, or their features before any
+    scaling.
+    """
+    for row in rows:
+        if benchmark.files is not None and (path := folder / benchmark.files[row]).is_file():
+            yield hashlib.sha256(path.read_bytes()).digest()
+        else:
+            yield np.ascontiguousarray(benchmark.features[row]).tobytes()
+
+
+def _check_solved(federation: Federation, model: Params) -> None:
+    """Refuse what a closed form cannot score a sample with: its solution has other tensors than its
+    sums.
+    """
+    if federation.method.trained:
+        return
+    try:
+        with torch.no_grad():
+            nothing = torch.zeros_like(federation.inputs[:1])  # the answer is no bit about a sample
+            scores = federation.method.scores(model, nothing, federation.semantics)
+    except (IndexError, KeyError, RuntimeError, TypeError, ValueError):
+        scores = torch.empty(0)
+    if scores.shape != (1, len(federation.semantics)) or not finite({"scores": scores}):
+        raise WireError("its model cannot score a sample of this party")
+
+
+def _check_quantization(
+    settings: Mapping[str, Any], own: Mapping[str, Any], statistics: Params
+) -> None:
+    """Refuse a quantization that the parties would not share: their sums would be of other
+    units.
+    """
+    for key in ("quantization", "quantization_range"):
+        if (mine := own.get(f"data.{key}", settings.get(key))) != settings.get(key):
+            raise RefusedError(
+                f"data.{key} = {mine} is not the coordinator's, {settings.get(key)}, and all "
+                "parties share one: leave it out, or ask the coordinator to change it",
+                _SETTINGS,
+            )
+    bits = statistics.get("quantize.bits")
+    said = settings.get("quantization")
+    if bits is not None and bits.tolist() != [said]:
+        raise RefusedError(
+            f"the coordinator scales features to {plain(bits.tolist(), 40)} bits, and "
+            f"data.quantization = {plain(said, 20)}: ask it which of the two all parties share",
+            _SETTINGS,
+        )
+
+
+def _received(experiment: object) -> dict[str, Any]:
+    """Return a coordinator's sections, unless it sends some that are its own affair."""
+    if not isinstance(experiment, dict):
+        raise RefusedError(
+            "the coordinator's greeting holds no experiment: start it again with `fedunseen host`",
+            MESSAGE,
+        )
+    if foreign := sorted(experiment.keys() & set(kept_sections())):
+        raise RefusedError(
+            f"the coordinator sends [{foreign[0]}], which parties do not take: ask it to leave "
+            "that out",
+            _SETTINGS,
+        )
+    return dict(experiment)
+
+
+def _check_places(sections: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Refuse to open a file that the coordinator names: what the party then sends would say
+    something of the file.
+    """
+    for section, content in sections.items():
+        for key, value in content.items() if isinstance(content, Mapping) else ():
+            if f"{section}.{key}" in own or key in _WORDING:
+                continue
+            for text in _texts(value):
+                # A name in a model hub has a slash too, so that makes no path; but a name that
+                # exists here does.
+                known = key in _FILES and (key == "model" or Path(text).exists())
+                if (
+                    known
+                    or os.sep in text[:2]
+                    or text[0] == "~"
+                    or any(sign in text for sign in ("..", ":", "\\"))
+                ):
+                    raise RefusedError(
+                        f"the coordinator names the file {plain(text, 80)!r} for {section}.{key}, "
+                        f"and a party opens its own files only: give --set {section}.{key}=FILE",
+                        _SETTINGS,
+                    )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts in a setting, at any depth, but empty ones."""
+    if isinstance(value, str) and value:
+        yield value
+    elif isinstance(value, (list, dict)):
+        for one in [*value, *value.values()] if isinstance(value, dict) else value:
+            yield from _texts(one)
+
+
+def simulated() -> Callable[[str, bytes], bytes]:
+    """Return what answers for any client of a simulation; every worker process calls this once."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")  # the coordinator has said it already
+
+    def make(settings: Mapping[str, Any]) -> InProcess:
+        experiment = in_process(Experiment.from_dict(settings["experiment"]))
+        benchmark, partition = prepared(experiment, settings["selection"])
+        return _in_process(assemble(experiment, benchmark, partition))
+
+    return stand_in(make)
+
+
+def _in_process(federation: Federation) -> InProcess:
+    assert isinstance(federation.engine, InProcess)
+    return federation.engine

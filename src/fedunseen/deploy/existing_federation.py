@@ -1,0 +1,128 @@
+"""What the Flower app and the NVFlare job share: the coordinator and the party of
+``fedunseen host`` and ``join``.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from fedunseen.core.errors import ExperimentError
+from fedunseen.core.small_cells import MIN_SAMPLES
+from fedunseen.deploy.own_settings import check_own
+
+if TYPE_CHECKING:
+    from fedunseen.deploy.releases import Site
+    from fedunseen.experiment.result.run import Run
+    from fedunseen.federation.engine import Session
+
+log = logging.getLogger("fedunseen.federation")
+
+
+@contextmanager
+def logged_to(place: Path | TextIO) -> Iterator[None]:
+    """Write what the federation logs to a file, or to a stream."""
+    if isinstance(place, Path):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        handler: logging.Handler = logging.FileHandler(place, encoding="utf-8")
+    else:
+        handler = logging.StreamHandler(place)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        handler.close()
+
+
+def coordinated(
+    session: Session,
+    source: str,
+    settings: Mapping[str, Any],
+    out: Path,
+    progress: Callable[..., None] | None = None,
+    file: Path | None = None,
+) -> Run:
+    """Run an experiment with the parties of a link, or continue it; ``file`` gets the log."""
+    from fedunseen.deploy.deployed import deployed, notes
+    from fedunseen.experiment.running import run
+    from fedunseen.experiment.schema import Experiment
+
+    settings = {**settings, "engine.mode": "deployment"}
+    experiment = Experiment.load(source, {**settings, "partition.clients": len(session.parties)})
+    experiment = deployed(experiment, settings)
+    for note in notes(experiment):
+        log.info("note: %s", note)
+
+    @contextmanager
+    def meet() -> Iterator[Session]:
+        with nullcontext() if file is None else logged_to(file):
+            yield session
+
+    done = run(experiment, out, resume=True, progress=progress, meeting=meet)
+    log.info("%s; run: %s", done.headline(), done.path)
+    return done
+
+
+def answering(
+    place: Mapping[str, Any], settings: Mapping[str, Any], state: Path, out: Path
+) -> Site:
+    """Return what answers for a party as its site describes it, with the site's history of
+    releases.
+
+    Args:
+        place: with the names of ``fedunseen join``'s options, paths in full: ``data``, ``masked``,
+            ``credentials``, ``consent``, ``min_samples``, ``epsilon_limit`` and ``delta_limit``.
+        settings: that the site decides itself, by dotted key.
+        state: what the party keeps.
+        out: where the merged model goes.
+
+    Raises:
+        FedUnseenError: the data or a limit are not as they must be.
+    """
+    from fedunseen.deploy.client_data import PartyData
+    from fedunseen.deploy.releases import Releases, Site, check_delta_limit, checked
+    from fedunseen.deploy.remote.party import Party
+    from fedunseen.experiment.manifest import unused
+
+    check_own(settings)
+    limit = _number(place, "epsilon_limit")
+    delta_limit = _number(place, "delta_limit") or 1e-4
+    data = Path(str(place["data"]))
+    kit = place.get("credentials")
+    state.mkdir(parents=True, exist_ok=True)
+    state.chmod(0o700)  # what a client keeps says something of its data
+    few = place.get("min_samples", MIN_SAMPLES)
+    if type(few) is not int or few < 1:
+        raise ExperimentError(f"min_samples = {few!r} of this site must be a whole number from 1")
+    masked = bool(place.get("masked"))
+    held = PartyData(data, settings, home=unused(out), masked=masked, min_samples=few)
+    check_delta_limit(limit, delta_limit, len(held.benchmark.train))
+    consent = place.get("consent") or ()
+    words = consent.replace(",", " ").split() if isinstance(consent, str) else consent
+    party = Party(
+        held.prepare,
+        state,
+        log.info,
+        {"DATA": data},
+        Path(str(kit)) if kit else None,
+        words,
+        guarded=masked or limit is not None,
+    )
+    return Site(party, checked(Releases(state, limit, delta_limit)))
+
+
+def _number(place: Mapping[str, Any], key: str) -> float | None:
+    """Return a positive number of a site's description; None where there is none."""
+    value = place.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise ExperimentError(f"{key} = {value!r} of this site must be a positive number")
+    return float(value)

@@ -1,0 +1,104 @@
+"""FedUnseen as a job of an NVFlare federation: ``deploy/nvflare`` is the folder that
+``nvflare job submit`` takes.
+
+The job's configuration names the experiment. What a site decides itself is in
+``local/fedunseen.json`` of its workspace, and ``docs/federation.md`` lists its keys. What is
+learned and who is trusted is as with ``fedunseen host`` and ``join``: the same coordinator and the
+same party answer.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedunseen.core.command_line import typed
+from fedunseen.core.errors import ExperimentError
+from fedunseen.deploy.existing_federation import answering, coordinated, log
+from fedunseen.deploy.nvflare import job
+from fedunseen.deploy.nvflare.job import SETTINGS, Place
+from fedunseen.deploy.remote.link import Answer
+
+
+class Coordinator(job.Coordinator):
+    """The job's controller: coordinates an experiment, or continues it if its run directory is
+    there.
+    """
+
+    def __init__(
+        self,
+        experiment: str,
+        parties: Sequence[str] = (),
+        out: str = "fedunseen-run",
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.experiment = experiment
+        self.names = parties
+        self.out = out
+        self.settings = _dotted(settings or {})
+
+    def coordinate(self, place: Place, sites: list[str]) -> None:
+        """Run the experiment with the sites."""
+        from fedunseen.federation.engine import PartyStatus, Session
+
+        shipped = place.config / self.experiment
+        source = str(shipped) if shipped.is_file() else self.experiment
+        settings = {**self.settings, **place.settings.get("set", {}), "engine.name": "nvflare"}
+        parties = [PartyStatus(name) for name in list(self.names) or sites]
+        with typed(["nvflare", "job", "submit", "-j", "deploy/nvflare"]):
+            coordinated(
+                Session(self, parties, kit=_path(place, "credentials")),
+                source,
+                settings,
+                place.folder / self.out,
+            )
+
+
+class Party(job.Party):
+    """The job's executor: takes part with the data that the site's file names."""
+
+    def answering(self, place: Place) -> Answer:
+        """Return what answers; raises FedUnseenError if the site's file or data are not as they
+        must be.
+        """
+        if (data := _path(place, "data")) is None:
+            raise ExperimentError(
+                f'local/{SETTINGS} of site {place.name} names no data: add "data": "FOLDER"'
+            )
+        state = _path(place, "state") or place.folder / "fedunseen-state"
+        tree = {**place.settings, "data": data, "credentials": _path(place, "credentials")}
+        site = answering(
+            tree,
+            dict(place.settings.get("set", {})),
+            state,
+            _path(place, "out") or place.folder / "fedunseen-model",
+        )
+
+        def answer(question: bytes) -> bytes:
+            known = site.party.error
+            reply = site.answer(question)
+            if site.party.error is not known:
+                log.error("%s", site.party.error)
+            return reply
+
+        return answer
+
+
+def _path(place: Place, key: str) -> Path | None:
+    """Return a path of the site's file, relative to its workspace."""
+    value = place.settings.get(key)
+    return place.folder / str(value) if value else None
+
+
+def _dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by dotted key; ``nvflare job submit`` reads ``a.b = c`` as
+    ``a = {b = c}``.
+    """
+    dotted: dict[str, Any] = {}
+    for key, value in settings.items():
+        dotted |= (
+            {key: value}
+            if "." in key
+            else {f"{key}.{name}": one for name, one in dict(value).items()}
+        )
+    return dotted

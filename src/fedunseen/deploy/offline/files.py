@@ -1,0 +1,243 @@
+"""Signed files: a plan, a party's answer, a party's withdrawal.
+
+A file is a first line, then one message of :mod:`~fedunseen.deploy.remote.wire`: a JSON header and
+tensors. The header carries ``federation.json`` and a signature of the header and of the bytes that
+follow it. No tensor is read before the signature is checked. Nothing is unpickled, and no file is
+read that is larger than its reader expects.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedunseen.core.errors import DataError, RefusedError
+from fedunseen.core.files import check_ordinary, replacing
+from fedunseen.core.parameters import Params
+from fedunseen.core.party_names import COORDINATOR
+from fedunseen.deploy.remote.wire import (
+    WireError,
+    installed,
+    join,
+    own_fields,
+    pack,
+    plain,
+    read_instruction,
+    read_tensors,
+    split,
+)
+from fedunseen.deploy.secagg.enrolment import Enrolment
+from fedunseen.deploy.secagg.ledger import ASKING
+from fedunseen.deploy.secagg.plan import Plan
+from fedunseen.deploy.secagg.primitives import SecAggError, canonical, digest, sign, verify
+from fedunseen.strategies import Instruction
+
+_FIRST = b"fedunseen file 2\n"
+_PURPOSE = b"fedunseen file"
+_LIMIT = 2**31  # bytes of a file whose plan is not known
+_SPARE = 2**21  # bytes that a header and the names of tensors may take
+_SECTIONS = ("method", "data", "strategy")  # of a plan's experiment, read before the whole is
+_NAME = 200  # characters of a party's name or a digest
+_NO_TENSORS = split(pack({}))[1]
+_FIELDS: dict[str, dict[str, type]] = {
+    "plan": {
+        "plan": dict, "k": int, "parties": list, "masked": bool, "elements": int, "hello": dict, "withdrawals": list,
+    },
+    "answer": {"party": str, "plan": str, "file": str, "k": int, "masked": bool},
+    "withdrawal": {"party": str, "plans": list},
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Signed:
+    """What a file says; its signature has been checked against the ``federation.json`` that it
+    carries.
+    """
+
+    header: Mapping[str, Any]
+    tensors: Params
+    content: bytes
+    enrolment: Enrolment
+    id: bytes
+    """What identifies this file, without its signature."""
+
+    def __getitem__(self, key: str) -> Any:
+        return self.header[key]
+
+    @property
+    def kind(self) -> str:
+        """``plan``, ``answer`` or ``withdrawal``."""
+        return str(self.header["kind"])
+
+    @property
+    def signer(self) -> str:
+        """Who has signed it."""
+        return COORDINATOR if self.kind == "plan" else str(self.header["party"])
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Of a plan: what the parties agree on."""
+        return Plan.read(self.header["plan"])
+
+    @property
+    def greeting(self) -> Params:
+        """Of a plan: the tensors that come with its greeting."""
+        return {
+            name: value for name, value in self.tensors.items() if not name.startswith("params/")
+        }
+
+    @property
+    def instruction(self) -> Instruction:
+        """Of a plan: what its sum depends on, nothing for a closed form."""
+        return read_instruction(self.tensors, torch.device("cpu"))
+
+    @property
+    def adapts(self) -> bool:
+        """Of a plan: its rounds adapt a model to unlabelled samples."""
+        return bool(self.header["hello"].get("experiment", {}).get("data", {}).get("unlabelled"))
+
+    @property
+    def counts(self) -> bool:
+        """Of a plan: it asks how sure models are of the parties' samples."""
+        evaluation = self.header["hello"].get("experiment", {}).get("evaluation", {})
+        return bool(evaluation.get("confidence") == ASKING)
+
+    @property
+    def limit(self) -> int:
+        """Of a plan: how many bytes an answer may have."""
+        return 8 * int(self.header["elements"]) + _SPARE
+
+
+def _id(header: Mapping[str, Any], body: bytes) -> bytes:
+    rest = {key: value for key, value in header.items() if key != "signature"}
+    return digest(_PURPOSE, canonical(rest), body)
+
+
+def signed(
+    kind: str, fields: Mapping[str, Any], tensors: Params, enrolment: Enrolment, private: bytes
+) -> bytes:
+    """Return the content of a file."""
+    header, body = split(
+        pack(
+            {
+                "kind": kind,
+                "version": installed(),
+                "federation": enrolment.text().decode(),
+                **fields,
+            },
+            tensors,
+        )
+    )
+    signature = sign(private, _PURPOSE + _id(header, body))
+    return _FIRST + join({**header, "signature": signature}, body)
+
+
+def withdrawals(plan: Signed, enrolment: Enrolment) -> dict[str, set[str]]:
+    """Return name -> digests of the plans that a party has withdrawn from, by the withdrawals that
+    a plan carries.
+    """
+    found: dict[str, set[str]] = {}
+    for one in plan["withdrawals"]:
+        try:
+            kind = _checked(one)
+        except (WireError, SecAggError) as error:
+            raise RefusedError(
+                f"the plan carries a damaged withdrawal ({error}): ask for a new plan"
+            ) from None
+        if kind != "withdrawal" or not enrolment.verify(
+            one["party"], one["signature"], _PURPOSE + _id(one, _NO_TENSORS)
+        ):
+            raise RefusedError(
+                "the plan carries a withdrawal that its party has not signed: ask for a new plan"
+            )
+        found.setdefault(one["party"], set()).update(one["plans"])
+    return found
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file whole, or not at all."""
+    if path.exists() and (path.is_dir() or path.read_bytes() != content):
+        raise DataError(f"{path} is there already: choose another --out")
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def read(path: Path, kind: str | None = None, limit: int = _LIMIT) -> Signed:
+    """Read a file."""
+    try:
+        check_ordinary(path)
+        if (size := path.stat().st_size) > limit:
+            raise WireError(f"it has {size} bytes, and {limit} are the most")
+        content = path.read_bytes()
+        if not content.startswith(_FIRST):
+            other = content.startswith(_FIRST[:-2])
+            raise WireError(
+                "it was written by another version of fedunseen"
+                if other
+                else "its first line is missing"
+            )
+        header, body = split(content[len(_FIRST) :])
+        found = _checked(own_fields(header))
+    except OSError as error:
+        raise RefusedError(
+            f"{path} cannot be read ({error.strerror or error}): look at its name"
+        ) from None
+    except (WireError, SecAggError, ValueError) as error:
+        raise RefusedError(
+            f"{path} is damaged, or no file of `fedunseen offline` ({error}): get it again"
+        ) from None
+    if header["version"] != installed():
+        raise RefusedError(
+            f"{path} was written by fedunseen {plain(header['version'], 40)}, and this is "
+            f"{installed()}: install the same version everywhere"
+        )
+    enrolment = Enrolment.read(header["federation"].encode(), f"federation.json in {path}")
+    signer = COORDINATOR if found == "plan" else header["party"]
+    public = enrolment.coordinator if found == "plan" else enrolment.parties.get(signer, (b"",))[0]
+    id = _id(header, body)
+    if len(public) != 32 or not verify(public, header["signature"], _PURPOSE + id):
+        raise RefusedError(
+            f"{path} is not signed by {plain(signer, 80)}, or was changed since: get it again"
+        )
+    try:
+        tensors = read_tensors(header, body)
+    except WireError as error:
+        raise RefusedError(f"{path} is damaged ({error}): get it again") from None
+    one = Signed(own_fields(header), tensors, content, enrolment, id)
+    if kind not in (None, found):
+        raise RefusedError(
+            f"{path} is a file of the kind {found!r}, not {kind!r}: give another one"
+        )
+    return one
+
+
+def _checked(header: Mapping[str, Any]) -> str:
+    """Return the kind of a file, whose fields are of the right types."""
+    kind = header.get("kind")
+    if not isinstance(kind, str) or kind not in _FIELDS:
+        raise WireError("its kind is unknown")
+    common = {"kind": str, "version": str, "federation": str, "signature": str}
+    wanted: dict[str, type] = {**common, **_FIELDS[kind]}
+    if header.keys() != wanted.keys() or any(
+        type(header[key]) is not one for key, one in wanted.items()
+    ):
+        raise WireError("its header lacks fields, or has unknown ones")
+    names = [*header.get("parties", ()), *header.get("plans", ())]
+    if not all(isinstance(one, str) and len(one) <= _NAME for one in names) or len(
+        set(names)
+    ) < len(names):
+        raise WireError("a list in its header is damaged")
+    if kind == "plan":
+        fits = (
+            0 <= header["k"] < Plan.read(header["plan"]).sums
+            and 0 < header["elements"] < _LIMIT // 8
+        )
+        tree = header["hello"].get("experiment")
+        sections = [tree.get(name) for name in _SECTIONS] if isinstance(tree, dict) else [None]
+        fits = fits and all(isinstance(one, dict) for one in sections)
+        if not fits or not all(isinstance(one, dict) for one in header["withdrawals"]):
+            raise WireError("its header is damaged")
+    return kind

@@ -1,0 +1,410 @@
+"""A party's side of a federation by file: one answer to a plan, under masks that cancel in the sum
+of all answers.
+
+The mask of two parties follows from their static keys of ``federation.json`` and from the plan's
+file, which fixes the parties of the sum. Two answers under the same masks would reveal their
+difference, so the ledger stores the one answer that is ever given, and the same bytes are written
+again.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedunseen.core.bounds import check_model
+from fedunseen.core.errors import DataError, RefusedError
+from fedunseen.core.files import replacing
+from fedunseen.core.parameters import Params, finite
+from fedunseen.deploy.offline.files import Signed, signed, withdrawals
+from fedunseen.deploy.remote.masking import instruction_digest, plan_facts
+from fedunseen.deploy.remote.party import Ready, local_update
+from fedunseen.deploy.remote.wire import PROTOCOL, reply_message
+from fedunseen.deploy.secagg.enrolment import Credentials, Enrolment
+from fedunseen.deploy.secagg.ledger import Ledger
+from fedunseen.deploy.secagg.masks import Masks, digest_of
+from fedunseen.deploy.secagg.primitives import (
+    Elements,
+    SecAggError,
+    agree,
+    canonical,
+    digest,
+    key_stream,
+)
+from fedunseen.deploy.secagg.ring import Layout
+from fedunseen.federation.engine import Masking
+from fedunseen.federation.in_process import InProcess
+from fedunseen.strategies import Instruction, Strategy
+
+_HELLO = {"kind", "protocol", "version", "experiment", "clients", "run", "space", "shape"}
+_NEW: Mapping[str, Any] = {
+    "file": "",
+    "answer": "",
+    "withdrawn": False,
+}  # the record of a plan not answered yet
+
+
+def rho_of(plan: Signed) -> bytes:
+    """Return what binds the masks and the check of a sum to the plan's file, and so to its
+    parties.
+    """
+    instruction = {name: value for name, value in plan.tensors.items() if name not in plan.greeting}
+    instruction_bytes = bytes.fromhex(instruction_digest(plan["k"], instruction))
+    return digest(
+        b"fedunseen offline",
+        bytes.fromhex(plan.plan.digest),
+        plan.id,
+        str(plan["k"]).encode(),
+        instruction_bytes,
+    )
+
+
+def layout_of(
+    masks: Masking | None, strategy: Strategy, parties: int, instruction: Instruction
+) -> tuple[Masks, Layout]:
+    """Return how the sums of a closed form become ring elements, and which number stands where."""
+    masks = masks or Masks(1.0, parties)
+    assert isinstance(masks, Masks)
+    return masks, masks.layout(strategy, strategy.expects(instruction))
+
+
+def pair_masks(
+    own: Credentials, parties: Iterable[str], rho: bytes, elements: Elements
+) -> Elements:
+    """Return ring elements under a mask for each other party of the sum."""
+    hidden = elements.copy()
+    for other in sorted(set(parties) - {own.name}):
+        names = (name.encode() for name in sorted((own.name, other)))
+        purpose = digest(b"fedunseen offline pair", rho, *names)
+        stream = key_stream(
+            agree(own.exchange, own.enrolment.parties[other][1], purpose), len(elements)
+        )
+        (np.add if own.name < other else np.subtract)(hidden, stream, out=hidden)
+    return hidden
+
+
+def facts_of(
+    hello: Mapping[str, Any], tensors: Params, enrolment: Enrolment, sums: int
+) -> dict[str, Any]:
+    """Return what a greeting fixes of a plan; see
+    :func:`~fedunseen.deploy.remote.masking.plan_facts`.
+    """
+    settings = {
+        **hello,
+        "experiment": {"privacy": {}, **hello["experiment"]},
+    }  # in clear, parties get no privacy
+    return plan_facts(settings, tensors, enrolment, closed=True, sums=sums) | {"weights": {}}
+
+
+def _own(plan: Signed, own: Credentials) -> None:
+    """Refuse a plan of another federation or coordinator, or one that does not ask this party."""
+    mine = own.enrolment
+    asked = plan["parties"]
+    if plan.enrolment.authority != mine.authority or plan.enrolment.coordinator != mine.coordinator:
+        raise RefusedError(
+            "the plan is signed by an unknown key, not by the coordinator in this party's "
+            "federation.json: ask who has sent it"
+        )
+    if plan.enrolment.digest != mine.digest or plan.plan.federation != mine.digest:
+        raise RefusedError(
+            "the plan is of another federation.json than this party's: copy the newest one "
+            "everywhere"
+        )
+    if stray := sorted(set(asked) - set(mine.names)):
+        raise RefusedError(
+            f"the plan asks {stray[0]!r}, which is not in federation.json: ask for a new plan"
+        )
+    if own.name not in asked:
+        raise RefusedError(
+            f"the plan asks {', '.join(asked)}, and this party is {own.name}: there is nothing to "
+            "do"
+        )
+    hello = plan["hello"]
+    if hello.keys() - {"names", "removing", "before"} != _HELLO or (
+        hello["protocol"],
+        hello["clients"],
+    ) != (
+        PROTOCOL,
+        len(asked),
+    ):
+        raise RefusedError(
+            "the plan asks for more than one message from each party: ask for a new plan"
+        )
+    if plan["masked"] and len(asked) < mine.threshold:
+        raise RefusedError(
+            f"the plan asks {len(asked)} parties, and a masked sum of this federation takes "
+            f"{mine.threshold} at least: the coordinator must plan with more"
+        )
+
+
+class Answering:
+    """One party that answers one plan."""
+
+    def __init__(
+        self,
+        plan: Signed,
+        own: Credentials,
+        ledger: Ledger,
+        consent: Iterable[str] = (),
+        plain: bool = False,
+    ) -> None:
+        self.plan = plan
+        self.own = own
+        self.ledger = ledger
+        self.consent = frozenset(consent)
+        self.k: int = plan["k"]
+        _own(plan, own)
+        check_model({**plan.instruction.params, **plan.instruction.extras})
+        if not plan["masked"] and not plain:
+            raise RefusedError(
+                "the plan asks for sums in clear: anyone with the answer sees this party's sums; "
+                "answer with --plain if its owner agrees, or ask for a plan without --plain"
+            )
+        ledger.pin(own.enrolment)
+        if removing := plan.plan.removing:
+            allowed = (
+                self.consent if plan["masked"] else {"removal"}
+            )  # its own sums are in clear anyway
+            ledger.check_removal(removing, plan["parties"], own.enrolment, allowed)
+
+    def check_classes(self, names: Iterable[str]) -> None:
+        """Refuse to send samples of classes that federation.json does not let this party send."""
+        if not self.plan.plan.removing:
+            self.own.enrolment.check_classes(self.own.name, names)
+
+    @property
+    def _place(self) -> Path:
+        assert self.ledger.folder is not None
+        return self.ledger.folder / f"answer-{self.plan.plan.digest}-{self.k}.fedunseen"
+
+    def stored(self) -> bytes | None:
+        """Return the answer to this round that was given before; None if there is none."""
+        record = self.ledger.plans.get(self.plan.plan.digest, {"offline": _NEW})
+        before = record.get("offline")
+        if before is not None and before["withdrawn"]:
+            raise RefusedError(
+                "this party has withdrawn from the plan, and never answers it: ask for a new plan"
+            )
+        given = (
+            [[before["file"], before["answer"]], *before.get("later", ())]
+            if before and before["file"]
+            else []
+        )
+        if len(given) < self.k:
+            raise RefusedError(
+                f"this is round {self.k + 1} of the plan, and this party answers round "
+                f"{len(given) + 1} next"
+            )
+        if before is not None and len(given) == self.k:
+            if given and (before["parties"], before["masked"]) != (
+                self.plan["parties"],
+                self.plan["masked"],
+            ):
+                raise RefusedError(
+                    "the plan asks other parties than in the round before: ask for a new plan"
+                )
+            return None
+        if not given or given[self.k][0] != self.plan.id.hex():
+            raise RefusedError(
+                "this party has answered another file with the same plan: ask for a new plan"
+            )
+        try:
+            content = self._place.read_bytes()
+        except OSError:
+            content = b""
+        if hashlib.sha256(content).hexdigest() != given[self.k][1]:
+            raise RefusedError(
+                f"{self._place} is missing or damaged, and another answer under the same masks "
+                "would reveal sums: restore it from a copy, or ask for a new plan"
+            )
+        return content
+
+    def spent(self, ready: Ready) -> tuple[float, float]:
+        """Return the (epsilon, delta) of the answer, from the noise that this party draws."""
+        engine = ready.engine
+        if engine is None or not isinstance(engine.masks, Masks):
+            return math.inf, 0.0
+        masks = replace(engine.masks, threshold=self.own.enrolment.threshold)
+        return masks.spent(engine.strategy)
+
+    def answer(
+        self,
+        ready: Ready,
+        say: Callable[[str], None],
+        charge: Callable[[], None] = lambda: None,
+    ) -> bytes:
+        """Return the content of the answer, once it is stored.
+
+        Args:
+            ready: the party's samples.
+            say: is for this party's owner alone.
+            charge: is called before the answer is stored; an error keeps it from being stored.
+        """
+        engine = ready.engine
+        plan = self.plan
+        self.check_classes(ready.names)
+        if engine is None or not engine.strategy.adds:
+            raise RefusedError(
+                "the plan asks for more than one message: only methods in closed form work by file"
+            )
+        instruction = plan.instruction
+        client = plan["parties"].index(self.own.name)
+        try:
+            masks, layout = layout_of(
+                engine.masks, engine.strategy, len(plan["parties"]), instruction
+            )
+            self._check(engine, layout, instruction)
+            samples = self.check(ready)
+            reply, _ = local_update(engine, client, instruction, {}, self.k)
+        except (TypeError, ValueError, IndexError, KeyError, RuntimeError) as error:
+            raise RefusedError(
+                f"the plan's instruction does not fit its experiment ({error}): ask for a new plan"
+            ) from None
+        if not finite(dict(reply.update)):
+            raise DataError(
+                "the sums of this party's samples are not finite: look for such numbers in its data"
+            )
+        if why := ready.left_out or engine.worker.left_out_of(client):
+            say(why)
+        tensors: Params
+        if plan["masked"]:
+            masks = replace(masks, threshold=self.own.enrolment.threshold)
+            try:
+                elements = masks.encode(engine.strategy, layout, reply, rho_of(plan), self.k)
+                hidden = pair_masks(self.own, plan["parties"], rho_of(plan), elements)
+            except SecAggError as error:
+                raise RefusedError(f"this party's sums cannot be masked: {error}") from None
+            tensors = {"elements": torch.from_numpy(hidden.view(np.int64))}
+        else:
+            message = reply_message(reply, None, self.k, 0.0)
+            tensors = {"reply": torch.frombuffer(bytearray(message), dtype=torch.uint8)}
+        fields = {
+            "party": self.own.name, "plan": plan.plan.digest, "file": plan.id.hex(), "k": self.k,
+            "masked": plan["masked"],
+        }  # fmt: skip
+        content = signed("answer", fields, tensors, self.own.enrolment, self.own.signing)
+        charge()
+        self._store(content, samples)
+        return content
+
+    def _store(self, content: bytes, samples: frozenset[bytes]) -> None:
+        self.ledger.release(self.plan.plan.digest, samples)
+        with replacing(self._place) as temporary:
+            temporary.touch(0o600)
+            temporary.write_bytes(content)
+        replaced = [one for one in self.ledger.plans if self._replaces(one)]
+        _record(self.ledger, self.plan, answer=hashlib.sha256(content).hexdigest())
+        for one in replaced:  # no sum with those that have withdrawn will ever be whole
+            earlier = {**self.ledger.plans[one]["offline"], "replaced": True}
+            self.ledger.change_plan(one, offline=earlier)
+
+    def _replaces(self, other: str) -> bool:
+        return other != self.plan.plan.digest and not self.k and not self._differs(other)
+
+    def _check(self, engine: InProcess, layout: Layout, instruction: Instruction) -> None:
+        """Refuse a plan that says something else than its own greeting, from which this party has
+        made itself ready.
+        """
+        plan = self.plan
+        found = self.plan.plan
+        facts = facts_of(plan["hello"], plan.greeting, self.own.enrolment, engine.strategy.rounds)
+        facts |= {"layout": layout.digest()} | (
+            {} if self.k else {"model": digest_of(instruction.params)}
+        )
+        wrong = [name for name, value in facts.items() if getattr(found, name) != value]
+        if (engine.masks is not None) != plan["masked"] or layout.length != plan["elements"]:
+            wrong.append("way of masking")
+        if wrong:
+            raise RefusedError(
+                f"the plan's {wrong[0]} is not what its experiment says: ask for a new plan"
+            )
+
+    def check(self, ready: Ready) -> frozenset[bytes]:
+        """Return the digests of this party's samples, unless the ledger refuses their sums."""
+        plan = self.plan.plan
+        if plan.removing:
+            ready.check_removal(self.ledger, plan.digest)
+        samples = self.ledger.digests(ready.raw())
+        roster = self.plan["parties"] if self.plan["masked"] else None
+        self.ledger.check(plan.digest, plan.content(), samples, roster, self.consent, self._differs)
+        return samples
+
+    def _differs(self, other: str) -> str:
+        """Say why this plan is not an answered one without parties that have withdrawn; "" if it
+        is.
+
+        The same parties again are refused, too: one of them may have other samples now, and the
+        difference of both totals would be its own.
+        """
+        plan = self.plan
+        record = self.ledger.plans.get(other, {})
+        earlier = record.get("offline")
+        if earlier is not None and earlier.get("later"):
+            return "that one has had further rounds"
+        if earlier is None or earlier["masked"] != plan["masked"]:
+            return "that one was of another kind"
+        if earlier["sums"] != _sums(plan):
+            return "that one was about other sums"
+        before = set(earlier["parties"])
+        now = set(plan["parties"])
+        if new := sorted(now - before):
+            return f"{', '.join(new)} took no part in that one"
+        gone = withdrawals(plan, self.own.enrolment)
+        if left := [name for name in sorted(before - now) if other not in gone.get(name, ())]:
+            return f"{', '.join(left)} took part in that one, without a withdrawal in this one"
+        if before == now:
+            return "that one asked the same parties, and one may have other samples now"
+        return ""
+
+
+def withdraw(plan: Signed, own: Credentials, ledger: Ledger) -> bytes:
+    """Return the content of a withdrawal from a plan, and from all that it follows, once the ledger
+    holds it.
+    """
+    _own(plan, own)
+    ledger.pin(own.enrolment)
+    plans = sorted({plan.plan.digest}.union(*withdrawals(plan, own.enrolment).values()))
+    for one in plans:
+        record = ledger.plans.get(one)
+        if record is not None and not (record.get("offline") or {}).get("withdrawn"):
+            raise RefusedError(
+                "this party has answered the plan, or one that it follows, so that a sum without "
+                "this party would reveal its sums: it cannot withdraw"
+            )
+    for one in plans:
+        if one not in ledger.plans:
+            _record(ledger, plan, one, withdrawn=True)
+    return signed("withdrawal", {"party": own.name, "plans": plans}, {}, own.enrolment, own.signing)
+
+
+def _sums(plan: Signed) -> str:
+    """Return what identifies the sums that a plan asks for, for any parties."""
+    same = {
+        key: value for key, value in plan["hello"].items() if key not in ("run", "clients", "names")
+    }
+    return digest(canonical(same), bytes.fromhex(digest_of(plan.tensors))).hex()
+
+
+def _record(
+    ledger: Ledger, plan: Signed, which: str = "", answer: str = "", withdrawn: bool = False
+) -> None:
+    """Keep durably what was done with a plan, so that no sum of it is ever made over a network
+    either.
+    """
+    which = which or plan.plan.digest
+    mine = {
+        "file": plan.id.hex(), "parties": plan["parties"], "masked": plan["masked"], "answer": answer,
+        "withdrawn": withdrawn, "sums": _sums(plan),
+    }  # fmt: skip
+    if plan["k"] and not withdrawn:
+        before = ledger.plans[which]["offline"]
+        mine = {**before, "later": [*before.get("later", ()), [plan.id.hex(), answer]]}
+    done = {"k": plan.plan.sums, "rho": "", "reply": {}}
+    ledger.change_plan(
+        which, content=plan.plan.content(), signatures={}, waiting=None, opened=done, offline=mine
+    )

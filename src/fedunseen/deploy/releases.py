@@ -1,0 +1,395 @@
+"""What a site has ever sent, and how much privacy its owner has allowed to be spent.
+
+``STATE/releases.jsonl`` has a line for every message that leaves the site, written before it
+leaves. The file is read by ``fedunseen ledger`` and by the site's page. What its runs have spent
+counts for the whole ``--state`` folder, so that no other path or name of the data starts at zero.
+
+The file and the ledger of masked sums beside it note each other's state. Lines may be newer than
+what the ledger has noted of them, and the ledger newer than what the lines have noted of it, since
+a kill can part two writes. A file that is older has been lost, or restored from a backup.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import struct
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedunseen.core.bounds import check_header, check_model
+from fedunseen.core.errors import ArgumentError, DataError, FedUnseenError, RefusedError
+from fedunseen.core.extensions import added, at
+from fedunseen.core.files import holding, parse_json
+from fedunseen.deploy.remote import declared
+from fedunseen.deploy.remote.party import Party
+from fedunseen.deploy.remote.refusals import STORAGE
+from fedunseen.deploy.remote.wire import WireError, is_failure, unpack
+
+if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
+    from fedunseen.deploy.secagg.ledger import Ledger
+
+Cost = Callable[[Mapping[str, Any]], tuple[float, float]]
+"""Returns (epsilon, delta) of a whole run from its experiment; epsilon is infinite where nothing
+bounds it.
+"""
+
+_FILE = "releases.jsonl"
+_LOCK = ".releases.lock"  # of a process that writes a line
+_SENT = tuple(kind for kind in declared.KINDS if kind != "stop")  # whose answers are releases
+
+
+class Releases:
+    """The history of a site's releases, append-only."""
+
+    def __init__(self, folder: Path, limit: float | None = None, delta_limit: float = 1.0) -> None:
+        self.path = folder / _FILE
+        self.limit = limit
+        self.delta_limit = delta_limit
+        self.lines: list[dict[str, Any]] = []
+        self._whole: int | None = None  # bytes of the file before a cut line
+        # of the whole lines
+        self._size = 0
+        self._digest = hashlib.sha256()
+        self._ledger: Ledger | None = None
+        try:
+            text = self.path.read_bytes()
+        except FileNotFoundError:
+            return
+        whole, _, cut = text.rpartition(b"\n")
+        try:
+            self.lines = [parse_json(line) for line in whole.splitlines()]
+            if not all(
+                isinstance(line, dict) and {"time", "run", "kind"} <= line.keys()
+                for line in self.lines
+            ):
+                raise ValueError
+        except ValueError:
+            raise DataError(f"{self.path} is damaged: restore the newest copy") from None
+        self._count(text[: len(text) - len(cut)])
+        # a killed process wrote it, and that message has not left; only the next writer removes it
+        if cut:
+            self._whole = len(text) - len(cut)
+
+    def add(self, run: str, kind: str, **facts: Any) -> None:
+        """Write a line durably."""
+        line = {
+            "time": datetime.now().astimezone().isoformat(timespec="seconds"),
+            "run": run,
+            "kind": kind,
+            **facts,
+            **({} if self._ledger is None else {"ledger": self._ledger.writes or 0}),
+        }
+        text = json.dumps(line).encode() + b"\n"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with holding(self.path.parent, _LOCK) as held, open(self.path, "ab") as file:
+            if not held or (self._whole is None and file.tell() != self._size):
+                raise RefusedError(
+                    f"{self.path} is in use by another process: end it, and start this one again",
+                    "history-in-use",
+                )
+            if self._whole is not None:
+                file.truncate(self._whole)
+                self._whole = None
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        self.lines.append(line)
+        self._count(text)
+
+    def _count(self, text: bytes) -> None:
+        self._size += len(text)
+        self._digest.update(text)
+
+    def _noted(self) -> dict[str, Any]:
+        return {"bytes": self._size, "sha256": self._digest.hexdigest()}
+
+    def _has(self, noted: Mapping[str, Any]) -> bool:
+        text = self.path.read_bytes()[: noted["bytes"]] if self.path.exists() else b""
+        return bool(hashlib.sha256(text).hexdigest() == noted["sha256"])
+
+    def bind(self, ledger: Ledger) -> None:
+        """Let a ledger and this history note each other's state from now on, once they agree.
+
+        Raises:
+            RefusedError: one of the two files is older than what the other has noted of it.
+        """
+        noted = ledger.noted
+        home = self.path.parent
+        remedy = (
+            f"restore the newest copy of the whole folder {home}, or start with a new --state if "
+            "no sum of this data was ever released"
+        )
+        if noted and not self._has(noted):
+            raise RefusedError(
+                f"{self.path} lacks lines that {home / 'ledger'} has counted, so privacy that was "
+                f"spent would not count: {remedy}",
+                "history-older",
+            )
+        if max((line.get("ledger", 0) for line in self.lines), default=0) > (ledger.writes or 0):
+            raise RefusedError(
+                f"{home / 'ledger'} is older than {self.path}, so a sum could be opened twice: "
+                f"{remedy}",
+                "ledger-older",
+            )
+        if ledger.writes is None and self._unpaid(ledger):
+            raise RefusedError(
+                f"{self.path} lacks lines of sums that {home / 'ledger'} has opened, so privacy "
+                f"that was spent would not count: {remedy}",
+                "history-older",
+            )
+        self._ledger = ledger
+        ledger.history = self._noted
+
+    def _unpaid(self, ledger: Ledger) -> bool:
+        """Say whether a ledger of the first version, which noted nothing, has opened sums that no
+        line is about.
+        """
+        paid = {line.get("plan") for line in self.lines if line["kind"] == "budget"}
+        opened = {plan: one for plan, one in ledger.plans.items() if one["opened"]}
+        by_file = {plan for plan, one in opened.items() if (one.get("offline") or {}).get("answer")}
+        over_network = any("offline" not in one for one in opened.values())
+        return bool(by_file - paid) or (over_network and not self.lines)
+
+    def spent(self) -> tuple[float, float]:
+        """Return the sums of epsilon and delta of all runs (basic composition)."""
+        budgets = [line for line in self.lines if line["kind"] == "budget"]
+        epsilons = [
+            math.inf if line["epsilon"] is None else float(line["epsilon"]) for line in budgets
+        ]
+        return sum(epsilons), sum(float(line["delta"]) for line in budgets)
+
+    def check(self, cost: tuple[float, float]) -> None:
+        """Refuse what would spend more than the owner's limits."""
+        (epsilon, delta), (spent, risked), limit = cost, self.spent(), self.limit
+        if limit is None:
+            return
+        if math.isinf(epsilon):
+            raise RefusedError(
+                f"--epsilon-limit {limit:g}: nothing bounds what this run reveals of this party: "
+                "agree on privacy.aggregation = 'masked' with privacy.name = 'sample-level' or "
+                "'client-level'",
+                "epsilon-unbounded",
+            )
+        if spent + epsilon > limit:
+            raise RefusedError(
+                f"--epsilon-limit {limit:g}: this run would spend an epsilon of {epsilon:.3g} "
+                f"after {spent:.3g} of earlier runs: agree on a smaller privacy.epsilon, or raise "
+                "the limit",
+                "epsilon-limit",
+            )
+        if risked + delta > self.delta_limit:
+            raise RefusedError(
+                f"--delta-limit {self.delta_limit:g}: this run would spend a delta of {delta:.3g} "
+                f"after {risked:.3g} of earlier runs: agree on a smaller privacy.delta, or raise "
+                "the limit",
+                "delta-limit",
+            )
+
+    def charge(self, run: str, cost: tuple[float, float], plan: str = "") -> None:
+        """Reserve the privacy that a run will spend, unless that was done for the same plan of
+        masked sums.
+
+        A party opens each sum of a plan once. The same run under another plan releases other noise.
+        """
+        budgets = [line for line in self.lines if line["kind"] == "budget"]
+        if any((line["run"], line.get("plan", "")) == (run, plan) for line in budgets):
+            return
+        self.check(cost)
+        epsilon = None if math.isinf(cost[0]) else cost[0]
+        delta = cost[1]
+        self.add(
+            run,
+            "budget",
+            epsilon=epsilon,
+            delta=delta,
+            **({"plan": plan} if plan else {}),
+        )
+
+
+class Site:
+    """Stands before a party: every answer is written down before it leaves, and counted for the
+    site's page.
+    """
+
+    def __init__(self, party: Party, releases: Releases, cost: Cost | None = None) -> None:
+        self.party = party
+        self.releases = releases
+        self.cost = cost or plan_cost
+        party.on_ledger = releases.bind
+        self.received = self.sent = 0
+        self.events: list[dict[str, Any]] = []
+        self.experiment: dict[str, Any] = {}
+        self.rounds = 0
+        self.result: dict[str, Any] = {}
+        self._run = ""
+        self._cost = (0.0, 0.0)
+        self._guard = threading.Lock()
+
+    def answer(self, message: bytes) -> bytes:
+        """Answer the coordinator as the party does, within the owner's budget, and write the answer
+        down first.
+        """
+        with self._guard:
+            header = header_of(message)
+            kind = header.get("kind")
+            self.received += len(message)
+            try:
+                if kind == "hello":
+                    self._greeted(header)
+                elif kind == "round" and self._run:
+                    self._charge(header, message)
+                answer = self.party.answer(message)
+                if kind == "hello" and is_failure(answer):
+                    self._cost = (
+                        math.inf,
+                        0.0,
+                    )  # what it answers to now may be of the greeting before
+                elif kind == "hello":
+                    self._cost = self.party.spent or self._cost
+                self._written(header, answer)
+            except RefusedError as error:
+                self.party.error = error
+                self.party.done.set()
+                answer = self.party.refusal(error, message)
+            except OSError as error:
+                answer = self.party.refusal(
+                    FedUnseenError(
+                        "the party cannot write its history of releases "
+                        f"({error.strerror or error})",
+                        STORAGE,
+                    ),
+                    message,
+                )
+            self.sent += len(answer)
+            return answer
+
+    def _greeted(self, header: Mapping[str, Any]) -> None:
+        run, cost, rounds = planned(header, self.cost)
+        if math.isinf(cost[0]):
+            self.releases.charge(run, cost)
+        elif not any(
+            (line["kind"], line["run"]) == ("budget", run) for line in self.releases.lines
+        ):
+            self.releases.check(cost)  # refuses now what it would refuse later
+        self._run = run
+        self._cost = cost
+        self.rounds = rounds
+        self.experiment = header["experiment"]
+
+    def _charge(self, header: Mapping[str, Any], message: bytes) -> None:
+        """Reserve what a round costs, unless the party will not train on its numbers.
+
+        It refuses a round of a plan that it has not accepted.
+        """
+        plan = "" if math.isinf(self._cost[0]) else self.party.accepted
+        if not math.isinf(self._cost[0]) and (not plan or header.get("plan") != plan):
+            return
+        try:
+            _, tensors = unpack(message)
+        except WireError:
+            return  # the party refuses it
+        check_header(header)
+        check_model(tensors)
+        self.releases.charge(self._run, self._cost, plan)
+
+    def _written(self, header: Mapping[str, Any], answer: bytes) -> None:
+        kind = header.get("kind")
+        if kind == "stop" and isinstance(header.get("result"), dict):
+            self.result = dict(header["result"])
+        if kind not in _SENT:
+            return
+        found = header_of(answer)
+        facts: dict[str, Any] = {"bytes": len(answer), "sha256": hashlib.sha256(answer).hexdigest()}
+        facts |= {key: header[key] for key in ("round",) if isinstance(header.get(key), int)}
+        facts |= {
+            key: found[key] for key in ("classes", "samples") if isinstance(found.get(key), int)
+        }
+        what = {"run": self._run, "kind": "refusal" if is_failure(answer) else str(kind), **facts}
+        if self.releases.lines and self.releases.lines[-1].items() >= what.items():
+            return  # the same answer again, since the first one was lost on its way
+        self.releases.add(**what)
+        if kind == "round" and isinstance(found.get("terms"), dict):
+            event = {
+                "round": int(header["round"]) + 1,
+                "seconds": found.get("seconds"),
+                "losses": found["terms"],
+            }
+            self.events.append({**event, "time": self.releases.lines[-1]["time"]})
+
+
+def check_delta_limit(epsilon_limit: float | None, delta_limit: float, samples: int) -> None:
+    """Raise an ArgumentError where limits of privacy let a run give one of the party's samples
+    away.
+    """
+    if epsilon_limit is not None and delta_limit * samples >= 1:
+        raise ArgumentError(
+            f"--delta-limit {delta_limit:g} is not below one over {samples}, the number of your "
+            "samples, so that a run may give one of them away: give a smaller one"
+        )
+
+
+def checked(releases: Releases) -> Releases:
+    """Return a history that agrees with the ledger beside it, if there is one or was one.
+
+    Raises:
+        RefusedError: see :meth:`Releases.bind`.
+    """
+    folder = releases.path.parent / "ledger"
+    if folder.is_dir() or any("ledger" in line for line in releases.lines):
+        from fedunseen.deploy.secagg.ledger import Ledger
+
+        releases.bind(
+            Ledger(folder, moved=True)
+        )  # whose data it is, is judged where masks are used
+    return releases
+
+
+def plan_cost(experiment: Mapping[str, Any]) -> tuple[float, float]:
+    """Return (epsilon, delta) of a whole run, as what adds noise computes it; unbounded without."""
+    for place in added("COST"):
+        cost: tuple[float, float] = at(place)(experiment)
+        return cost
+    return math.inf, 0.0
+
+
+def planned(
+    greeting: Mapping[str, Any], cost: Cost = plan_cost
+) -> tuple[str, tuple[float, float], int]:
+    """Return what a greeting says of its run: its name with the digest of its experiment, its cost,
+    its rounds.
+    """
+    check_header(greeting)
+    experiment = greeting.get("experiment")
+    try:
+        if not isinstance(experiment, dict):
+            raise TypeError("it is not a table")
+        spends = cost(experiment)
+        rounds = int(experiment.get("strategy", {}).get("rounds", 0))
+    except (
+        FedUnseenError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        KeyError,
+        OverflowError,
+    ) as error:
+        why = f"the privacy of the coordinator's experiment cannot be computed: {error}"
+        raise RefusedError(why, "epsilon-unknown") from None
+    digest = hashlib.sha256(json.dumps(experiment, sort_keys=True).encode()).hexdigest()
+    return f"{greeting.get('run')}/{digest}", spends, rounds
+
+
+def header_of(message: bytes) -> dict[str, Any]:
+    """Return the header of a message; empty where it has none that can be read."""
+    try:
+        (length,) = struct.unpack(">I", message[:4])
+        header = parse_json(message[4 : 4 + length])
+    except (struct.error, ValueError):
+        return {}
+    return header if isinstance(header, dict) else {}

@@ -1,0 +1,176 @@
+"""A link carries bytes from the coordinator to the parties, and their answers back.
+
+A party is a client of a federation, on a machine of its own (deployment) or in a worker process
+(simulation). :mod:`fedunseen.deploy.remote.wire` says what the bytes mean. The coordinator decides
+whether it believes an answer. Requests over a link have time-outs, and what gets lost is sent
+again. Nothing here starts a thread: a link completes the futures of :meth:`Link.ask`. A party
+computes the answer to a message that comes again only once
+(:meth:`~fedunseen.deploy.remote.party.Party.answer`).
+"""
+
+import contextlib
+import logging
+import queue
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+Key = TypeVar("Key")
+
+_ATTEMPTS = 20  # how often one message is sent again before its party counts as gone
+_log = logging.getLogger("fedunseen.federation")
+
+Answer = Callable[[bytes], bytes]
+"""A party's answer to a message. It never raises: an error is part of the answer."""
+
+LOOKING: Mapping[str, bool] = {"looking": True}
+"""Marks a line of the log that says that a party cannot reach its coordinator just now."""
+
+
+class PartyGone(Exception):
+    """No answer will come: the party is not connected, its process ended, or it crashed."""
+
+
+class MessageLost(Exception):
+    """The message or its answer got lost, and the party is still connected: ask it again."""
+
+
+class Link(Protocol):
+    """Reaches the parties of a federation from the coordinator: the interface that each carrier
+    implements.
+
+    At a party, a carrier passes each message that arrives to an :data:`Answer`, and sends back what
+    it returns.
+    """
+
+    def present(self) -> Mapping[str, str]:
+        """Return the parties that are connected now: name -> a token that changes when the party
+        starts again.
+        """
+
+    def ask(self, name: str, message: bytes) -> Future[bytes]:
+        """Send a party a message.
+
+        Returns:
+            Its answer, in a future that fails with :class:`PartyGone` or :class:`MessageLost` as
+            soon as that is known. Canceling it gives the message up; a later answer is dropped.
+        """
+
+
+def complete(future: Future[bytes], result: bytes | Exception) -> None:
+    """Complete a future of :meth:`Link.ask` with an answer or an error, unless it is cancelled or
+    complete already.
+    """
+    with contextlib.suppress(InvalidStateError):
+        if isinstance(result, Exception):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where a coordinator listens."""
+
+    folder: Path
+    address: str
+    port: int
+    kit: Path | None
+    parties: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Join:
+    """Where a party finds its coordinator."""
+
+    folder: Path
+    address: str
+    port: int
+    kit: Path | None
+    name: str
+    patience: float
+
+
+@dataclass(eq=False)
+class _Request:
+    name: str
+    message: bytes
+    deadline: float
+    future: Future[bytes]
+    attempts: int = 0
+
+
+class PendingRequests(Generic[Key]):
+    """Sends messages and returns the answers as they arrive, also those to earlier rounds."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.pending: dict[Key, _Request] = {}
+        self._done: queue.SimpleQueue[tuple[Key, Future[bytes]]] = queue.SimpleQueue()
+
+    def send(self, key: Key, name: str, message: bytes, timeout: float) -> None:
+        """Ask a party; :meth:`next` returns its answer, or that there is none, with ``key``."""
+        assert key not in self.pending
+        request = _Request(name, message, time.monotonic() + timeout, Future())
+        self.pending[key] = request
+        self._ask(key, request)
+
+    def _ask(self, key: Key, request: _Request) -> None:
+        request.future = future = self.link.ask(request.name, request.message)
+        future.add_done_callback(lambda done: self._done.put((key, done)))
+
+    def next(self, patience: float = float("inf")) -> tuple[Key, bytes | None] | None:
+        """Return the next answer, None in place of one that will not come; None if nothing comes in
+        ``patience`` s.
+        """
+        end = time.monotonic() + patience
+        while True:
+            due = min(self.pending.items(), key=lambda item: item[1].deadline, default=None)
+            now = time.monotonic()
+            first = end if due is None else min(end, due[1].deadline)
+            try:
+                key, future = self._done.get(
+                    timeout=None if first == float("inf") else max(0.0, first - now)
+                )
+            except queue.Empty:
+                if due is not None and due[1].deadline <= time.monotonic():
+                    self.pending.pop(due[0]).future.cancel()
+                    return due[0], None
+                if end <= time.monotonic():
+                    return None
+                continue
+            request = self.pending.get(key)
+            if request is None or request.future is not future:
+                continue  # given up
+            error = future.exception()
+            if isinstance(error, MessageLost) and request.attempts < _ATTEMPTS:
+                request.attempts += 1
+                _log.info(
+                    "%s is asked again, since the message or its answer was lost", request.name
+                )
+                self._ask(key, request)
+                continue
+            del self.pending[key]
+            return key, None if error is not None else future.result()
+
+    def close(self) -> None:
+        """Give up what has no answer yet."""
+        while self.pending:
+            self.pending.popitem()[1].future.cancel()
+
+
+def exchange(
+    link: Link, messages: Mapping[str, bytes], timeout: float
+) -> Iterator[tuple[str, bytes | None]]:
+    """Send each party its message, all at once, and yield the answers in order of arrival."""
+    requests: PendingRequests[str] = PendingRequests(link)
+    try:
+        for name, message in messages.items():
+            requests.send(name, name, message, timeout)
+        while requests.pending and (answer := requests.next()) is not None:
+            yield answer
+    finally:
+        requests.close()

@@ -1,0 +1,545 @@
+"""The side of the clients: it answers the coordinator where the data are.
+
+In a deployment a :class:`Party` answers, and all that its client keeps between rounds stays with
+it. In a simulation :func:`stand_in` answers: a worker process that has all data, and receives what
+the client keeps with every request.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from fedunseen.core.bounds import check_header, check_model
+from fedunseen.core.errors import DataError, FedUnseenError, RefusedError, counted
+from fedunseen.core.files import write_tensors
+from fedunseen.core.parameters import Params, finite, within
+from fedunseen.core.party_names import FEDERATION
+from fedunseen.deploy.remote import declared, refusals, wire
+from fedunseen.deploy.remote.refusals import HINTS, Hints
+from fedunseen.deploy.remote.wire import WireError, failure, pack
+from fedunseen.federation.in_process import InProcess
+from fedunseen.federation.worker import Work
+from fedunseen.strategies import Instruction, Reply
+
+if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
+    from fedunseen.deploy.remote.masking import PartySession
+    from fedunseen.deploy.secagg.enrolment import Enrolment
+    from fedunseen.deploy.secagg.ledger import Ledger
+    from fedunseen.deploy.secagg.party import SecAggClient
+
+# a tensor in the file of a client's state: the round after which it was written
+_ROUND = "fedunseen/round"
+_RUN = re.compile("[0-9a-f]{16}")  # the name of a run, and of the folder with its states
+_MASKING = tuple(  # the kinds of messages that masked sums add
+    kind for kind in declared.KINDS if kind not in ("hello", "round", "stop")
+)
+# masked experiments that a process takes: from many, made for it, a coordinator could read single samples
+_PLANS = 8
+# states that a client keeps, since a coordinator may resume from the checkpoint before the last
+_KEPT = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """A party that knows the experiment, and can train."""
+
+    engine: InProcess | None
+    classes: int
+    samples: int
+    keep: Callable[[Mapping[str, Any], Params], Path] | None = None
+    held: tuple[str, ...] = ()
+    brought: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    raw: Callable[[], Iterable[bytes]] = tuple
+    names: tuple[str, ...] = ()  # of the classes whose samples take part; () where no labels do
+    left_out: str = ""  # what this party alone reads of classes that are in no sum
+    check_removal: Callable[[Ledger, str], None] = lambda ledger, plan: None
+    """Raises a RefusedError where a removal under a plan shows few samples, or leaves some in."""
+
+
+Prepare = Callable[[Mapping[str, Any], Params], Ready]
+"""Makes a party ready, from a greeting's header and the statistics that features are scaled with.
+
+Raises a FedUnseenError if the party cannot take part."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Joined:
+    """A greeting that was accepted (its header, and its statistics as bytes), and what the party is
+    ready for since.
+    """
+
+    greeting: tuple[dict[str, Any], bytes]
+    message: bytes
+    ready: Ready
+    session: PartySession | None
+
+
+class Party:
+    """Answers the coordinator of a deployment."""
+
+    def __init__(
+        self,
+        prepare: Prepare,
+        state: Path,
+        say: Callable[[str], None],
+        folders: Mapping[str, Path] | None = None,
+        kit: Path | None = None,
+        consent: Iterable[str] = (),
+        guarded: bool = False,
+    ) -> None:
+        self.prepare = prepare
+        self.state = state
+        self.say = say
+        self.kit = kit
+        self.consent = tuple(consent)
+        self.folders = {**(folders or {}), "STATE": state}
+        self.done = threading.Event()
+        self.error: FedUnseenError | None = None
+        self.home: Path | None = None
+        self.on_ledger: Callable[[Ledger], None] = lambda ledger: None
+        """Is called with the ledger of masked sums as it is opened; a RefusedError keeps the party
+        out of the run.
+        """
+        self._secagg: SecAggClient | None = None  # lives as long as the process, over all runs
+        self._joined: _Joined | None = None
+        self._plans = 0  # experiments under masks
+        self.guarded = guarded  # its owner insists on masks, or has limited epsilon
+        self._masked_run = False  # the last greeting was of a masked experiment
+        self._told = ""  # what the owner was last told of classes that are in no sum
+        self._hints = Hints(state / "refusals.json", "refusals" in self.consent)
+        self._last: tuple[bytes, bytes] | None = (
+            None  # the last message and its answer, unless it was a failure
+        )
+
+    @property
+    def spent(self) -> tuple[float, float] | None:
+        """The (epsilon, delta) of the run, from the noise that this party draws; None without
+        masks.
+        """
+        joined = self._joined
+        return None if joined is None or joined.session is None else joined.session.spent
+
+    @property
+    def accepted(self) -> str:
+        """The digest of the plan of masked sums that the party has accepted; "" before."""
+        joined = self._joined
+        return "" if joined is None or joined.session is None else joined.session.accepted
+
+    def answer(self, message: bytes) -> bytes:
+        """Do what the coordinator asks for, and return the answer. An error is part of the answer,
+        never raised.
+
+        A message that comes twice in a row was lost, or its answer was: it gets the answer that it
+        had.
+        """
+        if self._last is None or self._last[0] != message:
+            self._last = None
+            answer = self._answer(message)
+            if wire.is_failure(answer):
+                return answer
+            self._last = message, answer
+        return self._last[1]
+
+    def _answer(self, message: bytes) -> bytes:
+        if self._hints.spent:
+            return self._leave()
+        try:
+            header, tensors = wire.unpack(message)
+            answer = self._dispatched(header, tensors, message)
+        except WireError as error:
+            return self.refusal(WireError(f"the message cannot be read: {error}"), message)
+        except Exception as error:
+            # A library failed on this one message: the party reports it and stays.
+            self.say(f"this message could not be answered ({type(error).__name__}: {error})")
+            return self.refusal(error, message)
+        masked = self._joined is not None and self._joined.session is not None
+        if stray := declared.undeclared(header.get("kind"), masked, *wire.fields(answer)):
+            self.say(f"this message is not answered, since {stray[0]!r} is not declared")
+            return failure(refusals.DATA)
+        return answer
+
+    def _dispatched(self, header: dict[str, Any], tensors: Params, message: bytes) -> bytes:
+        kind = header.get("kind")
+        joined = self._joined
+        if kind == "hello":
+            return self._greeted(header, tensors, message)
+        if kind == "stop":
+            return self._stop(header, tensors, message)
+        if kind == "round" and (joined is None or joined.ready.engine is None):
+            raise RefusedError("this party has not been greeted", refusals.MESSAGE)
+        if kind == "round" or kind in _MASKING:
+            if joined is not None and joined.session is not None:
+                return self._masked(joined, joined.session, header, tensors, message)
+            if joined is not None and kind == "round":
+                return self._round(joined, header, tensors)
+            raise RefusedError("this party takes part in no masked sums", refusals.MESSAGE)
+        raise RefusedError(f"{kind!r} is not a request", refusals.MESSAGE)
+
+    def refusal(self, error: Exception, message: bytes) -> bytes:
+        """Return what is sent for an error: its code; its text only in clear, and if it does not
+        depend on samples.
+
+        A refusal may be a bit about the data, so that a party under masks sends few of them.
+        """
+        code = refusals.code_of(error)
+        private = self.guarded or self._masked_run
+        if private and code == refusals.DATA:
+            self._hints.add(message)
+            if self._hints.spent:
+                self._leave()
+        text = "" if private or code == refusals.DATA else self._discreet(str(error))
+        return failure(code, text)
+
+    def _leave(self) -> bytes:
+        """Refuse everything from now on, since more answers could reveal data."""
+        self.error = self.error or RefusedError(
+            f"this party has refused {HINTS} messages or experiments under masks, and from many "
+            "refusals a coordinator could read data: look at the messages above and at "
+            "privacy.range, and join with --consent refusals if they were in order",
+            refusals.LEFT,
+        )
+        self.done.set()
+        return failure(refusals.LEFT)
+
+    def _discreet(self, text: str) -> str:
+        """Replace the paths of the party's folders in a text that is sent."""
+        for name, folder in self.folders.items():
+            for path in (folder.resolve(), folder):
+                text = text.replace(str(path), name)
+        return text
+
+    def _greeted(self, header: dict[str, Any], statistics: Params, message: bytes) -> bytes:
+        """Join, unless that has been done; answer how much this party holds."""
+        greeting = header, pack({}, dict(sorted(statistics.items())))
+        self._masked_run = _is_masked(header)
+        try:
+            if (
+                self._joined is None or self._joined.greeting != greeting
+            ):  # nothing of a refused greeting stays
+                self._joined = self._join(header, statistics, greeting, message)
+        except FedUnseenError as error:
+            self.error = error
+            self.done.set()
+            return self.refusal(error, message)
+        ready = self._joined.ready
+        session = self._joined.session
+        held = (
+            f"joined with {counted(ready.samples, 'sample')} of {counted(ready.classes, 'class')}"
+        )
+        if session is not None:
+            self.say(f"{held}, which stays here: only sums of several parties can be read")
+            return pack({"masked": True, "weight": session.weight})
+        self.say(
+            held
+            + (f", {len(ready.brought)} of them new to the coordinator" if ready.brought else "")
+        )
+        answer: dict[str, Any] = {"classes": ready.classes, "samples": ready.samples}
+        if not ready.held:
+            return pack(answer)
+        brought = [
+            torch.from_numpy(np.array(row, dtype=np.float64)) for row in ready.brought.values()
+        ]
+        answer |= {"held": list(ready.held), "brings": list(ready.brought)}
+        return pack(answer, {"brought": torch.stack(brought)} if brought else {})
+
+    def _join(
+        self,
+        header: dict[str, Any],
+        statistics: Params,
+        greeting: tuple[dict[str, Any], bytes],
+        message: bytes,
+    ) -> _Joined:
+        """Prepare for the experiment of a greeting."""
+        if (header.get("protocol"), header.get("version")) != (wire.PROTOCOL, wire.installed()):
+            other = wire.plain(header.get("version"), 40)
+            raise RefusedError(
+                f"this party has fedunseen {wire.installed()} and the coordinator fedunseen "
+                f"{other}: install the same version on both sides",
+                "refused-version",
+            )
+        if not _RUN.fullmatch(str(header["run"])):
+            raise RefusedError(
+                "the coordinator's greeting names no run: start it again with `fedunseen host`",
+                refusals.MESSAGE,
+            )
+        fixed = self._fixed_classes(header)
+        if self._masked_run:
+            self._hints.add(message)  # before the samples are looked at
+        ready = self.prepare(header, statistics)
+        if ready.left_out and ready.left_out != self._told:  # once for all parts of a run
+            self._told = ready.left_out
+            self.say(ready.left_out)
+        self._check_classes(fixed, bool(header.get("removing")), ready)
+        session = self._masked_sums(header, statistics, ready)
+        if session is not None and session.planned:
+            self._hints.remove(message)
+        return _Joined(greeting, message, ready, session)
+
+    def _fixed_classes(self, header: Mapping[str, Any]) -> Enrolment | None:
+        """Return the list that fixes who may send which class; None where nothing does.
+
+        Raises:
+            RefusedError: the coordinator's list is not this party's.
+        """
+        said = header.get("classes", "")
+        path = None if self.kit is None else self.kit / FEDERATION
+        if self.kit is None or path is None or not path.exists():
+            if said:
+                raise RefusedError(
+                    "the coordinator fixes who may send which class, and this party lacks "
+                    f"{FEDERATION}: join with the credentials that `fedunseen certs` made",
+                    refusals.CLASSES,
+                )
+            return None
+        from fedunseen.deploy.secagg.enrolment import Enrolment
+
+        mine = Enrolment.load(self.kit)
+        if said != mine.classes_digest:
+            raise RefusedError(
+                "the coordinator does not fix who may send which class as this party's "
+                f"{path} does: copy the newest {FEDERATION} everywhere",
+                refusals.CLASSES,
+            )
+        return mine if mine.classes else None
+
+    def _check_classes(self, fixed: Enrolment | None, removing: bool, ready: Ready) -> None:
+        """Refuse samples of a class that this party must not send; a removal takes back any."""
+        if fixed is None or removing or self.kit is None:
+            return
+        from fedunseen.deploy.secagg.enrolment import Credentials
+
+        fixed.check_classes(Credentials.load(self.kit).name, ready.names)
+
+    def _masked_sums(
+        self, header: Mapping[str, Any], statistics: Params, ready: Ready
+    ) -> PartySession | None:
+        """Return this party's side of the run's masked sums; None without masks."""
+        if ready.engine is None or ready.engine.masks is None:
+            return None
+        from fedunseen.deploy.remote import masking
+        from fedunseen.deploy.secagg.masks import weight_of
+
+        if self._secagg is None:
+            client = masking.client_of(self.kit, self.state, self.folders.get("DATA"), self.consent)
+            self.on_ledger(client.ledger)
+            self._secagg = client
+        self._plans += 1
+        if self._plans > _PLANS:
+            raise RefusedError(
+                f"this party has taken {_PLANS} masked experiments, and many of them could be made "
+                "to single out a sample: join again if these were yours",
+                refusals.LEFT,
+            )
+        names = header.get("names")
+        place = int(header["client"])
+        own = self._secagg.name
+        if not isinstance(names, list) or not set(self._secagg.enrolment.parties) <= set(
+            map(str, names)
+        ):
+            raise RefusedError(
+                "the coordinator's list of parties lacks one of federation.json: look at its kit",
+                refusals.SUM,
+            )
+        if len(set(map(str, names))) < len(names) or len(names) != int(header["clients"]):
+            raise RefusedError(
+                "the coordinator's list of parties is damaged, or names one twice: look at its kit",
+                refusals.SUM,
+            )
+        if not 0 <= place < len(names) or names[place] != own:
+            raise RefusedError(
+                f"the coordinator takes this party, {own}, for another: look at its kit and at "
+                "this one",
+                refusals.SUM,
+            )
+        strategy = ready.engine.strategy
+        facts = masking.plan_facts(
+            header, statistics, self._secagg.enrolment, strategy.adds, strategy.rounds
+        )
+        weight = float(weight_of(strategy, Reply(0, {}, ready.classes, ready.samples)))
+        if facts["dropouts"]:
+            self.say(
+                "privacy.dropouts = 'allow': sums of nearly the same parties may be opened and "
+                "compared"
+            )
+        return masking.PartySession(
+            self._secagg, ready.engine, facts, weight, ready.raw, ready.check_removal
+        )
+
+    def _round(self, joined: _Joined, header: Mapping[str, Any], tensors: Params) -> bytes:
+        check_header(header)
+        check_model(tensors)
+        engine = joined.ready.engine
+        session = joined.session
+        assert engine is not None
+        client = int(header["client"])
+        round = int(header["round"])
+        after = int(header["after"])
+        sent = wire.read_instruction(tensors, engine.worker.device)
+        if session is not None and (learnt := session.known_reply(header, tensors)) is not None:
+            return session.keys(header, tensors, sent, learnt)
+        folder = self.state / str(joined.greeting[0]["run"])
+        before = self._saved_state(folder, after, engine.worker.device)
+        reply, now, seconds = _timed_update(engine, client, sent, before or {}, round)
+        if why := engine.worker.left_out_of(client):
+            self.say(why)
+        # A file is written even if nothing is remembered: one that is missing later has been lost.
+        try:
+            write_tensors(
+                folder / f"after-{round:06d}.safetensors", now | {_ROUND: torch.tensor(round)}
+            )
+        except (OSError, SafetensorError) as error:
+            raise FedUnseenError(f"this party's state: {error}", refusals.STORAGE) from None
+        # The newest by time, not by round: a late message may have asked for a round that is long
+        # over.
+        written = folder / f"after-{round:06d}.safetensors"
+        known = sorted(
+            folder.glob("after-*.safetensors"),
+            key=lambda path: (path == written, path.stat().st_mtime_ns),
+        )
+        newest = max(path.stat().st_mtime_ns for path in known)
+        os.utime(written, ns=(newest + 1, newest + 1))  # a clock may have been moved back
+        for path in known[:-_KEPT]:
+            if int(path.stem.partition("-")[2]) != after:
+                path.unlink()
+        losses = ", ".join(f"{name} {value:.4g}" for name, value in sorted(reply.terms.items()))
+        self.say(f"round {round + 1}: {seconds:.1f} s{losses and f', {losses}'}")
+        if session is None:
+            return wire.reply_message(reply, None, round, seconds, before is None)
+        if not finite(reply.update):
+            raise DataError("the update is not finite")
+        return session.keys(header, tensors, sent, reply)
+
+    def _masked(
+        self,
+        joined: _Joined,
+        session: PartySession,
+        header: Mapping[str, Any],
+        tensors: Params,
+        message: bytes,
+    ) -> bytes:
+        """Answer a message of a masked sum, or train for one."""
+        from fedunseen.deploy.secagg.primitives import SecAggError
+
+        kind = header["kind"]
+        try:
+            check_header(header)
+            if kind == "round":
+                if (
+                    header["client"] != joined.greeting[0]["client"]
+                ):  # another one's place in the partition is empty
+                    raise SecAggError("the instruction is for another party")
+                return self._round(joined, header, tensors)
+            answer = session.answer_plan(header) if kind in _MASKING[:2] else session.answer(header)
+        except (SecAggError, FedUnseenError) as error:
+            self.say(str(error))
+            return self.refusal(error, message)
+        if kind == "signed":
+            self._hints.remove(joined.message)
+        if kind == "open":
+            self.say(f"round {int(header['content']['k']) + 1}: opened the sum")
+        return answer
+
+    def _stop(self, header: Mapping[str, Any], model: Params, message: bytes) -> bytes:
+        """End, with the merged model where it came along."""
+        keep = None if self._joined is None else self._joined.ready.keep
+        try:
+            self.say("the run is over")
+            if not model or keep is None:
+                return pack({})
+            self.home = keep(header, model)
+            return pack({"kept": True})
+        except (FedUnseenError, WireError, OSError) as error:
+            self.error = RefusedError(f"the run is over, but its model is not here: {error}")
+            return self.refusal(error, message)
+        finally:
+            self.done.set()
+
+    def _saved_state(self, folder: Path, after: int, device: torch.device) -> Params | None:
+        """Return the client's state after the last of its rounds that was merged; None if it is
+        lost.
+        """
+        path = folder / f"after-{after:06d}.safetensors"
+        try:
+            state = {} if after < 0 else load_file(path, device=str(device))
+        except (OSError, SafetensorError):
+            self.say(
+                f"warning: {path} is missing or damaged: this party has forgotten what it knew, "
+                "and starts again"
+            )
+            return None
+        return {name: value for name, value in state.items() if name != _ROUND}
+
+
+def _is_masked(greeting: Mapping[str, Any]) -> bool:
+    """Return whether a greeting is of a masked experiment."""
+    experiment = greeting.get("experiment")
+    privacy = experiment.get("privacy") if isinstance(experiment, dict) else None
+    return isinstance(privacy, dict) and privacy.get("aggregation") == "masked"
+
+
+def stand_in(make: Callable[[Mapping[str, Any]], InProcess]) -> Callable[[str, bytes], bytes]:
+    """Return what answers for any client of a simulation, in a worker process."""
+
+    @lru_cache(maxsize=2)
+    def made(text: str) -> InProcess:
+        return make(json.loads(text))
+
+    def answer(name: str, message: bytes) -> bytes:
+        try:
+            header, tensors = wire.unpack(message)
+            engine = made(
+                json.dumps(
+                    {key: header[key] for key in ("experiment", "selection")}, sort_keys=True
+                )
+            )
+            sent = wire.read_instruction(tensors, engine.worker.device)
+            before = within("state/", tensors)
+            reply, now, seconds = _timed_update(
+                engine, header["client"], sent, before, header["round"]
+            )
+            return wire.reply_message(reply, now, header["round"], seconds)
+        except (
+            FedUnseenError,
+            WireError,
+        ) as error:  # its text may travel: all data are in one place
+            return failure(refusals.code_of(error), str(error))
+        except Exception as error:  # a library failed; the process continues with the next client
+            return failure(refusals.DATA, f"{type(error).__name__}: {error}")
+
+    return answer
+
+
+def _timed_update(
+    engine: InProcess, client: int, sent: Instruction, before: Params, round: int
+) -> tuple[Reply, Params, float]:
+    """Return a client's reply, what it keeps from now on, and the seconds that took, to the
+    millisecond.
+    """
+    began = time.monotonic()
+    reply, now = local_update(engine, client, sent, before, round)
+    seconds = time.monotonic() - began
+    return reply, now, float(f"{seconds:.3f}")
+
+
+def local_update(
+    engine: InProcess, client: int, sent: Instruction, before: Params, round: int
+) -> tuple[Reply, Params]:
+    """Do one client's round: return its reply, and what it keeps from now on."""
+    sent = engine.strategy.recall(sent, before, round)
+    (done,) = engine.worker.round([Work(client, sent, before)], round)
+    return done

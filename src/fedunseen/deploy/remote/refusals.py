@@ -1,0 +1,135 @@
+"""What a party says when it refuses: one code of a fixed list, so that a refusal names nothing of
+its data.
+
+The text of an error stays at the party. A text travels with the code only where updates travel in
+clear, and only if the code is not :data:`DATA`.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from pathlib import Path
+
+from fedunseen.core.bounds import MALFORMED, NOT_FINITE, OUTSIDE
+from fedunseen.core.errors import RefusedError
+from fedunseen.core.files import parse_json, write_json
+
+DATA = "refused-data"
+"""The one code of all reasons that may depend on a party's samples, and of all errors without a
+code below.
+"""
+
+CLASSES = "refused-classes"
+LEFT = "refused-left"
+MESSAGE = "refused-message"
+STORAGE = "refused-storage"
+SUM = "refused-sum"
+
+REFUSALS = {
+    "refused-budget": "its owner's limits of epsilon and delta do not allow the run",
+    CLASSES: "its federation.json fixes other classes: copy the newest federation.json everywhere",
+    DATA: "it cannot do that with its samples",
+    LEFT: "it has refused too often, and leaves until its owner has looked",
+    MESSAGE: "the message is damaged, or another one must come before it",
+    "refused-scores": "the scores do not follow from a linear model of the classes and features",
+    "refused-shape": "its samples have another shape than the coordinator's model takes",
+    "refused-number": "a number of the experiment or of the message is beyond its bounds",
+    "refused-settings": "its owner does not accept a setting of the experiment",
+    "refused-space": "its class table is not the coordinator's: copy the coordinator's classes.csv",
+    "refused-sums": "the sums do not fit the classes and features",
+    STORAGE: "its disk is full, or cannot be written",
+    SUM: "the message does not follow the plan that it has signed, or its ledger",
+    "refused-version": "it has another version of fedunseen: install the same version on both "
+    "sides",
+}
+"""Each code that may leave a party -> what the coordinator shows for it."""
+
+HINTS = 8
+"""So many refusals that may depend on data, and greetings without a plan, leave a party under
+masks.
+"""
+
+_BUDGET = ("epsilon-unbounded", "epsilon-limit", "epsilon-unknown", "delta-limit")
+_LEDGER = ("dropouts-consent", "roster-differs", "history-older", "history-in-use", "ledger-older")
+_NUMBER = (NOT_FINITE, OUTSIDE, MALFORMED, "noise-too-large", "noise-too-small")
+_CODES = {
+    **{code: code for code in REFUSALS},
+    **dict.fromkeys(_BUDGET, "refused-budget"),
+    **dict.fromkeys(_NUMBER, "refused-number"),
+    **dict.fromkeys(_LEDGER, SUM),
+}
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+def code_of(error: BaseException) -> str:
+    """Return the code of a refusal for an error: its own if it is of the list, else :data:`DATA`.
+
+    Example:
+        >>> code_of(RefusedError("no name of a run", "refused-message")), code_of(ValueError("3.14"))
+        ('refused-message', 'refused-data')
+    """
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return STORAGE
+    code = getattr(error, "code", "")
+    return _CODES.get(code, DATA) if isinstance(code, str) else DATA
+
+
+def described(code: object, text: str = "") -> str:
+    """Return what a coordinator shows of a refusal: its text if one came, else the code's own
+    sentence.
+    """
+    if text:
+        return text
+    known = code if isinstance(code, str) and code in REFUSALS else DATA
+    return f"{REFUSALS[known]} [{known}]; its own messages say why"
+
+
+class Hints:
+    """The messages whose answers may have revealed something of the data, counted over restarts.
+
+    A greeting counts until a plan of masked sums is signed for it; a refusal counts always. The
+    owner starts the count again with ``--consent refusals``.
+    """
+
+    def __init__(self, path: Path, again: bool = False) -> None:
+        self.path = path
+        self._given = list[str]()
+        if again:
+            path.unlink(missing_ok=True)
+        try:
+            found = parse_json(path.read_bytes())
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError):
+            found = None
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            raise RefusedError(
+                f"{path} is damaged, and it counts what coordinators were refused: restore the "
+                "newest copy, or join with --consent refusals"
+            )
+        self._given = found
+
+    @property
+    def spent(self) -> bool:
+        """Whether no more may be given."""
+        return len(self._given) >= HINTS
+
+    def add(self, message: bytes) -> None:
+        """Count the answer to a message, durably; a message that comes again counts once."""
+        if (mark := _mark(message)) not in self._given:
+            self._write([*self._given, mark])
+
+    def remove(self, message: bytes) -> None:
+        """Do not count a greeting any more, since all parties have signed a plan for it."""
+        if (mark := _mark(message)) in self._given:
+            self._write([one for one in self._given if one != mark])
+
+    def _write(self, given: list[str]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(self.path, given)
+        self._given = given
+
+
+def _mark(message: bytes) -> str:
+    return hashlib.sha256(message).hexdigest()

@@ -1,0 +1,449 @@
+"""What a party must keep over restarts, so that no sum is opened twice.
+
+``ledger.json`` holds the pinned federation, the accepted plans with the last opened sum of each and
+its reply, the sum that waits for its opening, and all opened rosters. ``released-PLAN.bin`` holds a
+keyed digest of each sample whose sums were released under that plan. Files are whole or absent.
+Keys and seeds of an attempt are never written.
+
+:meth:`Ledger.check` is the one rule that decides which sums are released: over a network, in a
+federation of Flower or NVFlare, and by file.
+"""
+
+import copy
+import hashlib
+import os
+import secrets
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedunseen.core.errors import RefusedError
+from fedunseen.core.files import holding, parse_json, replacing
+from fedunseen.deploy.secagg.enrolment import Enrolment
+from fedunseen.deploy.secagg.primitives import canonical
+
+_DIGEST = 16  # bytes of a sample's digest
+_FIRST = frozenset({"key", "authority", "serial", "data", "plans", "rosters", "released"})
+_KEYS = _FIRST | {"writes", "history"}  # a file of the first version lacks two of them
+ASKING = "asking"
+"""The ``evaluation.confidence`` of a plan that asks once more about the samples of another one."""
+_ANNOUNCED = ("auto", "histograms")
+_SAME = ("scaling", "quantization", "privacy")  # of a removal's plan and of that of the run
+
+
+class Ledger:
+    """A party's durable state."""
+
+    def __init__(self, folder: Path | None = None, data: str = "", moved: bool = False) -> None:
+        self.folder = folder
+        self._released: dict[str, frozenset[bytes]] = {}
+        self._file = b""  # as this process has read or written it
+        self.history: Callable[[], Mapping[str, Any]] | None = None
+        """Returns what every write notes of the history of releases beside this ledger."""
+        content = self._read()
+        key = secrets.token_bytes(32)
+        keyed = bytes.fromhex(content["key"]) if content else key
+        mark = hashlib.blake2b(
+            data.encode(), key=keyed, digest_size=16, person=b"data folder"
+        ).hexdigest()
+        if content is None:
+            content = {
+                "key": key.hex(),
+                "authority": "",
+                "serial": 0,
+                "data": mark,
+                "plans": {},
+                "rosters": [],
+            }
+            content |= {"released": [], "writes": 0, "history": {}}
+        elif content["data"] != mark:
+            if not moved:
+                raise RefusedError(
+                    f"{folder} is the ledger of another data folder than {data}: give each data "
+                    "folder its own --state, or pass --consent moved if the folder was moved"
+                )
+            content["data"] = mark
+        self._content = content
+
+    @property
+    def plans(self) -> dict[str, dict[str, Any]]:
+        """The accepted plans."""
+        found: dict[str, dict[str, Any]] = self._content["plans"]
+        return found
+
+    @property
+    def rosters(self) -> list[list[str]]:
+        """All rosters of opened sums."""
+        found: list[list[str]] = self._content["rosters"]
+        return found
+
+    @property
+    def writes(self) -> int | None:
+        """How often the file was written, or None for a file of a version that did not count."""
+        found: int | None = self._content.get("writes")
+        return found
+
+    @property
+    def noted(self) -> dict[str, Any]:
+        """What the last write noted of the history of releases; empty if there was none."""
+        return dict(self._content.get("history", {}))
+
+    def pin(self, enrolment: Enrolment) -> None:
+        """Keep the federation's authority, or check that it is the remembered one."""
+        known = self._content["authority"]
+        mine = enrolment.authority.hex()
+        if known and known != mine:
+            raise RefusedError(
+                f"{self.folder}: this ledger belongs to a federation of another authority: give "
+                "each federation its own --state"
+            )
+        if enrolment.serial < self._content["serial"]:
+            raise RefusedError(
+                "federation.json is older than the one that this party has used before: copy the "
+                "newest one"
+            )
+        if (known, self._content["serial"]) != (mine, enrolment.serial):
+            self.write({"authority": mine, "serial": enrolment.serial})
+
+    def write(self, changes: Mapping[str, Any]) -> None:
+        """Change keys of the ledger, durably. If writing fails, nothing has changed."""
+        noted = self.noted if self.history is None else dict(self.history())
+        content = {**self._content, **changes, "writes": (self.writes or 0) + 1, "history": noted}
+        if self.folder is not None:
+            text = canonical(content)
+            path = self._path("ledger.json")
+            whole = text + b"\n" + hashlib.sha256(text).hexdigest().encode() + b"\n"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with holding(self.folder) as held:
+                if not held or (path.read_bytes() if path.exists() else b"") != self._file:
+                    raise RefusedError(
+                        f"{path} is in use by another process: end it, and start this one again"
+                    )
+                _write(path, whole)
+            self._file = whole
+        self._content = content
+
+    def change_plan(self, plan: str, roster: Iterable[str] | None = None, **changes: Any) -> None:
+        """Change an accepted plan's record, and add an opened roster if one is given, durably."""
+        plans = {**self.plans, plan: {**self.plans.get(plan, {}), **copy.deepcopy(changes)}}
+        rosters = self.rosters
+        if roster is not None and (added := sorted(roster)) not in rosters:
+            rosters = [*rosters, added]
+        self.write({"plans": plans, "rosters": rosters})
+
+    def digests(self, samples: Iterable[bytes]) -> frozenset[bytes]:
+        """Return the keyed digests of samples."""
+        return frozenset(self.digests_in_order(samples))
+
+    def digests_in_order(self, samples: Iterable[bytes]) -> list[bytes]:
+        """Return the keyed digest of each sample."""
+        key = bytes.fromhex(self._content["key"])
+        return [
+            hashlib.blake2b(one, key=key, digest_size=_DIGEST, person=b"sample").digest()
+            for one in samples
+        ]
+
+    def released_elsewhere(
+        self, plan: str, samples: frozenset[bytes]
+    ) -> dict[str, frozenset[bytes]]:
+        """Return the other plans that released some of these samples -> the digests of all samples
+        that each did.
+        """
+        others = {other: known for other, known in self._all_released().items() if other != plan}
+        return {other: known for other, known in others.items() if not known.isdisjoint(samples)}
+
+    def release(self, plan: str, samples: frozenset[bytes]) -> None:
+        """Keep durably that samples (digests) are released under a plan."""
+        before = self._all_released().get(plan)
+        known = samples if before is None else before | samples
+        if known == before and plan in self._content["released"]:
+            return
+        if self.folder is not None:
+            text = b"".join(sorted(known))
+            _write(self._path(f"released-{plan}.bin"), text + hashlib.sha256(text).digest())
+        self._released[plan] = known
+        if plan not in self._content["released"]:
+            self.write({"released": [*self._content["released"], plan]})
+
+    def check(
+        self,
+        plan: str,
+        content: Mapping[str, Any],
+        samples: frozenset[bytes],
+        roster: Collection[str] | None,
+        consent: Collection[str],
+        differs: Callable[[str], str] | None = None,
+    ) -> None:
+        """Refuse a sum that could reveal samples, or one party's part, together with sums released
+        before.
+
+        Args:
+            plan: the digest of the sum's plan.
+            content: what the plan says.
+            samples: the digests of this party's samples.
+            roster: who takes part in a masked sum; None while that is open, or if it is in clear.
+            consent: what this party's owner has consented to: ``again``, ``dropouts``, ``removal``.
+            differs: says of another plan why this one does not replace it, "" if it does: the same
+                sums without parties that have withdrawn. Only answers by file replace a plan.
+
+        Raises:
+            RefusedError: the sum needs a consent that the owner has not given, or its roster is not
+                allowed.
+        """
+        if content["dropouts"] and "dropouts" not in consent:
+            raise RefusedError(
+                "the plan allows rosters that differ by few parties (privacy.dropouts = 'allow'), "
+                "and two such sums can reveal one party's update: the owner must consent with "
+                "--consent dropouts",
+                "dropouts-consent",
+            )
+        if content["removing"]:
+            self.check_removed(plan, content, samples, consent)
+        elif "again" not in consent:
+            self._check_samples(plan, content, samples, differs)
+        if roster is not None and not content["dropouts"]:
+            self._check_roster(set(roster), differs)
+
+    def _check_samples(
+        self,
+        plan: str,
+        content: Mapping[str, Any],
+        samples: frozenset[bytes],
+        differs: Callable[[str], str] | None,
+    ) -> None:
+        known = self._all_released()
+        if plan in known:  # what came before was allowed with the plan's first sum
+            if known[plan] != samples:
+                raise RefusedError(
+                    "this party's samples have changed since the round before, and the difference "
+                    "of two sums can reveal single samples: the owner must consent with --consent "
+                    "again",
+                    "samples-changed",
+                )
+            return
+        # A version that kept no digests of trained methods has opened sums of unknown samples.
+        opened = {one for one, record in self.plans.items() if record["opened"]}
+        left = {one for one in opened if (self.plans[one].get("offline") or {}).get("withdrawn")}
+        for other in sorted(known.keys() | opened - left):
+            theirs = known.get(other)
+            if other == plan or (theirs is not None and theirs.isdisjoint(samples)):
+                continue
+            if theirs == samples and not content["once"] and self._has_chosen(other):
+                continue
+            if theirs == samples and self._asks_about(content, other):
+                continue
+            why = "" if differs is None else differs(other)
+            if theirs != samples:
+                why = "this party's samples have changed since"
+            if differs is None or why:
+                raise RefusedError(
+                    "sums of some of these samples were released under another plan"
+                    f"{why and f', and {why}'}: the difference of two sums can reveal a party's "
+                    "sums or single samples, so for a second experiment over the same data the "
+                    "owner must consent with --consent again",
+                    "samples-again",
+                )
+
+    def _has_chosen(self, plan: str) -> bool:
+        """Say whether a plan's updates only chose rounds and settings, on validation classes, for a
+        run to follow.
+        """
+        content = self.plans.get(plan, {}).get("content", {})
+        return bool(content.get("choosing")) and not content["once"]
+
+    def _asks_about(self, content: Mapping[str, Any], other: str) -> bool:
+        """Say whether a plan asks how sure models are of the samples of another, which has
+        announced it, or whether both choose and ask before. It may ask once.
+        """
+        earlier = self.plans.get(other, {}).get("content", {})
+        announced = earlier.get("confidence") in _ANNOUNCED and not earlier.get("removing")
+        alike = all(earlier.get(name) == content[name] for name in _SAME)
+        return content["confidence"] == ASKING and announced and alike
+
+    def _check_roster(self, roster: set[str], differs: Callable[[str], str] | None) -> None:
+        # Two rosters of t share an honest party. So one roster is opened in all; three that differ
+        # by c + 2 parties and more could still be combined to one party's update.
+        for plan, before in self._all_rosters():
+            differing = sorted(roster ^ set(before))
+            if differing and not (plan and differs is not None and not differs(plan)):
+                raise RefusedError(
+                    f"the roster differs from that of an opened sum by {', '.join(differing)}, and "
+                    "sums of different rosters can reveal one party's update: the same "
+                    f"{len(before)} must take part, or the plan allows others with "
+                    "privacy.dropouts = 'allow' and each owner consents with --consent dropouts",
+                    "roster-differs",
+                )
+
+    def _all_rosters(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield the rosters of strict sums: opened ones, and those that this party has answered by
+        file.
+        """
+        yield from (("", roster) for roster in self.rosters)
+        for plan, record in self.plans.items():
+            one = record.get("offline") or {}
+            strict = one.get("masked") and one["answer"] and not record["content"]["dropouts"]
+            if strict and not one.get("replaced"):
+                yield plan, one["parties"]
+
+    def check_removal(
+        self,
+        removing: Collection[str],
+        asked: Collection[str],
+        enrolment: Enrolment,
+        consent: Collection[str],
+    ) -> None:
+        """Refuse a removal whose parties, or those that stay, are too few to hide each other's
+        sums.
+
+        An observer of the sums from before and after learns the total of what is removed, and that
+        of what stays. So at least c + 2 parties remove samples, and of at least c + 2 no sample is
+        ever removed. A party that removes some samples does not count among those that stay, since
+        all others may remove everything.
+
+        Args:
+            removing: whose samples are removed.
+            asked: who takes part; parties that stay send the sums of no sample.
+            enrolment: the federation.
+            consent: what this party's owner has consented to; ``removal`` allows few parties.
+
+        Raises:
+            RefusedError: a party of ``removing`` is not asked, or too few remove or stay.
+        """
+        if not set(removing) <= set(asked):
+            raise RefusedError(
+                "the plan removes samples of parties that it does not ask: ask for a new plan"
+            )
+        if "removal" in consent:
+            return
+        records = self.plans.values()
+        opened = [one for one in records if one["opened"]]
+        by_file = [one["offline"]["parties"] for one in records if one.get("offline")]
+        last = [list(one["opened"]["reply"].get("shares", ())) for one in opened]
+        took_part = [names for names in (*self.rosters, *by_file, *last) if names]
+        gone = set(removing).union(*(one["content"].get("removing", []) for one in opened))
+        staying = min(len(set(names) - gone) for names in (enrolment.names, asked, *took_part))
+        batch = enrolment.colluding + 2
+        for count, what in (
+            (len(set(removing)), "removes samples of"),
+            (staying, "keeps all samples of"),
+        ):
+            if count < batch:
+                raise RefusedError(
+                    f"the plan {what} {count} parties, and an observer of the sums from before "
+                    "learns their total: give --consent removal if the owner agrees, or ask for a "
+                    f"plan with {batch}"
+                )
+
+    def check_removed(
+        self,
+        plan: str,
+        content: Mapping[str, Any],
+        samples: frozenset[bytes],
+        consent: Collection[str],
+    ) -> None:
+        """Refuse to remove samples (digests) twice, or without ``removal`` those of no released sum
+        with the scaling, quantization and noise of the removal: it would be a sum of its own.
+        """
+        others = self.released_elsewhere(plan, samples)
+        contents = {one: self.plans.get(one, {}).get("content", {}) for one in others}
+        if any(one.get("removing") for one in contents.values()):
+            raise RefusedError("some of these samples were removed by another plan: leave them out")
+        if "removal" in consent:
+            return
+        if not samples <= frozenset().union(*others.values()):
+            raise RefusedError(
+                "some of these samples are in no sum that this party's ledger knows, and removing "
+                "them would reveal them: leave them out, or give --consent removal if the owner "
+                "agrees"
+            )
+        alike = [
+            others[one]
+            for one, earlier in contents.items()
+            if all(earlier.get(name) == content[name] for name in _SAME)
+        ]
+        if not samples <= frozenset().union(*alike):
+            raise RefusedError(
+                "the removal has other scalings, quantization or noise than the sums that have "
+                "these samples, so that it would be another sum of them: ask for a plan with the "
+                "run's own, or give --consent removal if the owner agrees",
+                "removal-of-other-sums",
+            )
+
+    def remaining(self, plan: str, samples: frozenset[bytes]) -> list[frozenset[bytes]]:
+        """Return the digests in each other plan's sums that have some of these samples, without
+        what other plans have removed.
+        """
+        known = self._all_released()
+        removals = {
+            one for one in known if self.plans.get(one, {}).get("content", {}).get("removing")
+        }
+        gone = frozenset[bytes]().union(*(known[one] for one in removals - {plan}))
+        others = self.released_elsewhere(plan, samples)
+        return [theirs - gone for one, theirs in others.items() if one not in removals]
+
+    def check_removed_whole(self, plan: str, left_out: frozenset[bytes]) -> None:
+        """Refuse a removal that leaves out samples (digests) for their small classes although sums
+        have them.
+        """
+        if self.released_elsewhere(plan, left_out):
+            raise RefusedError(
+                "the removal leaves out samples of small classes that are in a released sum: give "
+                "the --min-samples with which that sum was answered",
+                "removal-of-small-classes",
+            )
+
+    def _path(self, name: str) -> Path:
+        assert self.folder is not None
+        return self.folder / name
+
+    def _all_released(self) -> dict[str, frozenset[bytes]]:
+        for path in self.folder.glob("released-*.bin") if self.folder is not None else ():
+            plan = path.stem.removeprefix("released-")
+            if plan not in self._released:
+                text = path.read_bytes()
+                text, check = text[:-32], text[-32:]
+                if hashlib.sha256(text).digest() != check or len(text) % _DIGEST:
+                    raise RefusedError(_damaged(path))
+                rows = range(0, len(text), _DIGEST)
+                self._released[plan] = frozenset(text[row : row + _DIGEST] for row in rows)
+        return self._released
+
+    def _read(self) -> dict[str, Any] | None:
+        if self.folder is None:
+            return None
+        path = self._path("ledger.json")
+        try:
+            self._file = path.read_bytes()
+            text, check = self._file.rstrip(b"\n").rsplit(b"\n", 1)
+            if hashlib.sha256(text).hexdigest().encode() != check:
+                raise ValueError
+            content = parse_json(text)
+            if content.keys() not in (_KEYS, _FIRST):
+                raise ValueError
+            if missing := [one for one in content["released"] if one not in self._all_released()]:
+                raise ValueError(missing)
+        except FileNotFoundError:
+            if any(self.folder.glob("released-*.bin")):
+                raise RefusedError(_damaged(path)) from None
+            return None
+        except (OSError, ValueError, TypeError, AttributeError):
+            raise RefusedError(_damaged(path)) from None
+        return dict(content)
+
+
+def _damaged(path: Path) -> str:
+    return (
+        f"{path} is missing or damaged, and without it a sum could be opened twice: restore the "
+        "newest copy, or start with a new --state if no sum of this data was ever opened"
+    )
+
+
+def _write(path: Path, content: bytes) -> None:
+    with replacing(path) as temporary:
+        temporary.touch(0o600)
+        temporary.write_bytes(content)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the new name itself must survive a loss of power
+    finally:
+        os.close(folder)

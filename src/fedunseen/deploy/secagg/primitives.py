@@ -1,0 +1,182 @@
+"""The cryptography of secure aggregation, by two kept libraries: ``cryptography`` (OpenSSL) and
+``pycryptodome``.
+
+Signatures are Ed25519 (RFC 8032), key agreement X25519 (RFC 7748), derivation HKDF-SHA256 (RFC
+5869), encryption ChaCha20-Poly1305 (RFC 8439), masks the key stream of AES-256 in counter mode, and
+secret sharing Shamir's over GF(2^128).
+
+Flower's ``flwr.common.secure_aggregation`` folds a seed of 256 bits into 32 and draws masks from a
+Mersenne Twister: 2^32 trials find a mask. Only fresh, full-length seeds are used here.
+"""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedunseen.core.errors import MissingDependencyError
+
+try:
+    from Crypto.Protocol.SecretSharing import Shamir
+    from cryptography.exceptions import InvalidSignature, InvalidTag
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+except ImportError:
+    raise MissingDependencyError(
+        "privacy.aggregation = 'masked' needs two libraries of cryptography: pip install "
+        "'fedunseen[masked]'"
+    ) from None
+
+SEED = 16
+"""Bytes of a seed that is shared among parties: one block of Shamir's scheme."""
+
+Elements = NDArray[np.uint64]
+
+
+class SecAggError(Exception):
+    """A message of a masked sum is refused; the text says why, and stays at the party.
+
+    Attributes:
+        code: what a party sends in its place.
+    """
+
+    code = "refused-sum"
+
+
+def digest(*parts: bytes) -> bytes:
+    """Return the SHA-256 of parts, each with its length, so that two lists of parts never collide
+    by concatenation.
+    """
+    hasher = hashlib.sha256()
+    for part in parts:
+        hasher.update(len(part).to_bytes(8, "big") + part)
+    return hasher.digest()
+
+
+def canonical(value: Any) -> bytes:
+    """Return the one JSON text of a value, for digests and signatures."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def from_hex(text: object, length: int) -> bytes:
+    """Return the bytes that a message holds as hexadecimal digits.
+
+    Raises:
+        SecAggError: it holds something else.
+    """
+    try:
+        raw = bytes.fromhex(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raw = b""
+    if len(raw) != length:
+        raise SecAggError("a message of the masked sum is damaged")
+    return raw
+
+
+def sign(private: bytes, text: bytes) -> str:
+    """Return the Ed25519 signature of ``text``, in hexadecimal digits."""
+    return Ed25519PrivateKey.from_private_bytes(private).sign(text).hex()
+
+
+def verify(public: bytes, signature: object, text: bytes) -> bool:
+    """Return whether ``signature`` (hexadecimal digits) is that of ``text``."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(from_hex(signature, 64), text)
+    except (InvalidSignature, SecAggError, ValueError):
+        return False
+    return True
+
+
+def signing_public(private: bytes) -> bytes:
+    """Return the Ed25519 public key of 32 bytes."""
+    return Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def exchange_public(private: bytes) -> bytes:
+    """Return the X25519 public key of 32 bytes."""
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def agree(private: bytes, public: bytes, purpose: bytes) -> bytes:
+    """Return the key of 32 bytes that only the owners of two X25519 keys can compute.
+
+    Args:
+        private: key of one.
+        public: key of the other.
+        purpose: what the key is for; both sides must use the same.
+
+    Raises:
+        SecAggError: the public key is invalid, for example zero.
+
+    Example:
+        >>> one, two = bytes(range(32)), bytes(range(1, 33))
+        >>> agree(one, exchange_public(two), b"test") == agree(two, exchange_public(one), b"test")
+        True
+    """
+    try:
+        shared = X25519PrivateKey.from_private_bytes(private).exchange(
+            X25519PublicKey.from_public_bytes(public)
+        )
+    except ValueError:
+        raise SecAggError("a public key is invalid") from None
+    return HKDF(SHA256(), 32, None, purpose).derive(shared)
+
+
+def seal(key: bytes, text: bytes, associated: bytes) -> bytes:
+    """Encrypt ``text``; reading it takes ``key`` and ``associated``."""
+    nonce = secrets.token_bytes(12)
+    return nonce + ChaCha20Poly1305(key).encrypt(nonce, text, associated)
+
+
+def unseal(key: bytes, encrypted: bytes, associated: bytes) -> bytes:
+    """Return what :func:`seal` encrypted.
+
+    Raises:
+        SecAggError: the key, the associated data or the text differ.
+    """
+    try:
+        return ChaCha20Poly1305(key).decrypt(encrypted[:12], encrypted[12:], associated)
+    except (InvalidTag, ValueError):
+        raise SecAggError("an encrypted share does not open") from None
+
+
+def split(seed: bytes, threshold: int, count: int) -> list[bytes]:
+    """Share a seed among ``count`` holders: ``threshold`` shares restore it, fewer reveal
+    nothing.
+    """
+    return [share for _, share in sorted(Shamir.split(threshold, count, seed, ssss=False))]
+
+
+def combine(shares: Mapping[int, bytes]) -> bytes:
+    """Return the seed that enough shares restore; another value if a share is wrong.
+
+    Args:
+        shares: place of the share in the list of :func:`split` -> the share.
+
+    Example:
+        >>> shares = split(b"0123456789abcdef", 2, 3)
+        >>> combine({0: shares[0], 2: shares[2]})
+        b'0123456789abcdef'
+    """
+    return bytes(
+        Shamir.combine([(place + 1, share) for place, share in shares.items()], ssss=False)
+    )
+
+
+def key_stream(key: bytes, count: int) -> Elements:
+    """Return ``count`` uniform ring elements of 64 bits that this key alone yields. Use a key for
+    one stream only.
+    """
+    cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+    return np.frombuffer(cipher.update(bytes(8 * count)), dtype="<u8")

@@ -1,0 +1,269 @@
+"""A party's side of engine "websocket": it connects, again where the connection breaks, and
+answers.
+
+A thread's event loop keeps the connection and its signs of life while the caller's thread computes
+an answer.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import math
+import os
+import re
+import secrets
+import ssl
+import threading
+import time
+from collections import deque
+
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import (
+    ConnectionClosed,
+    InvalidHandshake,
+    InvalidMessage,
+    InvalidStatus,
+    WebSocketException,
+)
+
+from fedunseen.core.addresses import bracketed, is_loopback
+from fedunseen.core.errors import ConnectionLost, RefusedError
+from fedunseen.deploy.remote.link import LOOKING, Answer, Join
+from fedunseen.deploy.websocket import kit, messages
+from fedunseen.deploy.websocket.messages import SILENCE, pieces
+
+STRANGE = 5.0  # seconds to continue trying where something else than a coordinator seems to listen
+WORD = 4.0  # seconds between two lines on standard error
+_log = logging.getLogger("fedunseen.federation")  # what the party's people read
+
+
+class Connection:
+    """A party's connection to its coordinator, and the messages that have come."""
+
+    def __init__(self, place: Join) -> None:
+        self.place = place
+        self.token = secrets.token_hex(16)
+        self.where = f"{bracketed(place.address)}:{place.port}"
+        self.inbox: deque[tuple[ClientConnection, int, bytes] | Exception] = deque(
+            maxlen=1
+        )  # the newest counts
+        self.came = threading.Event()
+        self.loop = asyncio.new_event_loop()
+        self.link: ClientConnection | None = None
+        self.accepted = False
+        self.lost = self.strange = self.taken = (
+            0.0  # since when; strange: something else than a coordinator answers
+        )
+        self.key: ec.EllipticCurvePrivateKey | None = None
+        self.context: ssl.SSLContext | None = None
+        if place.kit is not None:
+            self.key = kit.party_key(place.kit, place.name)
+            try:
+                self.context = ssl.create_default_context(cafile=place.kit / "ca.crt")
+            except (OSError, ssl.SSLError) as error:
+                raise RefusedError(
+                    f"{place.kit}/ca.crt: no certificate ({error}); {kit.REMEDY}"
+                ) from error
+        self.keeping = self.loop.create_task(self._keep())
+        self.keeping.add_done_callback(self._ended)
+
+    def run(self) -> None:
+        """Be connected until :meth:`end`; an error that ends it before is put into the inbox."""
+        self.loop.run_forever()
+        self.loop.close()
+
+    def end(self) -> None:
+        """Leave the coordinator; for any thread."""
+
+        async def leave() -> None:
+            if self.link is not None:
+                messages.cut_soon(self.link)
+                await self.link.close()
+            self.keeping.cancel()
+            await asyncio.wait([self.keeping])
+            self.loop.stop()
+
+        asyncio.run_coroutine_threadsafe(leave(), self.loop)
+
+    def send(self, link: ClientConnection, number: int, message: bytes) -> None:
+        """Send an answer, unless its connection has ended: the coordinator will ask again."""
+
+        async def send() -> None:
+            with contextlib.suppress(ConnectionClosed):
+                for piece in pieces(number, message):
+                    await link.send(piece)
+
+        asyncio.run_coroutine_threadsafe(send(), self.loop).result()
+
+    def _put(self, came: tuple[ClientConnection, int, bytes] | Exception) -> None:
+        self.inbox.append(came)
+        self.came.set()
+
+    def _ended(self, keeping: asyncio.Task[None]) -> None:
+        if not keeping.cancelled() and isinstance(error := keeping.exception(), Exception):
+            self._put(error)
+
+    async def _keep(self) -> None:
+        self.lost = said = time.monotonic()
+        while True:
+            try:
+                await self._receive()
+            except (OSError, WebSocketException, ValueError, ImportError) as error:
+                if self.accepted:
+                    self.accepted = False
+                    self.strange = 0.0
+                    self.taken = 0.0
+                    self.lost = said = time.monotonic()
+                end, reason = self._judged(error)
+            now = time.monotonic()
+            if now >= end:
+                raise ConnectionLost(f"no coordinator at {self.where}: {reason}")
+            if now - said >= WORD and end < math.inf:
+                said = now
+                more = f"trying for {end - now:.0f} s more"
+                _log.warning(
+                    "no coordinator at %s (%s): %s", self.where, reason, more, extra=LOOKING
+                )
+            await asyncio.sleep(min(0.1 if now - self.lost < 1 else 0.5, end - now))
+
+    async def _receive(self) -> None:
+        """Connect, and receive messages until the connection ends."""
+        async with connect(
+            f"{'ws' if self.context is None else 'wss'}://{self.where}",
+            ssl=self.context,
+            compression=None,
+            user_agent_header=None,
+            proxy=None if is_loopback(self.place.address) else True,
+            open_timeout=messages.CALL,
+            ping_interval=None,
+            close_timeout=messages.LEAVE,
+            max_size=messages.CHUNK,
+        ) as self.link:
+            challenge = await messages.heard(self.link)
+            if not isinstance(challenge, bytes):
+                raise ValueError("no challenge")
+            signed = messages.statement(challenge, self.place.name, self.token)
+            signature = b"" if self.key is None else self.key.sign(signed, ec.ECDSA(SHA256()))
+            identity = {"name": self.place.name, "token": self.token, "signature": signature.hex()}
+            await self.link.send(json.dumps(identity))
+            if await messages.heard(self.link, beats=True) != "":
+                raise ValueError("no welcome")
+            self.accepted = True
+            async with messages.alive(self.link):
+                while True:
+                    await self._take(self.link)
+
+    async def _take(self, link: ClientConnection) -> None:
+        """Receive a message."""
+        (number, size), content = messages.read_head(await messages.heard(link)), bytearray()
+        while len(content) < size:
+            piece = await messages.heard(link)
+            if isinstance(piece, str):
+                raise ValueError("a message with a piece too few")
+            content += piece
+        self._put((link, number, bytes(content)))
+
+    def _judged(self, error: Exception) -> tuple[float, str]:
+        """Return until when to try again after an error, and why; raise if another try cannot
+        help.
+        """
+        now = time.monotonic()
+        code = (
+            error.rcvd.code if isinstance(error, ConnectionClosed) and error.rcvd is not None else 0
+        )
+        if code == messages.REFUSED:
+            raise self._unknown() from error
+        if code == messages.TAKEN:
+            # Perhaps the party's last process, on a machine that is gone: the coordinator waits for
+            # its time-out.
+            self.taken = self.taken or now
+            if now - self.taken > SILENCE + 2:
+                raise RefusedError(
+                    f"another process is connected to {self.where} as party {self.place.name!r}: "
+                    "end it, or join under another name and with its key"
+                ) from error
+            return math.inf, ""
+        tls = None if isinstance(error, ConnectionError) else _tls_error(error)
+        if isinstance(tls, ssl.SSLCertVerificationError):
+            raise RefusedError(
+                f"the certificate of the coordinator at {self.where} is not accepted: "
+                f"{tls.verify_message.rstrip('.')}; take the folder that was made with the "
+                "coordinator's and an address that its certificate names, or make new ones with "
+                "`fedunseen certs`"
+            ) from error
+        cut = self._is_cut(error, tls)
+        if not cut and (reason := _foreign(error, tls)):
+            self.strange = self.strange or now
+            return self.strange + min(STRANGE, self.place.patience), reason
+        self.strange = 0.0
+        end = self.lost + self.place.patience
+        return end, "it hangs up while the connection is secured" if cut else _reason(error)
+
+    def _unknown(self) -> RefusedError:
+        """Return the error of a party that the coordinator lacks."""
+        name = self.place.name
+        known = (
+            f"does not know this key of {name!r}" if self.place.kit else f"has no party {name!r}"
+        )
+        return RefusedError(
+            f"the coordinator at {self.where} {known}: take the name and the folder that were made "
+            "with the coordinator's, or ask for them to be added"
+        )
+
+    def _is_cut(self, error: Exception, tls: ssl.SSLError | None) -> bool:
+        """Return whether a coordinator that ends or begins, or a proxy, has cut the connection."""
+        if isinstance(tls, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+            return True
+        cut = isinstance(error, InvalidMessage) and isinstance(error.__cause__, EOFError)
+        return cut and self.context is not None
+
+
+def _foreign(error: Exception, tls: ssl.SSLError | None) -> str:
+    """Return why what listens is no coordinator; "" if it may be one that is not ready."""
+    if isinstance(error, InvalidStatus) and error.response.status_code in (500, 502, 503, 504):
+        return ""
+    if tls is not None:
+        tried = f"does not speak TLS ({tls.reason or tls}): is it --insecure?"
+        return f"what listens there {tried}"
+    if isinstance(error, InvalidHandshake | ValueError):
+        return "what listens there speaks something else: TLS, or no coordinator"
+    return ""
+
+
+def _reason(error: Exception) -> str:
+    """Return why a connection failed; of the first address, where there are several."""
+    number = re.search(r"\[Errno (\d+)\]", str(error))
+    if number:
+        return os.strerror(int(number[1]))
+    return re.sub(r"^\[Errno \S+\] ", "", str(error)) or type(error).__name__
+
+
+def answer_messages(place: Join, answer: Answer, done: threading.Event) -> None:
+    """Connect a party and answer until done; see :func:`fedunseen.deploy.websocket.join`."""
+    connection = Connection(place)
+    thread = threading.Thread(target=connection.run, name="websocket", daemon=True)
+    thread.start()
+    try:
+        while not done.is_set():
+            if not connection.came.wait(0.1):
+                continue
+            connection.came.clear()
+            came = connection.inbox.pop()
+            if isinstance(came, Exception):
+                raise came
+            link, number, message = came
+            connection.send(link, number, answer(message))
+    finally:
+        connection.end()
+        thread.join(2)
+
+
+def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
+    while error is not None:
+        if isinstance(error, ssl.SSLError):
+            return error
+        error = error.__cause__ or error.__context__
+    return None

@@ -1,0 +1,390 @@
+"""The coordinator's side of engine "websocket": who may connect, who is there, and what has no
+answer yet.
+
+All of it runs in one thread's event loop; :meth:`Connections.present` and :meth:`Connections.ask`
+are for any thread.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import secrets
+import socket
+import ssl
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from websockets.asyncio.server import ServerConnection
+from websockets.asyncio.server import serve as websocket_server
+from websockets.exceptions import ConnectionClosed
+from websockets.protocol import State
+
+from fedunseen.core.errors import ConnectionLost, RefusedError
+from fedunseen.core.files import parse_json
+from fedunseen.deploy.remote.link import Host, Link, MessageLost, PartyGone, complete
+from fedunseen.deploy.websocket import kit, messages
+from fedunseen.deploy.websocket.messages import pieces
+
+# bytes of an answer: so many, or so many times the message's, if that is more
+ALLOWED = 2**30
+TIMES = 8
+GRACE = 4.0  # seconds for a party to connect again after its connection broke
+UNREAD = 2**20  # bytes that may wait for a side that does not read them
+_log = logging.getLogger("fedunseen.federation")
+_library = logging.getLogger("fedunseen.deploy.websocket")
+
+
+class Guarded(ServerConnection):
+    """A connection that ends if its other side does not say in time who it is.
+
+    TLS, the opening and the signature share one deadline, ``messages.CALL`` after the connection
+    was accepted. The connection also ends if the other side asks for more, by pings, than it reads.
+    """
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._until = self.loop.time() + messages.CALL
+        self._stranger: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin, after TLS, with what is left of the time."""
+        super().connection_made(transport)
+        self._stranger = self.loop.call_at(self._until, self.transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self.identified()
+        super().connection_lost(exc)
+
+    def identified(self) -> None:
+        """Take the deadline away: the other side has said who it is."""
+        if self._stranger is not None:
+            self._stranger.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Handle bytes."""
+        super().data_received(data)
+        if self.transport.get_write_buffer_size() > UNREAD:
+            self.transport.abort()
+
+
+class _Refused(Exception):
+    """The connection is closed with a code."""
+
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+@dataclass(eq=False)
+class _Party:
+    """A party's process, and its connection."""
+
+    name: str
+    token: str
+    connection: ServerConnection
+    turn: asyncio.Lock = field(
+        default_factory=asyncio.Lock
+    )  # messages are sent one after the other
+
+
+@dataclass(frozen=True, eq=False)
+class _Ask:
+    """A message that has no answer yet."""
+
+    party: _Party
+    message: bytes
+    future: Future[bytes]
+
+
+class Connections:
+    """A :class:`~fedunseen.deploy.remote.link.Link` over the connections of parties."""
+
+    def __init__(
+        self,
+        parties: tuple[str, ...],
+        keys: Mapping[str, ec.EllipticCurvePublicKey] | None = None,
+        ends: Mapping[str, datetime] | None = None,
+    ) -> None:
+        self.parties = parties
+        self.keys = keys
+        self.ends = dict(ends or {})
+        self.seen: dict[str, _Party] = {}
+        self.open: dict[int, _Ask] = {}
+        self.numbers = itertools.count()
+        self._latest = datetime.min.replace(tzinfo=UTC)  # that the clock has shown
+        self.loop = asyncio.new_event_loop()
+        self.over = asyncio.Event()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.waiting: set[Future[bytes]] = set()
+
+    def present(self) -> Mapping[str, str]:
+        """Return the parties that are connected now: name -> a token that changes when the party
+        starts again.
+        """
+        return {
+            name: party.token
+            for name in self.parties
+            if (party := self.seen.get(name)) and not self._expired(name)
+        }
+
+    def ask(self, name: str, message: bytes) -> Future[bytes]:
+        """Send a party a message; see :class:`~fedunseen.deploy.remote.link.Link`."""
+        future: Future[bytes] = Future()
+        self.waiting.add(future)
+        future.add_done_callback(self.waiting.discard)
+        try:
+            self.loop.call_soon_threadsafe(self._ask, name, message, future)
+        except RuntimeError:  # the loop has ended
+            complete(future, PartyGone(name))
+        return future
+
+    def _ask(self, name: str, message: bytes, future: Future[bytes]) -> None:
+        party = self.seen.get(name)
+        if party is None or self._expired(name):
+            complete(future, PartyGone(name))
+            return
+        number = next(self.numbers)
+        self.open[number] = _Ask(party, message, future)
+        future.add_done_callback(lambda done: self.open.pop(number, None))
+        self._start(self._send(party, number))
+
+    def _start(self, work: Any) -> None:
+        task = self.loop.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _send(self, party: _Party, number: int) -> None:
+        async with party.turn:
+            if (ask := self.open.get(number)) is None:
+                return  # given up while others were sent
+            try:
+                for piece in pieces(number, ask.message):
+                    async with asyncio.timeout(messages.CALL):
+                        await party.connection.send(piece)
+            except TimeoutError:  # it takes nothing: it may connect again
+                messages.cut_soon(party.connection)
+            except ConnectionClosed:
+                pass  # the party connects again and is asked again, or is gone
+
+    async def serve(self, connection: ServerConnection) -> None:
+        """Run a connection until it ends."""
+        assert isinstance(connection, Guarded)
+        try:
+            party = await self._identified(connection)
+            connection.identified()
+        except _Refused as error:
+            await connection.close(error.code, str(error))
+            return
+        except (ConnectionClosed, ValueError, TypeError, KeyError):
+            return
+        before = self.seen.get(party.name)
+        self.seen[party.name] = party
+        again = before is not None and before.token == party.token
+        self._fail(party.name, MessageLost(party.name) if again else PartyGone(party.name))
+        if before is not None:
+            messages.cut_soon(before.connection)
+            self._start(before.connection.close())
+        try:
+            async with messages.alive(connection):
+                while True:
+                    await self._take(party)
+        except (ConnectionClosed, TimeoutError):
+            pass
+        except ValueError as error:  # after any message of a party, the others continue
+            _log.warning("party %s sent what cannot be read: %s", party.name, error)
+            self._fail(party.name, PartyGone(party.name))
+        finally:
+            leaves = connection.close_code == 1000
+            self.loop.call_later(0.0 if leaves else GRACE, self._forget, party)
+
+    async def _identified(self, connection: ServerConnection) -> _Party:
+        """Return who has connected; raises _Refused for a stranger."""
+        challenge = secrets.token_bytes(32)
+        await connection.send(challenge)
+        said = parse_json(await connection.recv())
+        name = str(said["name"])
+        token = str(said["token"])[:64]
+        signature = bytes.fromhex(said["signature"])
+        if self.keys is not None:
+            try:
+                self.keys[name].verify(
+                    signature, messages.statement(challenge, name, token), ec.ECDSA(SHA256())
+                )
+            except (KeyError, InvalidSignature):
+                raise _Refused(messages.REFUSED, "not registered") from None
+        if name not in self.parties or self._expired(name):
+            raise _Refused(messages.REFUSED, "not registered")
+        other = self.seen.get(name)
+        if other is not None and other.token != token and other.connection.state is State.OPEN:
+            raise _Refused(messages.TAKEN, "another process is connected as this party")
+        return _Party(name, token, connection)
+
+    async def _take(self, party: _Party) -> None:
+        """Receive an answer, and complete its future; one for which no one waits any more is thrown
+        away.
+        """
+        number, size = messages.read_head(await messages.heard(party.connection))
+        ask = self.open.get(number)
+        if ask is not None and ask.party.name != party.name:
+            raise ValueError("an answer to a message to another party")
+        if not 0 <= size <= max(ALLOWED, 0 if ask is None else TIMES * len(ask.message)):
+            raise ValueError(f"{size:,} bytes are too many")
+        content = bytearray()
+        while size > 0:
+            piece = await messages.heard(party.connection)
+            if isinstance(piece, str) or not 0 < len(piece) <= size:
+                raise ValueError("a message with a piece too many")
+            size -= len(piece)
+            if ask is not None and not ask.future.done():
+                content += piece
+        if ask is not None:
+            complete(ask.future, bytes(content))
+
+    def _expired(self, name: str) -> bool:
+        self._latest = max(
+            self._latest, datetime.now(UTC)
+        )  # a clock moved back revives no certificate
+        return name in self.ends and self._latest > self.ends[name]
+
+    def _fail(self, name: str, error: Exception) -> None:
+        """Complete what has no answer yet from a party."""
+        for ask in [ask for ask in self.open.values() if ask.party.name == name]:
+            complete(ask.future, error)
+
+    def _forget(self, party: _Party) -> None:
+        """Take note that a party has gone, unless it has connected again."""
+        if self.seen.get(party.name) is party:
+            del self.seen[party.name]
+            self._fail(party.name, PartyGone(party.name))
+
+    def run(
+        self, listener: socket.socket, context: ssl.SSLContext | None, started: Future[None]
+    ) -> None:
+        """Listen, in a thread, until ``over`` is set."""
+        try:
+            with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+                runner.run(self._listen(listener, context, started))
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+        finally:
+            for future in list(self.waiting):
+                complete(future, PartyGone("the coordinator has ended"))
+
+    async def _listen(
+        self, listener: socket.socket, context: ssl.SSLContext | None, started: Future[None]
+    ) -> None:
+        server = await websocket_server(
+            self.serve,
+            sock=listener,
+            ssl=context,
+            ssl_handshake_timeout=context and messages.CALL,
+            origins=[None],  # no page of a browser
+            compression=None,
+            server_header=None,
+            open_timeout=messages.CALL,
+            ping_interval=None,
+            close_timeout=messages.LEAVE,
+            max_size=messages.CHUNK,
+            max_queue=8,
+            logger=_library,
+            create_connection=Guarded,
+        )
+        started.set_result(None)
+        await self.over.wait()
+        for connection in server.connections:
+            messages.cut_soon(connection)
+        server.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2 * messages.LEAVE):
+                await server.wait_closed()
+
+
+Admission = (
+    tuple[ssl.SSLContext, dict[str, ec.EllipticCurvePublicKey], dict[str, datetime]]
+    | tuple[None, None, None]
+)
+"""The coordinator's side of TLS, the parties' keys, and until when they are valid; nothing of it in
+plain text.
+"""
+
+
+def _admission(place: Host) -> Admission:
+    if place.kit is None:
+        return None, None, None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(*kit.server_files(place.kit))
+    except (OSError, ssl.SSLError) as error:
+        raise RefusedError(
+            f"{place.kit}: server.crt and server.key do not fit ({error}); {kit.REMEDY}"
+        ) from error
+    keys = kit.registered(place.kit, place.parties)
+    return context, keys, kit.expiry(place.kit, keys)
+
+
+def check(place: Host) -> None:
+    """Raise what :func:`serve` would because of credentials or address, and write nothing."""
+    _admission(place)
+    _listener(place.address, place.port).close()
+
+
+@contextlib.contextmanager
+def serve(place: Host) -> Iterator[Link]:
+    """Listen for parties, and give a link to them."""
+    context, keys, ends = _admission(place)
+    connections = Connections(place.parties, keys, ends)
+    with _listener(place.address, place.port) as listener, _logged(place):
+        started: Future[None] = Future()
+        thread = threading.Thread(
+            target=connections.run, args=(listener, context, started), name="websocket", daemon=True
+        )
+        thread.start()
+        started.result()
+        try:
+            yield connections
+        finally:
+            connections.loop.call_soon_threadsafe(connections.over.set)
+            thread.join(5)
+
+
+@contextlib.contextmanager
+def _logged(place: Host) -> Iterator[None]:
+    """Write what the library says of connections that fail to a file."""
+    place.folder.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(place.folder / "connections.log")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    _library.addHandler(handler)
+    _library.propagate = False
+    try:
+        yield
+    finally:
+        _library.removeHandler(handler)
+        handler.close()
+
+
+def _listener(address: str, port: int) -> socket.socket:
+    try:
+        family, kind, proto, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[
+            0
+        ]
+        listener = socket.socket(family, kind, proto)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        listener.listen(128)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConnectionLost(
+            f"cannot listen at {address}:{port} ({reason}): choose another address or port"
+        ) from error
+    return listener

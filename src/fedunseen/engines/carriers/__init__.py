@@ -1,1 +1,0 @@
-"""Carriers: how messages reach parties in other processes, by WebSockets, by Flower or by NVFlare."""

@@ -1,1 +1,0 @@
-"""The in-process engine: every client of a run in this process."""

@@ -1,0 +1,102 @@
+"""A run that has changed since, on the test samples of the run that it comes from."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedunseen.confidence import HeldOut
+from fedunseen.confidence.measured import measured
+from fedunseen.core.errors import FedUnseenError
+from fedunseen.data import Benchmark
+from fedunseen.experiment.assemble import load_data
+from fedunseen.experiment.manifest import encoder_of
+from fedunseen.experiment.reasons import reason_tensors
+from fedunseen.experiment.result.stored import StoredRun
+from fedunseen.methods.closed_form.base import ClosedForm
+from fedunseen.metrics import Answers, accuracies, answers_of, per_class
+from fedunseen.model import Model
+
+_BLOCK = 1024  # samples scored at once
+
+
+def measured_again(
+    run: StoredRun, learned: Model
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return the accuracies of a model that has learned since, and its answers as a run records
+    them.
+
+    Classes that it has learned compete. Both are empty where a run keeps no answers, or where its
+    test samples are not here, with a warning.
+    """
+    known = run.brought_home or run.client is not None
+    if known or not isinstance(learned.method, ClosedForm) or "labels" not in run.evaluation:
+        return {}, {}
+    try:
+        benchmark = load_data(run.experiment, run.experiment.run.seed)
+    except FedUnseenError as error:
+        warnings.warn(
+            f"the new run keeps the accuracies of {run.path}: its test samples are not here "
+            f"({error})",
+            stacklevel=3,
+        )
+        return {}, {}
+    rows = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
+    # classes that were learned before follow
+    same = benchmark.space.names == run.space.names[: len(benchmark.space.names)]
+    if not same or not np.array_equal(benchmark.labels[rows], run.evaluation["labels"]):
+        return {}, {}
+    answers = _answers(benchmark, rows, learned)
+    offset = learned.calibration.offset
+    own = learned.method.own_offset(learned.params)
+    numbers = asdict(accuracies(answers, offset))
+    plain = asdict(accuracies(answers, -own))
+    numbers |= {f"uncalibrated_{name}": plain[name] for name in numbers if name != "zsl"}
+    right = per_class(answers.labels, answers.generalised(offset), np.unique(answers.labels))
+    numbers["gzsl_accuracy"] = float(right.mean())
+    tensors: dict[str, NDArray[Any]] = {
+        "zsl_answers": answers.zsl,
+        "gzsl_answers": answers.generalised(offset),
+        "uncalibrated_answers": answers.generalised(-own),
+    }
+    found = {name: numbers[name] for name in numbers if name in run.result}
+    more, reasons = confidence_of(run, learned, benchmark, {**run.evaluation, **tensors})
+    return found | more, tensors | reasons
+
+
+def confidence_of(
+    run: StoredRun, changed: Model, benchmark: Benchmark, drawn: Mapping[str, NDArray[Any]]
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return how the confidence of a changed model holds on test samples, as ``confidence``, and
+    what the report shows of single answers; both empty where it has none.
+
+    ``drawn``: what the new run records of its answers.
+    """
+    sure = changed.confidence
+    if sure is None:
+        return {}, {}
+    rows = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
+    blocks = [benchmark.features[part] for part in np.split(rows, range(_BLOCK, len(rows), _BLOCK))]
+    scores = np.concatenate([changed.scores(part) for part in blocks]).astype(np.float64)
+    apart = [changed.distance(part) for part in blocks] if changed.finds_unfamiliar else []
+    distance = np.concatenate([part for part in apart if part is not None]) if apart else None
+    tests = HeldOut(scores, benchmark.labels[rows], ~changed.shown_mask, distance)
+    numbers = measured(tests, sure, 0.0)  # these scores are comparable already
+    offset = changed.calibration.offset
+    numbers["trade"] = [[more + offset, u, s] for more, u, s in numbers["trade"]]
+    encoder = encoder_of(run.experiment, benchmark)
+    return {"confidence": numbers}, reason_tensors(changed, benchmark, drawn, encoder)
+
+
+def _answers(benchmark: Benchmark, rows: NDArray[np.int64], learned: Model) -> Answers:
+    """Return the answers to samples."""
+    semantics = learned.method.semantics
+    scores = [
+        learned.raw_scores(benchmark.features[rows[start : start + _BLOCK]], semantics)
+        for start in range(0, len(rows), _BLOCK)
+    ]
+    space = learned.space
+    return answers_of(np.concatenate(scores), benchmark.labels[rows], space.seen, space.unseen)

@@ -1,0 +1,154 @@
+"""The samples of one folder that belong to one owner: a party's, or those that are removed or
+learned from.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedunseen.core.errors import DataError, ExperimentError, RefusedError
+from fedunseen.core.files import existing_folder
+from fedunseen.core.parameters import within
+from fedunseen.core.registry import find
+from fedunseen.data import Benchmark
+from fedunseen.evaluation.summary import listed
+from fedunseen.experiment.class_descriptions import names_in
+
+# Of [data]: the coordinator decides.
+_TAKEN = ("features", "semantics", "size", "resize", "text_encoder", "prompt", "unlabelled")
+
+
+class OwnSamples:
+    """The samples of a folder, read with the settings of a run that apply to them.
+
+    Args:
+        folder: of arrays (``features.npz``) or of pictures.
+        own: ``{"section.key": value}`` that the folder's owner decides.
+        settings: the run's ``[data]``.
+
+    Raises:
+        DataError: the folder is missing or damaged, or holds no training sample.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        own: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.own = dict(own or {})
+        self.kind = "folder" if (folder / "features.npz").exists() else "images"
+        table = folder / "classes.csv"
+        first = {}
+        if self.kind == "images" and table.is_file() and names_in(table) is not None:
+            first["text_encoder"] = "minilm"  # no one has said yet what describes names alone
+        self.benchmark = self._read({**first, **(settings or {}), **within("data.", self.own)})
+
+    def tell_left_out(self, say: Callable[[str], object]) -> None:
+        """Say which samples are of classes that the class table marks as unseen: no party trains on
+        them.
+        """
+        names = sorted(
+            {
+                self.benchmark.space.names[c]
+                for c in self.benchmark.labels[self.benchmark.test_unseen]
+            }
+        )
+        if names:
+            count = len(self.benchmark.test_unseen)
+            table = self.folder / "classes.csv"
+            say(
+                f"note: {count} samples are left out, of {listed(names)}: {table} marks these "
+                "classes as unseen"
+            )
+
+    def _read(self, settings: Mapping[str, Any]) -> Benchmark:
+        """Read the folder, with those of the coordinator's settings of data that apply to it."""
+        existing_folder(self.folder, "fix --data")
+        loader = find("data", self.kind)
+        fields = {
+            key: value
+            for key, value in settings.items()
+            if key in _TAKEN and key in loader.Settings.model_fields
+        }
+        self.settings = loader.Settings(
+            **{**fields, "name": self.kind, "root": self.folder, "part": True}
+        )
+        benchmark: Benchmark = loader.load(self.settings, 0)
+        if not len(benchmark.train):
+            raise DataError(
+                f"{self.folder} holds no sample to train on: all of them are marked 'test'"
+            )
+        return benchmark
+
+
+def named_samples(
+    batch: int, held: NDArray[np.int64], samples: Sequence[int], consent: bool
+) -> NDArray[np.int64]:
+    """Return the samples that a party names by their positions among those that it holds; none
+    named: all.
+
+    ``batch``: fewer need consent (``method.removal_batch``).
+    """
+    if not len(samples):
+        return held
+    chosen = np.unique(np.asarray(samples, dtype=np.int64))
+    if chosen[0] < 0 or chosen[-1] >= len(held):
+        raise ExperimentError(
+            f"--samples {chosen[-1]}: the party has {len(held)} samples, counted from 0"
+        )
+    if len(chosen) < batch and not consent:
+        raise ExperimentError(
+            f"removing {len(chosen)} samples reveals their sums to anyone who kept the earlier "
+            f"total: remove at least {batch} at once (method.removal_batch), or give --consent"
+        )
+    return held[chosen]
+
+
+def check_removed_classes(
+    names: Sequence[str],
+    held: NDArray[np.int64],
+    removed: NDArray[np.int64],
+    minimum: int,
+    missing: int = 0,
+) -> None:
+    """Refuse to remove, or leave, so few samples of a class that a difference of sums shows them.
+
+    Whoever has the totals from before and after reads the sum of what is removed of each class, and
+    the sum of what is left of it.
+
+    Args:
+        names: of the classes.
+        held: (n,) the class of each sample in the sums.
+        removed: (m,) the class of each sample that is removed from them.
+        minimum: fewer samples of a class need the owner's consent.
+        missing: samples in the sums that the party has no more, so that their classes are unknown.
+
+    Raises:
+        RefusedError: code ``removal-of-few``: a class has too few removed samples, or too few stay.
+    """
+    had, gone = (np.bincount(labels, minlength=len(names)) for labels in (held, removed))
+    left = had - gone
+    remedy = (
+        f"remove at least {minimum} of each class and leave as many or none, or give the consent "
+        "to a removal of few samples"
+    )
+    shown = (gone < minimum) | ((left > 0) & (left < minimum))
+    if len(few := np.flatnonzero((gone > 0) & shown)):
+        c = int(few[0])
+        raise RefusedError(
+            f"{gone[c]} samples of {names[c]!r} would be removed and {left[c]} would stay, and the "
+            f"sums from before and after show fewer than {minimum}: {remedy}",
+            "removal-of-few",
+        )
+    if missing and len(whole := np.flatnonzero((gone > 0) & (left == 0))):
+        raise RefusedError(
+            f"all samples of {names[whole[0]]!r} here would be removed, and {missing} that the "
+            "sums have are here no more: of this class fewer than "
+            f"{minimum} may stay. Restore them, {remedy}",
+            "removal-of-few",
+        )

@@ -1,0 +1,1 @@
+"""What people look at: reports, the service, live pages, tracking and exports."""

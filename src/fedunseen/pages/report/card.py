@@ -1,0 +1,89 @@
+"""The model card of a run: what the model is, what it learned from, how good it is and how that was
+chosen, as Markdown.
+"""
+
+import html
+import json
+import re
+from shlex import quote
+
+from fedunseen.core.files import write_text
+from fedunseen.core.registry import find
+from fedunseen.evaluation.measures import TITLES, ZERO_SHOT_MEASURES
+from fedunseen.evaluation.summary import listed
+from fedunseen.experiment.result.run import Run
+from fedunseen.pages.report.parts import render
+from fedunseen.pages.report.reproducibility import from_python, shown_command
+
+_LISTED = 30  # classes that are named
+
+
+def model_card(run: Run) -> str:
+    """Return the model card of a complete run, of one seed or of several.
+
+    Example:
+        >>> import tempfile
+        >>> from fedunseen import Experiment, run
+        >>> quick = {"strategy.rounds": 1, "data.train_per_class": 2, "data.test_per_class": 2}
+        >>> quick |= {"evaluation.selection": "last", "method.kl": 0}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     card = model_card(run(Experiment.load("digit-pairs", quick), folder))
+        >>> [line for line in card.splitlines() if line.startswith("#")]
+        ['# digit-pairs', '## Data', '## Classes', '## Method', '## Numbers', '## Privacy', '##
+        Limits',
+         '## How to use it']
+    """
+    first = run.first
+    experiment = first.experiment
+    result = run.result
+    few_shot = "few_shot" in result
+    context = {
+        "head": {
+            "library_name": "fedunseen",
+            "tags": [
+                "federated-learning",
+                "few-shot" if few_shot else "zero-shot",
+                experiment.method.name,
+            ],
+            "datasets": [experiment.data.name],
+        },
+        "first": first,
+        "experiment": experiment,
+        "manifest": {"data": None, **first.manifest},
+        "space": first.space,
+        "unseen": listed([_inert(first.space.names[c]) for c in first.space.unseen], _LISTED)
+        or "none",
+        "result": {"seeds": None, "warnings": (), **result},
+        "few_shot": few_shot,
+        "merges": find("strategy", experiment.strategy.name).merges,
+        "client": first.manifest.get("client", first.client),
+        "personal": experiment.strategy.personal_epochs is not None,
+        "command": shown_command(run.manifest),
+        "from_python": from_python(run.manifest),
+        "titles": TITLES,
+        "meaning": {measure.name: measure.words for measure in ZERO_SHOT_MEASURES},
+        "selected": result.get("selection", experiment.evaluation.selection),
+        "privacy": {
+            "aggregation": "plain",
+            "name": "none",
+            **(run.manifest["experiment"].get("privacy") or {}),
+        },
+        "path": run.path.name,
+        "own": first.own_models[0] if not first.one_model else first.client,
+        "inert": _inert,
+        "json": json.dumps,
+        "quote": quote,
+    }
+    return render("texts/card.md", context)
+
+
+def write_card(run: Run) -> None:
+    """Write the model card of a complete run, ``README.md`` in the run directory."""
+    write_text(run.path / "README.md", model_card(run))
+
+
+def _inert(text: str) -> str:
+    """Return text on one line in which a page that shows the card finds no tag, no link and no
+    code.
+    """
+    return re.sub(r"([\\`\[\]])", r"\\\1", " ".join(html.escape(text, quote=False).split()))

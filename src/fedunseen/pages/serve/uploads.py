@@ -1,0 +1,140 @@
+"""What clients send, as samples: untrusted files and numbers."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fedunseen.core.arrays import declared_bytes
+from fedunseen.core.errors import DataError
+from fedunseen.data.io.decoding_cost import decoded_pixels
+from fedunseen.data.io.features import FEATURE_SUFFIXES
+from fedunseen.data.io.images import UNREADABLE, ImageBytes, open_image
+from fedunseen.pages.serve.model import Recognizer
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+# of a request; more than a telephone's camera makes, and up to a gigabyte when decoded
+MOST_PIXELS = 40_000_000
+MOST_SAMPLES = 1000  # in one request
+MOST_BYTES = 2**26  # that the numbers of a file take as float32
+_SHOWN = 80  # characters of a file's name
+
+
+class TooLargeError(DataError):
+    """Something that was sent is larger than this service takes: send less at a time."""
+
+
+class Upload:
+    """A file that a client sends; ``shown``: its name in messages."""
+
+    def __init__(self, name: str, content: bytes) -> None:
+        path = PurePath(name)
+        self.name = name
+        self.content = content
+        self.suffix = path.suffix.lower()
+        self.shown = "".join(c if c.isprintable() else "?" for c in path.name)[:_SHOWN] or "file"
+
+    def is_picture(self, model: Recognizer) -> bool:
+        """Return whether it has to be a picture."""
+        return self.suffix not in FEATURE_SUFFIXES and model.kind != "text"
+
+    @cached_property
+    def picture(self) -> tuple[ImageBytes, int]:
+        """The picture, of a format that is allowed, and the pixels to decode: its first bytes alone
+        are read.
+        """
+        shown = self.shown
+        if not self.content:
+            raise DataError(f"{shown} is empty")
+        file = ImageBytes(self.content, shown)
+        file.formats = FORMATS
+        try:
+            with open_image(file) as picture:
+                pixels = decoded_pixels(picture, self.content)
+                file.formats = (
+                    "JPEG" if picture.format == "MPO" else str(picture.format),
+                )  # JPEG's reader makes both
+        except Image.DecompressionBombError:
+            raise TooLargeError(
+                f"{shown} has more than {MOST_PIXELS:,} pixels: make it smaller"
+            ) from None
+        except UNREADABLE:
+            formats = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+            raise DataError(f"{shown} is not a readable image: send {formats}") from None
+        if pixels > MOST_PIXELS:
+            raise TooLargeError(
+                f"{shown} has {pixels:,} pixels, more than {MOST_PIXELS:,}: make it smaller"
+            )
+        return file, pixels
+
+
+def read_files(model: Recognizer, files: Sequence[Upload]) -> list[NDArray[Any]]:
+    """Return what each file holds as samples (n, ...); before one is decoded, the pixels of all are
+    counted.
+    """
+    pixels = sum(file.picture[1] for file in files if file.is_picture(model))
+    if pixels > MOST_PIXELS:
+        raise TooLargeError(
+            f"the pictures have {pixels:,} pixels, more than {MOST_PIXELS:,}: send fewer at a time"
+        )
+    blocks = []
+    count = 0
+    for file in files:
+        blocks.append(_read_file(model, file))
+        count += len(blocks[-1])
+        _check_count(count)
+    return blocks
+
+
+def _read_file(model: Recognizer, file: Upload) -> NDArray[Any]:
+    if file.is_picture(model):
+        return checked(model.read(file.picture[0]))
+    if not file.content:
+        raise DataError(f"{file.shown} is empty")
+    number, place = tempfile.mkstemp(
+        file.suffix if file.suffix in FEATURE_SUFFIXES else ".txt", "fedunseen-"
+    )
+    try:
+        with open(number, "wb") as temporary:
+            temporary.write(file.content)
+        if file.suffix in (".npy", ".npz") and (size := declared_bytes(Path(place))) > MOST_BYTES:
+            raise TooLargeError(
+                f"{file.shown} unpacks to {size:,} bytes, more than {MOST_BYTES:,}: send fewer "
+                "samples"
+            )
+        return checked(model.read(Path(place)))
+    except DataError as error:
+        raise error.reworded(str(error).replace(place, file.shown)) from None
+    finally:
+        os.unlink(place)
+
+
+def read_texts(model: Recognizer, texts: Sequence[Any]) -> NDArray[Any]:
+    """Return texts as samples (n, ...)."""
+    if model.kind != "text":
+        raise DataError(f"this run takes {model.kind}, not text")
+    if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+        raise DataError("text must be a list of texts, none of them empty")
+    if len(texts) > MOST_SAMPLES:
+        raise TooLargeError(f"there are {len(texts)} texts: send at most {MOST_SAMPLES} at a time")
+    lines = "\n".join(" ".join(text.split()) for text in texts)
+    return _read_file(model, Upload("text.txt", lines.encode("utf-8", "replace")))
+
+
+def checked(samples: NDArray[Any]) -> NDArray[Any]:
+    """Return samples (n, ...) if they are not too many."""
+    _check_count(len(samples))
+    if not len(samples):
+        raise DataError("there is no sample: send at least one")
+    return np.asarray(samples)
+
+
+def _check_count(samples: int) -> None:
+    if samples > MOST_SAMPLES:
+        raise TooLargeError(f"there are {samples} samples: send at most {MOST_SAMPLES} at a time")

@@ -1,0 +1,1 @@
+"""Papers, attacks, sweeps and the bench: what studies of federated learning need."""

@@ -1,0 +1,1 @@
+"""Privacy and defences: what protects clients' data, and what protects the model from clients."""

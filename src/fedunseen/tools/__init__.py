@@ -1,1 +1,0 @@
-"""What commands do, callable from Python: the command itself has options and printing alone."""

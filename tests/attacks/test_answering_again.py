@@ -1,0 +1,210 @@
+"""A coordinator asks for another sum of the same samples: what has changed between two sums is
+their difference.
+"""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedunseen.core.errors import RefusedError
+from fedunseen.deploy.secagg.ledger import Ledger
+from fedunseen.deploy.secagg.server import MaskedTotal
+from masked_parties import Parties
+
+FIRST = Path(__file__).parent / "first_version"
+PHOTO = np.array([0.125, -0.5])  # the gradient of one more photo
+ONCE = pytest.mark.parametrize("once", [False, True], ids=["trained", "closed form"])
+
+
+def code(call, *given, **named):
+    """Return the code of a refusal."""
+    with pytest.raises(RefusedError) as found:
+        call(*given, **named)
+    return found.value.code
+
+
+def total(parties, plan, values, k=0):
+    """Return the decoded sum of an honest attempt, as the coordinator has it."""
+    shares = parties.shares(parties.keys(k, plan=plan))
+    rho = shares["p0"]["rho"]
+    masked = {
+        name: parties.mask(name, parties.masked_request(name, shares), values[name])
+        for name in parties.names
+    }
+    opened = parties.open(rho, k, plan=plan)
+    keys = {name: client._attempt.keys for name, client in parties.clients.items()}
+    seeds = {name: one["seed"] for name, one in keys.items()}
+    commitments = {name: one["share_commitments"] for name, one in shares.items()}
+    threshold = parties.enrolment.threshold
+    found = MaskedTotal(
+        plan.digest, k, rho, threshold, sum(masked.values()), seeds, commitments, []
+    )
+    for name, reply in opened.items():
+        found.take_open(name, reply)
+    return parties.layout.decode(found.sum(), len(parties.names), bytes.fromhex(rho))["w"]
+
+
+def add_photo(parties, values):
+    """Let p0 hold one more photo, with its gradient in its update."""
+    parties.samples["p0"] = [*parties.samples["p0"], b"one more photo"]
+    return {**values, "p0": {**values["p0"], "w": values["p0"]["w"] + PHOTO}}
+
+
+@ONCE
+@pytest.mark.parametrize("consent", [(), ("again",)], ids=["", "consent"])
+def test_a_sample_that_was_added_is_no_difference_of_two_runs(once, consent):
+    """With the owner's consent the attack succeeds: it reaches the line that refuses it."""
+    parties = Parties(4, consent=consent, once=once)
+    before = total(parties, parties.plan, parties.values)
+    values, second = add_photo(parties, parties.values), parties.new_plan(once=once)
+    if not consent:
+        assert code(parties.agree, second) == "samples-again"
+        return
+    parties.agree(second)
+    assert (total(parties, second, values) - before).tolist() == PHOTO.tolist()
+
+
+@ONCE
+@pytest.mark.parametrize("consent", [(), ("again",)], ids=["", "consent"])
+def test_a_sample_that_was_added_is_no_difference_of_two_rounds(once, consent, tmp_path):
+    parties = Parties(4, tmp_path, consent, once=once)
+    before = total(parties, parties.plan, parties.values)
+    values = add_photo(parties, parties.values)
+    if not consent:
+        assert code(parties.restart) == "samples-changed"
+        return
+    parties.restart()
+    assert (total(parties, parties.plan, values, 1) - before).tolist() == PHOTO.tolist()
+
+
+def test_a_plan_that_was_signed_before_is_judged_again_when_its_sum_is_opened():
+    parties = Parties(4)
+    second = parties.new_plan()
+    parties.agree(second)
+    rho, _ = parties.up_to_masked()
+    other, _ = parties.up_to_masked(plan=second)
+    parties.open(rho)
+    assert code(parties.open, other, plan=second) == "samples-again"
+
+
+@ONCE
+def test_all_rounds_of_a_plan_are_answered_and_those_of_a_resumed_run(once, tmp_path):
+    parties = Parties(4, tmp_path, once=once)
+    for k in range(3):
+        parties.release(k)
+        parties.restart()
+    files = [*(tmp_path / "p0").glob("released-*")]
+    assert len(files) == 1
+    assert len(files[0].read_bytes()) == 3 * 16 + 32
+
+
+def test_a_plan_goes_on_without_new_consent_after_another_that_its_owner_allowed(tmp_path):
+    parties = Parties(4, tmp_path)
+    parties.release()
+    parties.consent = ["again"]
+    parties.restart()
+    second = parties.new_plan()
+    parties.agree(second)
+    parties.release(plan=second)
+    parties.consent = []
+    parties.restart()
+    parties.release(1)
+    assert code(parties.agree, parties.new_plan()) == "samples-again"
+
+
+def test_other_samples_are_other_data():
+    parties = Parties(4)
+    parties.release()
+    parties.samples = {name: [f"{name} new".encode()] for name in parties.names}
+    second = parties.new_plan()
+    parties.agree(second)
+    parties.release(plan=second)
+
+
+def choose(parties, **changes):
+    plan = parties.new_plan(choosing=True, **changes)
+    parties.agree(plan)
+    parties.release(plan=plan)
+
+
+def test_runs_that_choose_come_before_the_run_over_exactly_the_same_samples():
+    parties = Parties(4)
+    choose(parties)
+    choose(parties)
+    parties.release()
+    assert code(choose, parties) == "samples-again"
+
+
+def test_a_sample_that_was_added_after_a_run_that_chose_is_no_difference():
+    parties = Parties(4)
+    choose(parties)
+    add_photo(parties, parties.values)
+    assert code(parties.agree, parties.new_plan()) == "samples-again"
+
+
+def test_statistics_are_released_once_also_where_they_only_choose():
+    parties = Parties(4, once=True)
+    choose(parties, once=True)
+    assert code(parties.agree, parties.new_plan(once=True)) == "samples-again"
+    assert code(parties.agree, parties.new_plan()) == "samples-again"
+
+
+@pytest.mark.parametrize("kind", ["closed", "trained"])
+def test_a_ledger_of_the_first_version_is_read_and_still_refuses(kind, tmp_path):
+    """It has digests of the samples of closed forms alone: of a trained method, any sample may have
+    been in the sum.
+    """
+    folder = tmp_path / "p0"
+    shutil.copytree(FIRST / kind, folder)
+    ledger = Ledger(folder, "p0")
+    content = Parties(3).plan.content()
+    known, new = (ledger.digests([one]) for one in (b"p0 0", b"new"))
+    (old,) = ledger.plans
+    ledger.check(
+        old, ledger.plans[old]["content"], ledger.digests([b"p0 0", b"p0 1", b"p0 2"]), None, ()
+    )
+    assert code(ledger.check, "00" * 32, content, known, None, ()) == "samples-again"
+    if kind == "trained":
+        assert code(ledger.check, "00" * 32, content, new, None, ()) == "samples-again"
+    else:
+        ledger.check("00" * 32, content, new, None, ())
+    ledger.check("00" * 32, content, known, ["p0", "p1", "p2"], ["again"])
+    assert (
+        code(ledger.check, "00" * 32, content, known, ["p0", "p1"], ["again"]) == "roster-differs"
+    )
+    assert ledger.writes is None
+    ledger.write({})
+    assert Ledger(folder, "p0").writes == 1
+
+
+def asked(parties, **changes):
+    """Count answers once more about the samples of an earlier plan."""
+    plan = parties.new_plan(once=True, sums=1, confidence="asking", **changes)
+    parties.agree(plan)
+    parties.release(plan=plan)
+
+
+@pytest.mark.parametrize("announced", ["auto", "histograms"])
+def test_answers_are_counted_once_after_a_plan_that_has_announced_it(announced, tmp_path):
+    parties = Parties(4, tmp_path, once=True, confidence=announced)
+    parties.release()
+    asked(parties)
+    assert code(asked, parties) == "samples-again"
+    assert code(parties.agree, parties.new_plan(once=True, confidence=announced)) == "samples-again"
+
+
+@pytest.mark.parametrize("said", ["none", "draws", "asking"])
+def test_answers_are_not_counted_after_a_plan_that_has_not_announced_it(said):
+    parties = Parties(4, once=True, confidence=said)
+    parties.release()
+    assert code(asked, parties) == "samples-again"
+
+
+def test_answers_about_other_samples_or_in_other_units_are_not_counted():
+    parties = Parties(4, once=True, confidence="auto")
+    parties.release()
+    assert code(asked, parties, quantization="8") == "samples-again"
+    parties.samples["p0"] = [*parties.samples["p0"], b"one more photo"]
+    assert code(asked, parties) == "samples-again"

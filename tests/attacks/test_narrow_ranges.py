@@ -1,0 +1,481 @@
+"""A range of a feature, chosen by the coordinator, beyond which all samples of a class but one lie.
+
+The others' clipped features are known, so that the sum of six samples would show the feature of the
+one within the range. A party sends 0 where fewer than ``min_samples`` samples of a class lie within
+it.
+"""
+
+import numpy as np
+import pytest
+import torch
+from small_federation import CLASSES, HELD, NAMES, experiment, greeting, write_all, write_party
+
+from fedunseen.core.errors import DataError, FedUnseenError
+from fedunseen.data import ClassSpace, Quantization, Scaler
+from fedunseen.deploy.client_data import PartyData
+from fedunseen.deploy.remote.party import local_update
+from fedunseen.methods.closed_form.soft_statistics import LEVELS as WHOLE
+from fedunseen.methods.closed_form.soft_statistics import on_grid, soft_statistics, without_small
+from fedunseen.methods.closed_form.statistics import statistics, unpacked
+from fedunseen.strategies import Instruction
+
+LEVELS = 127
+
+
+@pytest.mark.parametrize("min_samples", [1, 5])
+def test_a_narrow_range_shows_no_feature_of_few_samples(tmp_path, min_samples):
+    write_all(tmp_path)
+    header, tensors = greeting(experiment(tmp_path), tmp_path / "run")
+    arrays = np.load(tmp_path / NAMES[0] / "features.npz")
+    rows = arrays["features"][arrays["labels"] == "class 0"].astype(np.float64)
+    assert header["experiment"]["data"]["features"] == ["l2"]
+    values = np.sort((rows / np.linalg.norm(rows, axis=1, keepdims=True))[:, 0])
+    half = min(values[3] - values[2], values[2] - values[1]) / 2  # no other is in the range
+    width = arrays["features"].shape[1]
+    step, offset = np.ones(width), np.zeros(width)
+    step[0], offset[0] = half / LEVELS, values[2] - half / 3
+    tensors |= {
+        "quantize.step": torch.from_numpy(step).float(),
+        "quantize.offset": torch.from_numpy(offset).float(),
+    }
+    held = PartyData(tmp_path / NAMES[0], masked=True, min_samples=min_samples)
+    reply, _ = local_update(held.prepare(header, tensors).engine, 0, Instruction({}), {}, 0)
+    assert int(reply.update["count"][0]) == len(values) == 6
+    total = int(reply.update["total"][0, 0])
+    if min_samples == 1:  # the attack works where the owner has said so
+        code = total - LEVELS * (3 - 2)  # three above, two below
+        assert abs(offset[0] + code * step[0] - values[2]) <= step[0]
+    else:
+        assert total == 0
+
+
+def sums_of(rows, labels, step, offset, min_samples, among=None):
+    """Return a party's total (C, d) and its second moments (d, d) under a coordinator's steps."""
+    step, offset = (np.asarray(one, dtype=np.float32) for one in (step, offset))
+    quantization = Quantization(8, step, offset)
+    names = tuple(f"c{c}" for c in range(1 + max(labels)))
+    space = ClassSpace(names, np.eye(len(names)), names, range(len(names)), [], [])
+    sums = statistics(
+        (rows - offset).astype(np.float32), np.array(labels), space, None, quantization,
+        min_samples, among and ((among[0] - offset).astype(np.float32), among[1]),
+    )  # fmt: skip
+    return sums["total"], unpacked(sums["square"], rows.shape[1])
+
+
+def spread(samples):
+    rows = np.random.default_rng(3).uniform(-1, 1, (samples, 4))
+    rows[:, 0] = np.linspace(0.1, 0.2, samples)
+    return rows
+
+
+FINE = [1 / LEVELS] * 3
+
+
+@pytest.mark.parametrize("samples", [5, 6, 9, 30])
+@pytest.mark.parametrize("place", [0.0, 1.0])
+def test_a_coarse_step_shows_no_sample_apart(samples, place):
+    """All samples but one round to one whole number, 0 or 1."""
+    rows = spread(samples)
+    rows[2, 0] = 0.9  # the coordinator's guess of an outlier
+    given = rows, [0] * samples, [1, *FINE], [-place, 0, 0, 0]
+    codes = np.rint(rows[:, 1:] * LEVELS)
+
+    def apart(min_samples):
+        """Return all features of the sample apart, from the row of second moments."""
+        total, square = sums_of(*given, min_samples)
+        assert total[0, 1:].tolist() == codes.sum(0).tolist()
+        return (square[0] - int(place) * total[0])[1:].tolist(), int(total[0, 0])
+
+    assert apart(1) == (codes[2].tolist(), samples * place + 1)
+    assert apart(5) == ([0, 0, 0], samples * place)
+
+
+@pytest.mark.parametrize(("above", "below"), [(1, 8), (1, 4), (4, 4), (3, 30)])
+def test_a_range_that_cuts_a_class_in_two_shows_no_few_samples(above, below):
+    """All samples are clipped, and second moments show the sums of both sides."""
+    rows = spread(above + below)
+    rows[:above, 0] = 0.9
+    given = rows, [0] * len(rows), [1e-6, *FINE], [0.5, 0, 0, 0]
+    codes = np.rint(rows[:, 1:] * LEVELS)
+
+    def side(min_samples):
+        total, square = sums_of(*given, min_samples)
+        return ((total[0, 1:] + square[0, 1:] / LEVELS) / 2).tolist()
+
+    assert side(1) == codes[:above].sum(0).tolist()
+    assert side(5) in ([0, 0, 0], codes.sum(0).tolist())
+
+
+def test_pairs_of_narrow_ranges_show_no_sample():
+    """Of 40 samples nine are within each of two ranges, and one is within both."""
+    rows = np.random.default_rng(5).uniform(0.1, 0.4, (40, 4))
+    rows[:9, 0] = rows[8:17, 1] = np.linspace(0.55, 0.95, 9)
+    given = rows, [0] * 40, [0.25 / LEVELS, 0.25 / LEVELS, *FINE[1:]], [0.75, 0.75, 0, 0]
+    codes = np.rint((rows[8, :2] - 0.75) / 0.25 * LEVELS) + LEVELS
+
+    def product(min_samples):
+        total, square = sums_of(*given, min_samples)
+        return float(square[0, 1] + LEVELS * total[0, :2].sum() + 40 * LEVELS**2)
+
+    assert product(1) == codes.prod() > 0
+    assert product(5) == 0
+
+
+@pytest.mark.parametrize(("inside", "shown"), [(9, 0), (20, 0), (21, 21), (30, 30)])
+def test_a_range_has_more_than_half_of_a_class(inside, shown):
+    rows = spread(40)
+    rows[:, 0] = np.where(np.arange(40) < inside, 0.5, 0.9)
+    total, _ = sums_of(rows, [0] * 40, [0.1 / LEVELS, *FINE], [0.5, 0, 0, 0], 5)
+    assert int(total[0, 0]) == LEVELS * (40 - shown)
+
+
+def test_copies_of_a_sample_within_a_range_count_once():
+    rows = spread(13)
+    rows[:, 0] = 0.9
+    rows[:7] = [0.45, *rows[3, 1:]]
+    given = rows, [0] * 13, [0.1 / LEVELS, *FINE], [0.5, 0, 0, 0]
+    assert int(sums_of(*given, 1)[0][0, 0]) == 6 * LEVELS - 7 * 64
+    assert int(sums_of(*given, 5)[0][0, 0]) == 13 * LEVELS
+
+
+def test_a_narrow_range_shows_no_sample_in_second_moments():
+    rows = spread(6)
+    rows[:, 0] = [0.9, 0.9, 0.9, 0.5, 0.1, 0.1]
+    given = rows, [0] * 6, [0.1 / LEVELS, *FINE], [0.42, 0, 0, 0]
+    codes = np.rint(rows[:, 1:] * LEVELS)
+    signs = np.array([1, 1, 1, 0, -1, -1])
+    _, square = sums_of(*given, 1)
+    within = square[0, 1:] - LEVELS * torch.from_numpy(signs @ codes).long()
+    code = round(0.08 / (0.1 / LEVELS))
+    assert within.tolist() == (code * codes[3]).tolist()  # the one within, times its code
+    _, square = sums_of(*given, 5)
+    assert not square[0].any()
+
+
+def test_a_removal_takes_back_what_was_sent():
+    """What few samples are apart is decided for all that the party holds, in a part of them too."""
+    rows = spread(30)
+    rows[[2, 25], 0] = 0.9
+    labels, steps = np.zeros(30, dtype=int), ([1, *FINE], [-1, 0, 0, 0])
+    whole, part, left = (
+        sums_of(rows[some], labels[some], *steps, 5, (rows, labels))
+        for some in (slice(None), slice(20), slice(20, None))
+    )
+    for one, gone, stays in zip(whole, part, left, strict=True):
+        assert torch.equal(one - gone, stays)
+    assert [int(total[0, 0]) for total, _ in (whole, part, left)] == [30, 20, 10]
+
+
+def test_features_whose_values_are_the_same_keep_them():
+    """Black pixels at a border: no step has made them equal."""
+    rows = spread(30)
+    rows[:, 0] = 0
+    rows[3, 0] = 0.9
+    given = rows, [0] * 30, [0.1, *FINE], [0, 0, 0, 0]
+    assert all(map(torch.equal, sums_of(*given, 5), sums_of(*given, 1)))
+
+
+def test_several_samples_apart_in_each_class_are_sent():
+    rows = spread(40)
+    rows[:12, 0] = 0.9
+    given = rows, [0] * 20 + [1] * 20, [1, *FINE], [0, 0, 0, 0]
+    total, square = sums_of(*given, 5)
+    whole, more = sums_of(*given, 1)
+    assert total.tolist() == whole.tolist()
+    assert square.tolist() == more.tolist()
+    assert total[:, 0].tolist() == [12, 0]
+
+
+def test_the_same_sample_saved_again_counts_once(tmp_path):
+    write_all(tmp_path)
+    folder = tmp_path / NAMES[0]
+    arrays = dict(np.load(folder / "features.npz"))
+    first = np.flatnonzero(arrays["labels"] == "class 0")
+    arrays["features"][first[1:]] = arrays["features"][first[0]]
+    np.savez(folder / "features.npz", **arrays)
+    header, tensors = greeting(experiment(tmp_path), tmp_path / "run")
+
+    def sent(min_samples):
+        ready = PartyData(folder, masked=True, min_samples=min_samples).prepare(header, tensors)
+        reply, _ = local_update(ready.engine, 0, Instruction({}), {}, 0)
+        return ready.left_out, reply.update["count"][:3].tolist()
+
+    assert sent(1) == ("", [6, 6, 6])
+    left_out, counts = sent(5)
+    assert counts == [0, 6, 6]
+    assert "class 0 (1)" in left_out
+
+
+@pytest.mark.parametrize("copies", [1, 5])
+def test_the_same_unlabelled_sample_counts_once(copies):
+    quantization = Quantization.of_unit_length(8, 5.0, 2)
+    linear = {"weight": torch.zeros(1, 2).double(), "bias": torch.zeros(1).double()}
+    scores = on_grid(linear, torch.arange(1), quantization)
+    rows = torch.tensor([[9, 3]] * copies + [[5, 5]] * (6 - copies)).double() * scores.unit
+    first = torch.tensor([i in (0, copies) for i in range(6)])
+    distinct = soft_statistics(scores, rows[first])["count"]
+    sums, left = without_small(soft_statistics(scores, rows), 3, distinct)
+    assert left == {0: 2.0}
+    assert sums["count"].tolist() == [0]
+    assert not without_small(soft_statistics(scores, rows), 3)[1]
+
+
+def test_features_that_are_no_numbers_once_scaled_are_refused():
+    big = np.full(2, 1e20, dtype=np.float32)
+    tiny = np.full(2, 1e-20, dtype=np.float32)
+    fitted = {"0.min": -big, "0.range": tiny}  # infinite, and of no length then
+    scaler = Scaler(("min-max", "l2"), fitted | Quantization.of_unit_length(8, 5.0, 2).statistics)
+    for read in (scaler.codes, scaler, lambda rows: scaler.quantization.codes(rows * np.nan)):
+        with pytest.raises(DataError, match="are not numbers"), np.errstate(all="ignore"):
+            read(np.ones((3, 2), dtype=np.float32))
+
+
+@pytest.mark.parametrize("min_samples", [1, 5])
+def test_soft_sums_show_no_sample_apart(min_samples):
+    quantization = Quantization.of_unit_length(8, 5.0, 2)
+    linear = {"weight": torch.zeros(1, 2).double(), "bias": torch.zeros(1).double()}
+    scores = on_grid(linear, torch.arange(1), quantization)
+    rows = torch.tensor([[1, i] for i in range(12)])
+    rows[4, 0] = 7
+    values = rows + torch.linspace(-0.3, 0.3, 12)[:, None]
+    given = () if min_samples == 1 else (values,)
+    sums = soft_statistics(scores, rows.double() * scores.unit, None, min_samples, None, given)
+    shown = 11 + 7 if min_samples == 1 else 12
+    assert sums["total"].tolist() == [[WHOLE * shown, WHOLE * 66]]
+
+
+@pytest.mark.parametrize("min_samples", [1, 2])
+def test_soft_sums_show_no_feature_of_few_samples(min_samples):
+    quantization = Quantization.of_unit_length(8, 5.0, 2)
+    linear = {"weight": torch.zeros(1, 2).double(), "bias": torch.zeros(1).double()}
+    scores = on_grid(linear, torch.arange(1), quantization)
+    rows = torch.tensor([[LEVELS, 3], [LEVELS, 4], [5, 5]], dtype=torch.int8)  # one is within
+    clipped = torch.tensor([[True, False], [True, False], [False, False]])
+    sums = soft_statistics(scores, rows.double() * scores.unit, clipped, min_samples)
+    shown = [2 * LEVELS + 5, 12] if min_samples == 1 else [0, 12]
+    assert sums["total"].tolist() == [[WHOLE * value for value in shown]]
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "hides"), [(10.0, 1e-4, True), (10.1, 1e-4, False), (1.0, 1.1e-4, False)]
+)
+def test_noise_that_hides_no_single_sample_needs_the_owner(epsilon, delta, hides, tmp_path):
+    """Noise that does not hide a sample does not stand in for leaving out small classes."""
+    write_all(tmp_path)
+    noise = {
+        "privacy__name": "sample-level", "privacy__clip": 1.0, "privacy__epsilon": epsilon,
+        "privacy__delta": delta, "privacy__noise_from": "system", "data__features": ["l2"],
+    }  # fmt: skip
+    header, tensors = greeting(experiment(tmp_path, **noise), tmp_path / "run")
+
+    def join(min_samples):
+        held = PartyData(tmp_path / NAMES[0], masked=True, min_samples=min_samples)
+        return held.prepare(header, tensors).samples
+
+    assert join(1) == 18
+    if hides:
+        assert join(5) == 18
+        return
+    with pytest.raises(FedUnseenError, match="hides no single sample") as refused:
+        join(5)
+    assert refused.value.code == "refused-settings"
+
+
+ABSORBED = 2.0**28  # float32 has multiples of 32 beyond it, and so no smaller difference
+
+
+def absorbing(width, cut, apart=32.0):
+    """Return means that leave two values of feature 0: 0 up to ``cut``, and ``apart`` beyond."""
+    shift, large = torch.zeros(2, width)
+    shift[0], large[0] = cut - apart / 2, -ABSORBED * apart / 32
+    return {"0.mean": shift, "1.mean": large, "2.mean": -large}
+
+
+def masked_total(folder, features, tensors, min_samples, **settings):
+    """Return totals and second moments of all parties under a coordinator's scalings."""
+    added = {"total": 0, "square": 0}
+    for client, name in enumerate(NAMES):
+        asked = experiment(folder, data__features=features, **settings)
+        header, own = greeting(asked, folder / f"run-{client}", client)
+        held = PartyData(folder / name, masked=True, min_samples=min_samples)
+        engine = held.prepare(header, {**own, **tensors}).engine
+        reply, _ = local_update(engine, client, Instruction({}), {}, 0)
+        added = {key: value + reply.update[key] for key, value in added.items()}
+    return added
+
+
+def largest(folder):
+    """Return the sample with the largest feature 0, and a cut below it."""
+    rows = np.concatenate([np.load(folder / name / "features.npz")["features"] for name in NAMES])
+    order = np.argsort(rows[:, 0])
+    return rows[order[-1]], float(rows[order[-2:], 0].mean())
+
+
+@pytest.mark.parametrize("min_samples", [1, 5])
+def test_a_mean_so_large_that_values_become_one_shows_no_sample(min_samples, tmp_path):
+    """Values are equal before they become whole numbers, since float32 has made them so."""
+    sample, cut = largest(write_all(tmp_path))
+    width = len(sample)
+    step = torch.full((width,), 6 / LEVELS)
+    step[0] = 32.0
+    tensors = absorbing(width, cut) | {"quantize.step": step, "quantize.offset": torch.zeros(width)}
+    square = masked_total(tmp_path, ["centre"] * 3, tensors, min_samples)["square"]
+    codes = np.rint(sample[1:] / step[1:].numpy()).astype(int).tolist()
+    shown = unpacked(square, width)[0]
+    assert shown.tolist() == ([1, *codes] if min_samples == 1 else [0] * width)
+
+
+@pytest.mark.parametrize("min_samples", [1, 5])
+def test_a_mean_so_large_that_one_sample_weighs_more_than_all_shows_none(min_samples, tmp_path):
+    """Float32 leaves two values within the range: five samples weigh 1, and one 65,534."""
+    for number, name in enumerate(NAMES, 1):
+        write_party(tmp_path / name, np.repeat(HELD[name], 20), number)
+    labels = np.repeat(range(CLASSES), 4)
+    split = ["train" if c < 10 and i % 2 else "test" for i, c in enumerate(labels)]
+    write_party(tmp_path / "coordinator", labels, 9, split)
+    sample, cut = largest(tmp_path)
+    rows = np.load(tmp_path / NAMES[1] / "features.npz")
+    own = np.sort(rows["features"][rows["labels"] == "class 3", 0])[::-1]
+    assert own[0] == sample[0]
+    apart = cut - float(own[6:8].mean())
+    width, top = len(sample), 32767
+    mean, scale, large = torch.zeros(width), torch.ones(width), torch.zeros(width)
+    mean[0], scale[0], large[0] = cut - apart / 2, apart / 32, -1.5 * ABSORBED
+    step, offset = torch.full((width,), 8 / top), torch.zeros(width)
+    step[0] = 32 / (2 * top - 1)
+    offset[0] = step[0] * (top - 1)
+    tensors = {
+        "0.mean": mean, "0.deviation": scale, "1.mean": large, "2.mean": -large,
+        "quantize.bits": torch.tensor([16.0]), "quantize.step": step, "quantize.offset": offset,
+    }  # fmt: skip
+    features = ["standard", "centre", "centre"]
+    sums = masked_total(tmp_path, features, tensors, min_samples, data__quantization=16)
+    ends = torch.where(sums["total"][:, :1] == 0, 0, -top)
+    row = unpacked(sums["square"], width)[0] - (ends * sums["total"]).sum(0)
+    shown = (row[1:].double() / (2 * top)).numpy() * step[1:].numpy()
+    assert np.abs(shown - (sample[1:] if min_samples == 1 else 0)).max() < 1e-3
+
+
+LATE = [
+    ["centre", "centre", "centre", "l2"],
+    ["min-max", "l2"],
+    ["standard", "l2"],
+    ["l2", "standard", "l2"],
+    ["x10", "l2"],
+]
+
+
+@pytest.mark.parametrize("features", LATE)
+def test_unit_length_after_a_coordinators_scale_needs_the_owner(features, tmp_path):
+    write_all(tmp_path)
+    header, tensors = greeting(experiment(tmp_path, data__features=features), tmp_path / "run")
+
+    def join(min_samples):
+        held = PartyData(tmp_path / NAMES[0], masked=True, min_samples=min_samples)
+        return held.prepare(header, tensors).samples
+
+    assert join(1) == 18
+    with pytest.raises(FedUnseenError, match="l2 is neither first nor after one centre") as refused:
+        join(5)
+    assert refused.value.code == "refused-settings"
+
+
+@pytest.mark.parametrize("rounding", ["asked for", "not sent", "none"])
+def test_features_that_are_not_rounded_need_the_owner(rounding, tmp_path):
+    """What makes values one is not seen without whole numbers; the sums have all digits then."""
+    sample, cut = largest(write_all(tmp_path))
+    asked = {"data__quantization": "none"} if rounding == "none" else {}
+    chosen = experiment(tmp_path, data__features=["centre"] * 3, **asked)
+    header, tensors = greeting(chosen, tmp_path / "run")
+    if rounding == "not sent":
+        tensors = {key: value for key, value in tensors.items() if "quantize" not in key}
+    tensors |= absorbing(len(sample), cut)
+
+    def join(min_samples):
+        held = PartyData(tmp_path / NAMES[0], masked=True, min_samples=min_samples)
+        return held.prepare(header, tensors).samples
+
+    assert join(1) == 18
+    if rounding == "asked for":
+        assert join(5) == 18
+        return
+    with pytest.raises(FedUnseenError, match="features are not rounded") as refused:
+        join(5)
+    assert refused.value.code == "refused-settings"
+
+
+@pytest.mark.parametrize("rounded", [True, False])
+@pytest.mark.parametrize("features", [["l2"], ["centre", "l2"], ["l2", "standard"]])
+def test_unit_length_first_or_after_one_centre_needs_no_one(features, rounded, tmp_path):
+    write_all(tmp_path)
+    asked = {} if rounded or "standard" in features else {"data__quantization": "none"}
+    chosen = experiment(tmp_path, data__features=features, **asked)
+    header, tensors = greeting(chosen, tmp_path / "run")
+    held = PartyData(tmp_path / NAMES[0], masked=True)
+    assert held.prepare(header, tensors).samples == 18
+
+
+def test_unit_length_after_a_large_mean_makes_a_total_that_of_one_sample(tmp_path):
+    """What the refusal is about, where the owner has agreed: all others are far away."""
+    sample, cut = largest(write_all(tmp_path))
+    width = len(sample)
+    apart = 32 * 4096.0
+    tensors = absorbing(width, cut, apart) | {
+        "quantize.bits": torch.tensor([16.0]),
+        "quantize.step": torch.full((width,), 2.0**-15),
+        "quantize.offset": torch.zeros(width),
+    }
+    tensors["2.mean"][0] += apart
+    total = masked_total(tmp_path, ["centre"] * 3 + ["l2"], tensors, 1, data__quantization=16)
+    shown = total["total"].sum(0)[1:].double().numpy()
+    alike = shown @ sample[1:] / np.linalg.norm(shown) / np.linalg.norm(sample[1:])
+    assert alike > 0.9999
+
+
+def test_samples_that_are_shortened_make_a_total_that_of_one(tmp_path):
+    """A length after a coordinator's scale leaves the one that is short in it."""
+    sample, _ = largest(write_all(tmp_path))
+    width = len(sample)
+    scale = torch.ones(width)
+    scale[0] = 1e-7
+    mean = torch.zeros(width)
+    mean[0] = float(sample[0])
+    reach = torch.full((width,), 6.0)
+    reach[0] = 8e7
+    tensors = {
+        "0.mean": mean, "0.deviation": scale, "quantize.bits": torch.tensor([16.0]),
+        "quantize.step": reach / 32767, "quantize.offset": torch.zeros(width),
+    }  # fmt: skip
+    given = {"data__quantization": 16, "method__clip_norm": 30.0}
+    total = masked_total(tmp_path, ["standard"], tensors, 1, **given)["total"].sum(0)
+    shown = total.double().numpy() * tensors["quantize.step"].numpy()
+    assert np.abs(shown[1:] - sample[1:]).max() < 2e-3
+    with pytest.raises(FedUnseenError, match="clip_norm = 30 can make") as refused:
+        masked_total(tmp_path, ["standard"], tensors, 5, **given)
+    assert refused.value.code == "refused-settings"
+
+
+@pytest.mark.parametrize(
+    ("features", "clip_norm", "change", "taken"),
+    [
+        (["l2"], 1.0, {}, True),
+        (["centre", "l2"], 1.0, {}, True),
+        (["l2"], 0.99, {}, False),
+        (["standard"], 1.0, {}, False),
+        (["l2"], 1.0, {"quantize.step": torch.full((1,), 0.1)}, False),
+        (["l2"], 1.0, {"quantize.step": torch.full((8,), 0.01)}, False),
+        (["l2"], 1.0, {"quantize.offset": torch.full((1,), 0.01)}, False),
+    ],
+)
+def test_samples_are_shortened_if_none_is_longer_than_others(
+    features, clip_norm, change, taken, tmp_path
+):
+    write_all(tmp_path)
+    chosen = experiment(tmp_path, data__features=features, method__clip_norm=clip_norm)
+    header, tensors = greeting(chosen, tmp_path / "run")
+    held = PartyData(tmp_path / NAMES[0], masked=True)
+    if taken:
+        assert held.prepare(header, tensors | change).samples == 18
+        return
+    with pytest.raises(FedUnseenError, match="clip_norm"):
+        held.prepare(header, tensors | change)

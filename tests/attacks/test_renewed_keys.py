@@ -1,0 +1,164 @@
+"""``certs --renew``: it resets no ledger, drops no restriction, exposes no key, and mixes no
+authorities.
+"""
+
+import datetime
+import os
+import shutil
+import stat
+
+import pytest
+from test_answering_again import code
+
+from fedunseen.core.errors import DataError, RefusedError
+from fedunseen.deploy.secagg.enrolment import Credentials, Enrolment
+from fedunseen.deploy.secagg.ledger import Ledger
+from fedunseen.deploy.secagg.party import SecAggClient
+from fedunseen.deploy.secagg.plan import Plan
+
+pytest.importorskip("cryptography", reason="pip install 'fedunseen[masked]'")
+
+from fedunseen.deploy import certs
+from fedunseen.deploy.websocket import kit
+
+NAMES = ("a", "b", "c", "d")
+CLASSES = {name: [f"class of {name}"] for name in NAMES}
+ZERO = "00" * 32
+
+
+@pytest.fixture
+def made(tmp_path):
+    """The folder of an authority and the credentials that it has signed."""
+    authority, kits = tmp_path / "authority", tmp_path / "kits"
+    certs.make(kits, "127.0.0.1", NAMES, 2, authority, CLASSES)
+    return authority, kits
+
+
+def content_of(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_new_keys_keep_name_and_classes_and_only_their_owner_reads_them(made, tmp_path):
+    authority, kits = made
+    new, before = tmp_path / "new", os.umask(0)
+    try:
+        certs.change(authority, new, ["a"], renew=True)
+    finally:
+        os.umask(before)
+    old, now = Credentials.load(kits / "a"), Credentials.load(new / "a")
+    assert now.name == "a"
+    assert (
+        now.enrolment.classes == old.enrolment.classes == {k: tuple(v) for k, v in CLASSES.items()}
+    )
+    assert (now.enrolment.authority, now.enrolment.coordinator) == (
+        old.enrolment.authority,
+        old.enrolment.coordinator,
+    )
+    assert {name: now.enrolment.parties[name] for name in "bcd"} == {
+        name: old.enrolment.parties[name] for name in "bcd"
+    }
+    assert (now.signing, now.exchange) != (old.signing, old.exchange)
+    secret = [path for path in new.rglob("*") if path.suffix == ".key"]
+    assert len(secret) == 2
+    assert {stat.S_IMODE(path.stat().st_mode) for path in secret} == {0o600}
+    assert stat.S_IMODE((new / "a").stat().st_mode) == 0o700
+
+
+def plan_of(enrolment):
+    return Plan(
+        federation=enrolment.digest, experiment=ZERO, space=ZERO, quantization="none", layout=ZERO, weights={},
+        model=ZERO, sums=1, once=True, dropouts=False, removing=[],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("fresh", [False, True], ids=["the party's state", "control: no state"])
+def test_new_keys_do_not_reset_a_ledger(made, tmp_path, fresh):
+    authority, kits = made
+    samples, state = [b"one", b"two"], tmp_path / "state"
+    ledger = Ledger(state, "data")
+    first = SecAggClient(Credentials.load(kits / "a"), ledger)
+    plan = plan_of(first.enrolment)
+    first.sign(plan, samples)
+    ledger.release(plan.digest, ledger.digests(samples))
+    ledger.change_plan(
+        plan.digest, content=plan.content(), signatures={}, waiting=None,
+        opened={"k": 0, "rho": "", "reply": {}}, roster=NAMES,
+    )  # fmt: skip
+    certs.change(authority, tmp_path / "new", ["a"], renew=True)
+    renewed = Credentials.load(tmp_path / "new" / "a")
+    again = SecAggClient(renewed, Ledger(tmp_path / "none" if fresh else state, "data"))
+    if fresh:
+        again.sign(plan_of(renewed.enrolment), samples)
+        return
+    assert code(again.sign, plan_of(renewed.enrolment), [*samples, b"three"]) == "samples-again"
+    assert again.ledger.rosters == [list(NAMES)]
+    with pytest.raises(RefusedError, match=r"federation\.json is older"):  # keys from before
+        SecAggClient(Credentials.load(kits / "a"), Ledger(state, "data"))
+
+
+@pytest.mark.parametrize("file", ["authority.key", "federation.key"])
+def test_a_foreign_authoritys_key_signs_nothing(made, tmp_path, file):
+    authority, _ = made
+    certs.make(tmp_path / "others", "127.0.0.1", NAMES, 2, tmp_path / "foreign")
+    shutil.copy(tmp_path / "foreign" / file, authority / file)
+    before = content_of(authority)
+    with pytest.raises(DataError, match=r"is not (that of|the key that signed)"):
+        certs.change(authority, tmp_path / "new", ["a"], renew=True)
+    assert content_of(authority) == before
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_authority_that_has_ended_renews_nothing(made, tmp_path, monkeypatch):
+    authority, _ = made
+    before = content_of(authority)
+
+    class Later(datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return super().now(tz) + datetime.timedelta(days=3)
+
+    monkeypatch.setattr(certs.datetime, "datetime", Later)
+    with pytest.raises(DataError, match="ended on"):
+        certs.change(authority, tmp_path / "new", ["a"], renew=True)
+    assert content_of(authority) == before
+    assert not (tmp_path / "new").exists()
+
+
+class KilledError(Exception):
+    pass
+
+
+def kill(*given):
+    raise KilledError
+
+
+@pytest.mark.parametrize("where", ["write_json", "REVOKED"])
+def test_a_key_of_a_killed_renewal_is_revoked_by_the_next(made, tmp_path, monkeypatch, where):
+    authority, kits = made
+    with monkeypatch.context() as patch:
+        if where == "write_json":  # of the party's folder: its key is written already
+            write = certs.write_json
+            patch.setattr(
+                certs,
+                "write_json",
+                lambda path, tree: kill() if path.name == "party.json" else write(path, tree),
+            )
+        else:
+            patch.setattr(certs.Authority, "revoke", kill)
+        with pytest.raises(KilledError):
+            certs.change(authority, tmp_path / "killed", ["a"], renew=True)
+    lost = kit.party_key(tmp_path / "killed" / "a", "a").public_key()
+    certs.change(authority, tmp_path / "new", ["a"], renew=True)
+    coordinator = tmp_path / "new" / "coordinator"
+    shutil.copy(kits / "coordinator" / "ca.crt", coordinator)
+    gone = kit.revoked(coordinator, certs.Authority.load(authority).certificate)
+    first, now = (
+        kit.party_key(folder / "a", "a").public_key() for folder in (kits, tmp_path / "new")
+    )
+    assert {kit.serial_of(lost), kit.serial_of(first)} <= gone
+    assert kit.serial_of(now) not in gone
+    assert Enrolment.load(coordinator) == Credentials.load(tmp_path / "new" / "a").enrolment

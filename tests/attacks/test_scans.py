@@ -1,0 +1,197 @@
+"""Pictures that are small and take long: refused by what decoding them would go over, which is
+counted before.
+"""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import EpsImagePlugin, Image
+
+from fedunseen.core.errors import DataError
+from fedunseen.data.io import decoding_cost
+from fedunseen.data.io.decoding_cost import decoded_pixels
+from fedunseen.data.io.images import ImageBytes, decode, open_image, read_image
+from fedunseen.pages.serve import uploads
+from fedunseen.pages.serve.uploads import TooLargeError, Upload
+from refusals import message_of
+
+SIDE = 64
+
+
+def saved(kind, mode="RGB", **settings):
+    values = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(values).convert(mode).save(file, kind, **settings)
+    return file.getvalue()
+
+
+def with_scans(count, progressive=True):
+    """Return a JPEG whose last scan comes so often that it has ``count`` of them."""
+    content = saved("JPEG", "YCbCr", progressive=progressive)
+    last = content.rindex(b"\xff\xda")
+    more = count - content.count(b"\xff\xda")
+    return content[:-2] + content[last:-2] * more + content[-2:]
+
+
+def tiff_of(jpeg, tiles=1, size=None):
+    """Return a TIFF of strips that all are the same JPEG."""
+    high, place = SIDE // tiles, 8 + len(jpeg) + len(jpeg) % 2
+    lists = {273: [8] * tiles, 279: [len(jpeg) if size is None else size] * tiles}
+    tags = {256: SIDE, 257: SIDE, 259: 7, 262: 6, 277: 3, 278: high, 530: 2 | 2 << 16}
+    entries, values = [], struct.pack("<HHH", 8, 8, 8)
+    after = place + 2 + 12 * (len(tags) + len(lists) + 1) + 4
+    entries.append((258, 3, 3, after))
+    for tag, many in lists.items():
+        entries.append((tag, 4, tiles, many[0] if tiles == 1 else after + len(values)))
+        values += struct.pack(f"<{tiles}I", *many)
+    entries += [(tag, 3, 2 if tag == 530 else 1, value) for tag, value in tags.items()]
+    packed = b"".join(struct.pack("<HHII", *entry) for entry in sorted(entries))
+    count = struct.pack("<H", len(entries))
+    padded = jpeg.ljust(place - 8, b"\0")
+    return b"II*\0" + struct.pack("<I", place) + padded + count + packed + bytes(4) + values
+
+
+def work(content):
+    with open_image(ImageBytes(content, "a")) as picture:
+        return decoded_pixels(picture, content)
+
+
+@pytest.mark.parametrize("progressive", [True, False])
+def test_each_scan_counts(progressive, monkeypatch):
+    ordinary = with_scans(10 if progressive else 1, progressive)
+    many = with_scans(99, progressive)
+    assert work(ordinary) == SIDE**2
+    assert work(many) == SIDE**2 * 99 // decoding_cost.SCANS
+    monkeypatch.setattr(uploads, "MOST_PIXELS", 3 * SIDE**2)
+    assert Upload("a.jpg", ordinary).picture[1] == SIDE**2
+    file, _ = Upload("a.jpg", ordinary).picture
+    assert read_image(file, 8, 9).std() > 1  # and is read
+    why = message_of(lambda: Upload("a.jpg", many).picture, error=TooLargeError)
+    assert (
+        why
+        == f"a.jpg has {SIDE**2 * 99 // 24:,} pixels, more than {3 * SIDE**2:,}: make it smaller"
+    )
+
+
+def test_a_folder_keeps_progressive_pictures_and_refuses_many_scans(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDUNSEEN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", SIDE**2)
+    loads = counted(monkeypatch, Image.Image, "resize")
+    (tmp_path / "a.jpg").write_bytes(with_scans(10))
+    (tmp_path / "b.jpg").write_bytes(with_scans(99))
+    images, unreadable = decode(tmp_path, ["a.jpg", "b.jpg"], 8, 9, skip=True)
+    assert unreadable == [1]
+    assert images[0].std() > 1
+    assert len(loads) == 1
+    assert "has too many pixels" in message_of(read_image, tmp_path / "b.jpg", 8, 9)
+
+
+def test_scans_of_a_tiff_count_by_its_tiles():
+    plain = saved("JPEG", "YCbCr")
+    assert work(tiff_of(plain)) == SIDE**2
+    assert work(tiff_of(with_scans(240))) == 10 * SIDE**2
+    for shared in (tiff_of(plain, 4), tiff_of(plain, 4, 0)):
+        with pytest.raises(ValueError, match="tiles that share their bytes"):
+            work(shared)
+
+
+def counted(monkeypatch, place, name):
+    """Return the list that grows with each call."""
+    calls, before = [], getattr(place, name)
+
+    def call(*arguments, **settings):
+        calls.append(arguments)
+        return before(*arguments, **settings)
+
+    monkeypatch.setattr(place, name, call)
+    return calls
+
+
+def chunk(kind, data=b""):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def between(content, at, more):
+    return content[:at] + more + content[at:]
+
+
+GIF_FRAME = saved("GIF", "L").index(b"\x2c\0\0\0\0")
+SEGMENTS = {  # n -> a picture with about n segments
+    "png chunks": lambda n: between(saved("PNG"), 33, chunk(b"prVt") * n),
+    "png data": lambda n: between(saved("PNG"), 33, chunk(b"IDAT") * n),
+    "jpeg markers": lambda n: between(saved("JPEG"), 2, b"\xff\xe5\0\2" * n),
+    "jpeg comments": lambda n: between(saved("JPEG"), 2, b"\xff\xfe\0\2" * n),
+    "jpeg exif": lambda n: between(saved("JPEG"), 2, b"\xff\xe1\0\x09Exif\0\0x" * n),
+    "jpeg fill": lambda n: between(saved("JPEG"), 2, b"\xff" * n),
+    "jpeg stray": lambda n: between(saved("JPEG"), 2, b"\xff\xe5\0\2" + b"x" * n),
+    "jpeg bare": lambda n: between(saved("JPEG"), 2, b"\xff\xd0" * n),
+    "gif comments": lambda n: between(saved("GIF", "L"), GIF_FRAME, b"\x21\xfe\x01a\0" * (n // 2)),
+    "gif blocks": lambda n: between(
+        saved("GIF", "L"), GIF_FRAME, b"\x21\xfe" + b"\x01a" * n + b"\0"
+    ),
+    "gif stray": lambda n: between(saved("GIF", "L"), GIF_FRAME, b"x" * n),
+}
+
+
+@pytest.mark.parametrize("name", SEGMENTS)
+def test_many_segments_are_refused_before_pillow_handles_one(name, monkeypatch):
+    monkeypatch.setattr(decoding_cost, "SEGMENTS", 200)
+    opened = counted(monkeypatch, Image, "open")
+    assert read_image(ImageBytes(SEGMENTS[name](100), "a"), 8, 9).std() > 1
+    assert len(opened) == 1
+    many = SEGMENTS[name](260)
+    assert "a is not a readable image" in message_of(read_image, ImageBytes(many, "a"), 8, 9)
+    why = message_of(lambda: Upload("a.png", many).picture)
+    assert "a.png is not a readable image" in why
+    assert len(opened) == 1
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("big", [False, True])
+def test_many_tiles_are_refused_before_pillow_handles_one(order, big, monkeypatch):
+    """The directory comes first, since nothing is read of the strips."""
+
+    def tiff(strips):
+        mark = b"II" if order == "<" else b"MM"
+        if big:
+            head = mark + struct.pack(order + "HHHQ", 43, 8, 0, 16)
+            return head + struct.pack(order + "QHHQQ", 1, 273, 4, strips, 0) + bytes(8)
+        return mark + struct.pack(order + "HIHHHII", 42, 8, 1, 273, 4, strips, 0) + bytes(4)
+
+    opened = counted(monkeypatch, Image, "open")
+    for strips, calls in ((decoding_cost.SEGMENTS, 1), (decoding_cost.SEGMENTS + 1, 1)):
+        message_of(read_image, ImageBytes(tiff(strips), "a"), 8, 9)
+        assert len(opened) == calls
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "TIFF", "WEBP", "BMP", "PPM"])
+def test_ordinary_pictures_have_few_segments(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(decoding_cost, "SEGMENTS", 40)
+    content = saved(kind)
+    assert work(content) == SIDE**2
+    (tmp_path / "a").write_bytes(content)
+    assert np.array_equal(
+        read_image(tmp_path / "a", 8, 9), read_image(ImageBytes(content, "a"), 8, 9)
+    )
+
+
+def test_run_lengths_count_more_since_python_decodes_them():
+    runs = b"\x01\x07" * 500 + b"\0\1"
+    sizes = (40, 8, 8, 1, 8, 1, len(runs), 0, 0, 256, 0)
+    head = struct.pack("<IHHI", 14 + 40 + 1024 + len(runs), 0, 0, 14 + 40 + 1024)
+    content = b"BM" + head + struct.pack("<IiiHHIIiiII", *sizes) + bytes(1024) + runs
+    assert work(content) == 16 * (8 * 8 + len(content))
+
+
+def test_no_picture_starts_another_program(tmp_path, monkeypatch):
+    """Pillow gives EPS to Ghostscript."""
+    loads = counted(monkeypatch, EpsImagePlugin.EpsImageFile, "load")
+    path = tmp_path / "a.jpg"
+    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n%%EOF\n")
+    with Image.open(path) as picture:
+        assert picture.format == "EPS"
+    assert "is not a readable image" in message_of(read_image, path, 4, 5, error=DataError)
+    assert loads == []

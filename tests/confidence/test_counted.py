@@ -1,0 +1,229 @@
+"""Answers about held-out samples as counts that add up over parties."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedunseen.confidence import HeldOut, closed_form_folds, fit
+from fedunseen.confidence.asking import CountedAnswers
+from fedunseen.confidence.counted import (
+    SCALES,
+    UNIT,
+    Scored,
+    _place,
+    counted,
+    fit_counts,
+    infeasible,
+    no_counts,
+    scales_for,
+)
+from fedunseen.confidence.own_folds import own_counts, question
+from fedunseen.core.errors import RefusedError
+from fedunseen.data import Benchmark
+from fedunseen.methods import Gaussian
+from fedunseen.strategies import FedAvg, Reply
+
+CLASSES, SEEN, WIDTH, EACH = 16, 12, 10, 30
+SCALE = scales_for(4.0)
+
+
+@pytest.fixture(scope="module")
+def made():
+    """A method, its samples, and the sums over all of them."""
+    rng = np.random.default_rng(0)
+    described = rng.standard_normal((CLASSES, 5))
+    names = [f"class {c:02}" for c in range(CLASSES)]
+    ids = np.repeat(np.arange(SEEN), EACH)
+    rows = described @ rng.standard_normal((5, WIDTH))
+    features = (rows[ids] + rng.standard_normal((len(ids), WIDTH))).astype(np.float32)
+    table = dict(zip(names, described.tolist(), strict=True))
+    benchmark = Benchmark.from_arrays(features, [names[c] for c in ids], table)
+    method = Gaussian.on(benchmark)
+    inputs = torch.from_numpy(benchmark.features)
+    labels = torch.from_numpy(benchmark.labels)
+    return method, inputs, labels, method.statistics(inputs, labels)
+
+
+def counts_of(made, own, seed=0, asked=None, method=None):
+    first, inputs, labels, sums = made
+    asked = question(sums, SCALE, 0.5) if asked is None else asked
+    return own_counts(method or first, asked, inputs, labels, np.asarray(own, dtype=np.int64), seed)
+
+
+def parts(count):
+    """Deal the samples by class."""
+    return [np.flatnonzero(np.repeat(np.arange(SEEN), EACH) % count == k) for k in range(count)]
+
+
+def test_parties_together_say_what_samples_in_one_process_say(made):
+    method, inputs, labels, sums = made
+    total = {name: value.clone() for name, value in no_counts(CLASSES).items()}
+    for own in parts(3):
+        total = {name: total[name] + value for name, value in counts_of(made, own).items()}
+    assert total["asked"].sum(1).tolist() == [3 * SEEN * EACH, SEEN * EACH]
+    sure = fit_counts(total, SCALE, 0.5, WIDTH)
+    model = method.of_sums(sums)
+    real = fit(
+        closed_form_folds(method, model, sums, inputs, labels, np.arange(len(labels)), 0), 0.5
+    )
+    assert sure.classes == real.classes == SEEN
+    assert 0.5 < sure.scale / real.scale < 2
+    for coverage in (0.1, 0.5):
+        place = int(coverage * len(sure.seen_levels))
+        theirs = float(np.quantile(real.seen_levels, coverage))
+        assert sure.seen_levels[place] == pytest.approx(theirs, abs=0.5)
+    assert np.median(sure.distances) == pytest.approx(np.median(real.distances), rel=0.15)
+
+
+def test_counts_depend_on_the_samples_alone_and_not_on_their_order(made):
+    own = parts(3)[0]
+    here = counts_of(made, own)
+    there = counts_of(made, own[::-1].copy())
+    assert all(torch.equal(value, there[name]) for name, value in here.items())
+
+
+def test_a_party_with_no_sample_or_one_of_each_class_counts_nothing(made):
+    for own in ([], [0, EACH]):
+        assert all(not value.any() for value in counts_of(made, own).values())
+
+
+def test_a_sample_that_is_there_twice_is_asked_about_once_and_taken_out_twice(made):
+    method, inputs, labels, _ = made
+    inputs = torch.cat([inputs, inputs[:EACH]])
+    labels = torch.cat([labels, labels[:EACH]])
+    sums = method.statistics(inputs, labels)
+    found = own_counts(
+        method, question(sums, SCALE, 0.0), inputs, labels, np.arange(len(labels)), 0
+    )
+    once = counts_of(made, np.arange(SEEN * EACH))
+    assert torch.equal(found["asked"], once["asked"])
+
+
+@pytest.mark.parametrize("least", [1, 5])
+def test_so_many_neighbors_are_counted_together(least, made):
+    rng = np.random.default_rng(1)
+    scores = rng.standard_normal((23, 4))
+    labels = rng.integers(0, 4, 23)
+    fold = HeldOut(scores, labels, np.arange(4) > 1, rng.random(23) * WIDTH)
+    scored = Scored.of(fold, labels, np.ones(23, dtype=np.int64), SCALE, 0.0, WIDTH)
+    found = counted([scored], CLASSES, least)
+    for name in ("levels", "distances"):
+        counts = found[name][found[name] > 0]
+        assert int(counts.min()) >= least
+    assert int(found["levels"][0, :2].sum()) == 23
+    cells = found["right"].sum(3)  # whether an answer is right is a sum over its neighbors
+    assert int(cells[cells > 0].min()) >= least
+
+
+@pytest.mark.parametrize(
+    ("group", "place"),
+    [
+        ([-30.0, 2.0, 2.1, 2.2, 2.3], 2),
+        ([-30.0, -20.0, -10.0, 2.1, 2.2], 2),
+        ([0.0, 1.0, 2.0, 3.0, 4.0], 2),
+        ([0.0, 1.0, 2.0, 3.0, 90.0], 1),
+        ([-90.0, 0.0, 1.0, 2.0, 3.0], 1),
+        ([0.0, 1.0, 80.0, 90.0, 99.0], 94),
+        ([0.0, 1.0, 50.0, 51.0], 0),
+        ([7.0], 7),
+    ],
+)
+def test_neighbors_are_counted_where_no_single_one_can_be_read(group, place):
+    edges = np.arange(-100.0, 101.0)
+    assert edges[_place(np.array(group), edges)] == place
+
+
+def test_a_list_that_is_shorter_is_not_counted(made):
+    fold = HeldOut(np.eye(4), np.arange(4), np.zeros(4, dtype=bool))
+    scored = Scored.of(fold, np.arange(4), np.ones(4, dtype=np.int64), SCALE, 0.0, WIDTH)
+    assert all(not value.any() for value in counted([scored], CLASSES, 5).values())
+
+
+def reply(changes, client=0, classes=4):
+    return Reply(client, changes, classes, 120)
+
+
+@pytest.fixture(scope="module")
+def honest(made):
+    return counts_of(made, parts(3)[0])
+
+
+def test_honest_counts_are_taken(honest):
+    strategy = CountedAnswers(FedAvg(), CLASSES)
+    assert strategy.check(reply(honest)) == ""
+    assert strategy.check(reply(honest, -1)) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "why"),
+    [
+        ("distances", lambda value: value - 1, "negative"),
+        ("levels", lambda value: value * 50, "weigh more"),
+        ("right", lambda value: value * 50, "weigh more"),
+        ("levels", lambda value: value + 2**62, "weigh more"),
+        ("right", lambda value: value.index_fill(0, torch.tensor([0]), 0), "scales"),
+        ("distances", lambda value: value + 100, "more distances"),
+    ],
+)
+def test_counts_that_no_answers_have_are_refused(name, change, why, honest):
+    bad = {**honest, name: change(honest[name])}
+    assert why in infeasible(bad, 4)
+    assert why in CountedAnswers(FedAvg(), CLASSES).check(reply(bad))
+
+
+def test_nothing_is_counted_for_sums_that_lack_the_partys_samples(made):
+    """A refusal would tell a coordinator that lies how far its guess of the samples is."""
+    *_, sums = made
+    inputs, labels = made[1], made[2]
+    others = made[0].statistics(inputs[EACH:], labels[EACH:])
+    crafted = {**sums, "square": sums["square"] / 4}
+    for lie in (others, crafted):
+        with pytest.warns(UserWarning, match="lack this party's samples"):
+            found = counts_of(made, parts(3)[0], asked=question(lie, SCALE, 0.0))
+        assert all(not value.any() for value in found.values())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda asked: {**asked, "scales": asked["scales"][1:]},
+        lambda asked: {**asked, "scales": -asked["scales"]},
+        lambda asked: {**asked, "more": asked["offset"]},
+        lambda asked: {**asked, "total": asked["total"][:, 1:]},
+        lambda asked: {**asked, "space": asked["space"] + 1},
+        lambda asked: {"weight": asked["total"], "bias": asked["count"]},
+    ],
+)
+def test_what_is_no_question_is_refused_by_its_code(change, made):
+    with pytest.raises(RefusedError) as found:
+        counts_of(made, parts(3)[0], asked=change(question(made[3], SCALE, 0.0)))
+    assert found.value.code == "refused-sums"
+
+
+def test_no_answers_give_no_confidence_and_one_kind_alone_its_own():
+    assert fit_counts(no_counts(CLASSES), SCALE, 0.5, WIDTH) is None
+    sums = no_counts(CLASSES)
+    sums["asked"][0, 0] = 4
+    sums["levels"][:, 0, 120] = UNIT
+    sums["right"][:, 0, 0, 1, 30] = UNIT
+    found = fit_counts(sums, SCALE, 0.5, WIDTH)
+    assert (found.samples, found.classes, len(found.unseen_levels)) == (4, 0, 0)
+    assert found.only_seen
+
+
+def test_scales_have_no_last_bit_that_rounding_could_change():
+    assert len(SCALE) == SCALES
+    assert np.array_equal(scales_for(4.0), scales_for(4.0 * (1 + 1e-12)))
+    assert scales_for(0.0)[SCALES // 2] == 1.0
+
+
+def test_the_settings_of_samples_decide_how_many_are_counted_together(made):
+    method = made[0]
+    few = Gaussian(
+        method.settings.model_copy(update={"min_samples": 5}),
+        method.space,
+        method.semantics,
+        method.backbone,
+    )
+    found = counts_of(made, parts(3)[0], method=few)
+    assert int(found["distances"][found["distances"] > 0].min()) >= 5

@@ -1,0 +1,111 @@
+"""Folds of seen classes that play unseen ones, beside models that are solved without them."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+
+from fedunseen.confidence.folds import class_folds, closed_form_folds, held_out_places
+from fedunseen.data import ClassSpace
+from fedunseen.encoders.backbone import Backbone
+from fedunseen.methods import ESZSL, Gaussian, Ridge
+
+CLASSES = 14
+SEEN = 11
+
+
+def problem(kind, **settings):
+    """Return a method, samples (n, d) and labels of its seen classes."""
+    rng = np.random.default_rng(0)
+    described = rng.standard_normal((CLASSES, 4))
+    names = tuple(f"class {c}" for c in range(CLASSES))
+    attributes = tuple(f"attribute {a}" for a in range(4))
+    space = ClassSpace(names, described, attributes, range(SEEN), [], range(SEEN, CLASSES))
+    labels = np.repeat(np.arange(SEEN), 20)
+    x = (described @ rng.standard_normal((4, 6)))[labels] + 0.3 * rng.standard_normal((220, 6))
+    x = x.astype(np.float32)
+    method = kind(
+        kind.Settings.model_validate(settings),
+        space,
+        torch.from_numpy(described).float(),
+        Backbone((6,)),
+    )
+    return method, torch.from_numpy(x), torch.from_numpy(labels)
+
+
+def test_a_fold_has_the_scores_of_a_model_that_never_had_its_samples():
+    method, x, labels = problem(Gaussian, shrinkage=0.3, variance=2.0, nugget=0.1, width=0.5)
+    sums = method.statistics(x, labels)
+    model = method.solve(sums)
+    held = held_out_places(labels.numpy(), np.ones(SEEN, dtype=bool), 0)
+    kept = np.setdiff1d(np.arange(220), held)
+    folds = closed_form_folds(method, model, sums, x, labels, np.arange(220), 0)
+    assert sorted(c for fold in folds for c in np.flatnonzero(fold.unseen)) == list(range(SEEN))
+    base = method.solve(method.statistics(x[kept], labels[kept]))
+    for fold in folds:
+        assert np.array_equal(fold.labels, labels.numpy()[held])
+        out = np.flatnonzero(fold.unseen)
+        rest = kept[~np.isin(labels.numpy()[kept], out)]
+        less = method.statistics(x[rest], labels[rest])
+        # the covariance is that of all samples which are not held out
+        alone = method.quick(model)
+        wanted = alone.left_out_scores(base, less, x[held], torch.from_numpy(out)).numpy()
+        assert_allclose(fold.scores[:, out], wanted, rtol=1e-6, atol=1e-6)
+        assert fold.asks_unseen.sum() == 4 * len(out)
+        assert (fold.distance > 0).all()
+
+
+@pytest.mark.parametrize("kind", [Ridge, ESZSL])
+def test_other_closed_forms_have_folds_without_distances(kind):
+    method, x, labels = problem(kind)
+    sums = method.statistics(x, labels)
+    folds = closed_form_folds(method, method.solve(sums), sums, x, labels, np.arange(220), 0)
+    assert len(folds) > 1
+    right = [(fold.scores.argmax(1) == fold.labels)[~fold.asks_unseen].mean() for fold in folds]
+    assert np.mean(right) > 1.5 / SEEN
+    assert all(fold.distance is None for fold in folds)
+
+
+def test_two_seen_classes_have_no_folds():
+    method, x, labels = problem(Gaussian)
+    few = labels < 2
+    sums = method.statistics(x[few], labels[few])
+    method.space = ClassSpace(
+        method.space.names,
+        method.space.semantics,
+        method.space.attribute_names,
+        range(2),
+        [],
+        range(2, CLASSES),
+    )
+    assert closed_form_folds(method, {}, sums, x[few], labels[few], np.arange(40), 0) == []
+
+
+def test_each_class_keeps_a_sample_and_one_with_a_single_sample_is_left_alone():
+    labels = np.array([0, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
+    places = held_out_places(labels, np.ones(3, dtype=bool), 0)
+    assert np.bincount(labels[places], minlength=3).tolist() == [0, 1, 2]
+    usable = np.array([True, True, False])
+    assert np.bincount(labels[held_out_places(labels, usable, 0)], minlength=3).tolist() == [
+        0,
+        1,
+        0,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("classes", "unseen", "folds"), [(40, 10, 5), (80, 20, 5), (40, 1, 10), (3, 50, 3), (12, 3, 4)]
+)
+def test_each_class_is_in_one_fold(classes, unseen, folds):
+    found = class_folds(np.arange(classes), unseen, 0)
+    assert np.array_equal(np.sort(np.concatenate(found)), np.arange(classes))
+    assert len(found) == folds
+
+
+def test_samples_that_leave_nothing_but_themselves_have_no_folds():
+    """With two samples of each class one is held out, and nothing varies within classes."""
+    method, x, labels = problem(Gaussian, shrinkage=0.3, variance=2.0, nugget=0.1, width=0.5)
+    few = torch.cat([torch.nonzero(labels == c)[:2, 0] for c in range(SEEN)])
+    sums = method.statistics(x[few], labels[few])
+    places = np.arange(len(few))
+    assert closed_form_folds(method, method.solve(sums), sums, x[few], labels[few], places, 0) == []

@@ -1,0 +1,157 @@
+"""Warnings name their cause, the decision rule or the data, and their remedies help."""
+
+import numpy as np
+import pytest
+
+from fedunseen import ZeroShotClassifier
+from fedunseen.confidence.held_out import HeldOut
+from fedunseen.confidence.measured import measured
+from fedunseen.evaluation.diagnosis import overconfident
+from fedunseen.evaluation.summary import moved_rule, summarize
+
+NAMES = ("bear", "cow", "tiger", "orca", "ibex")
+SEEN, UNSEEN = "seen classes", "unseen classes"
+CALIBRATED = {
+    "zsl": 50.0,
+    "calibration_factor": 2.0,
+    **{f"{kind}gzsl_{side}": 50.0 for kind in ("", "uncalibrated_") for side in ("seen", "unseen")},
+}
+
+
+def test_a_class_is_weak_by_the_rule_or_by_the_data():
+    labels = np.repeat(np.arange(5), 10)
+    plain, calibrated, zsl = labels.copy(), labels.copy(), labels.copy()
+    plain[:7] = calibrated[:7] = 1  # bears are taken for cows, whatever the rule
+    calibrated[10:18] = 3  # cows are lost to an unseen class
+    zsl[20:29] = plain[20:29] = calibrated[20:29] = 3  # tigers are orcas among unseen classes
+    calibrated[40:47] = plain[40:47] = 1  # and ibexes cows once seen classes compete
+    answers = {
+        "labels": labels,
+        "zsl_answers": zsl,
+        "gzsl_answers": calibrated,
+        "uncalibrated_answers": plain,
+    }
+    found = summarize(CALIBRATED, answers, NAMES, np.array([2, 3, 4]), True, "auto")
+    assert [(one["name"], one["cause"]) for one in found["weak_seen"]] == [
+        ("cow", "rule"),
+        ("bear", "data"),
+    ]
+    assert [one["name"] for one in found["weak_unseen"]] == ["tiger"]
+    assert [(one["name"], one["otherwise"]) for one in found["weak_by_rule"]] == [("ibex", 100.0)]
+    unseen, seen, seen_rule, unseen_rule, _ = found["text"]
+    assert "tiger" in unseen
+    assert "Describe by attributes" in unseen
+    assert "bear" in seen
+    assert "cow (" not in seen
+    assert "Check their labels" in seen
+    assert seen_rule == (
+        "1 of 2 seen classes is weak by the decision rule, not by the data: cow (20 %; without the "
+        'offset that lowers seen classes 100 %). Set evaluation.prior = "uniform", if questions are '
+        "like that."
+    )
+    assert unseen_rule == (
+        "1 of 3 unseen classes is weak by the decision rule, not by the data: ibex (30 %; if unseen "
+        'classes alone compete 100 %). Set evaluation.prior = "balanced", if questions are like that.'
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "prior", "setting"),
+    [
+        (SEEN, "balanced", 'evaluation.prior = "auto"'),
+        (SEEN, "auto", 'evaluation.prior = "uniform"'),
+        (SEEN, "uniform", "a smaller share of questions about unseen classes, for example 0.02"),
+        (SEEN, 0.3, "a smaller share"),
+        (SEEN, {"bear": 1.0}, "a smaller share"),
+        (UNSEEN, "uniform", 'evaluation.prior = "auto"'),
+        (UNSEEN, "auto", 'evaluation.prior = "balanced"'),
+        (UNSEEN, "balanced", "a larger share of questions about unseen classes, for example 0.8"),
+    ],
+)
+def test_the_setting_that_moves_the_rule(kind, prior, setting):
+    assert setting in moved_rule(kind, prior, CALIBRATED)
+
+
+def test_an_offset_that_no_prior_chose():
+    assert moved_rule(SEEN, "auto", {"left_out_offset": 1.0}) == "Set method.calibration = false."
+    assert moved_rule(UNSEEN, "auto", {}) == ""
+
+
+def overlapping(seed=0, unseen=6, seen=30):
+    """Return descriptions, training samples and test samples of classes that overlap."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(seen + unseen, 5))
+    to_features = rng.normal(size=(5, 12))
+    own = rng.normal(size=(seen + unseen, 12))  # what descriptions do not say
+
+    def drawn(which):
+        return rows[which] @ to_features + own[which] + 2.0 * rng.normal(size=(len(which), 12))
+
+    train = np.repeat(np.arange(seen), 40)
+    test = np.repeat(np.arange(seen + unseen), 60)
+    described = {f"c{i:02}": row.tolist() for i, row in enumerate(rows)}
+    return described, (drawn(train), train), (drawn(test), test)
+
+
+def test_the_remedy_for_a_class_that_is_weak_by_the_rule_helps_its_kind():
+    """Each step of the settings raises seen classes, and the other way unseen ones."""
+    described, (x, y), (tested, labels) = overlapping()
+    names = np.array(list(described))
+    found = {}
+    for prior in (0.8, "balanced", "auto", "uniform", 0.02):
+        model = ZeroShotClassifier(prior=prior).fit(x, names[y], classes=described)
+        right = model.predict(tested) == names[labels]
+        found[prior] = [100 * right[mine].mean() for mine in (labels < 30, labels >= 30)]
+    seen = [row[0] for row in found.values()]
+    unseen = [row[1] for row in found.values()]
+    assert seen == sorted(seen)
+    assert unseen == sorted(unseen, reverse=True)
+    assert seen[-1] > seen[1] + 5  # something is at stake
+    assert unseen[0] > unseen[2] + 5
+
+
+def sure(inner, rows, labels):
+    """Return what a report says of the model's probabilities."""
+    scores = inner.raw_scores(rows.astype(np.float32), inner.method.semantics).astype(np.float64)
+    places = np.array([inner.space.names.index(name) for name in labels])
+    tests = HeldOut(scores, places, ~inner.seen_mask)
+    return {"confidence": measured(tests, inner.confidence, inner.calibration.offset)}
+
+
+def test_examples_are_a_remedy_for_high_probabilities_that_are_wrong():
+    """Unseen classes that lie elsewhere than their descriptions say."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(20, 5))
+    to_features = rng.normal(size=(5, 12))
+    own = rng.normal(size=(20, 12)) * np.where(np.arange(20) < 16, 0.6, 2.5)[:, None]
+    names = np.array([f"c{i:02}" for i in range(20)])
+    train = np.repeat(np.arange(16), 40)
+    test = np.repeat(np.arange(16, 20), 60)
+
+    def drawn(which):
+        return rows[which] @ to_features + own[which] + rng.normal(size=(len(which), 12))
+
+    described = dict(zip(names, rows.tolist(), strict=True))
+    model = ZeroShotClassifier().fit(drawn(train), names[train], classes=described)._model
+    tests = drawn(test)
+    before = sure(model, tests, names[test])
+    found = overconfident(before)
+    assert found is not None
+    assert found.what.startswith("High probabilities are not reliable here: of the answers above")
+    assert "The data cause this, not the decision rule." in found.why
+    shown = np.repeat(np.arange(16, 20), 5)
+    rows = drawn(shown).astype(np.float32)
+    learned = model.learn(examples={name: rows[names[shown] == name] for name in names[16:]})
+    after = sure(learned, tests, names[test])
+    assert after["confidence"]["high"]["right"] > before["confidence"]["high"]["right"] + 20
+    assert overconfident(after) is None
+
+
+@pytest.mark.parametrize(
+    ("right", "share", "warned"), [(79.0, 50.0, True), (81.0, 50.0, False), (10.0, 20.0, False)]
+)
+def test_few_confident_answers_say_nothing(right, share, warned):
+    high = {"share": share, "right": right}
+    found = {"high": high, "reliability": {"seen": [[100, 95.0, right]]}}
+    assert (overconfident({"confidence": found}) is not None) == warned
+    assert overconfident({}) is None

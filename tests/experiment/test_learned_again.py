@@ -1,0 +1,80 @@
+"""A run that has learned since is measured by its new model, and compared by it."""
+
+import numpy as np
+import pytest
+
+from fedunseen import Experiment, load_run, run
+from fedunseen.experiment.assemble import load_data
+from fedunseen.experiment.tables import compare
+
+SMALL = {
+    "data.train_per_class": 20,
+    "data.test_per_class": 8,
+    "evaluation.selection": "last",
+    "evaluation.embedding": False,
+}
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory):
+    """A small run in closed form."""
+    folder = tmp_path_factory.mktemp("before") / "run"
+    return run(Experiment.load("digit-pairs-gaussian", SMALL), folder)
+
+
+@pytest.fixture(scope="module")
+def shown(before):
+    """Return two examples of each unseen class, other than the test samples."""
+    other = before.experiment.with_overrides({"data.test_per_class": 12})
+    benchmark = load_data(other, 0)
+    found = {}
+    for c in benchmark.space.unseen.tolist():
+        mine = benchmark.test_unseen[benchmark.labels[benchmark.test_unseen] == c]
+        found[benchmark.space.names[c]] = benchmark.features[mine[-2:]]
+    return found
+
+
+def test_what_a_run_learned_is_measured_and_compared(before, shown, tmp_path):
+    after = before.learn(examples=shown, out=tmp_path / "after")
+    benchmark = load_data(before.experiment, 0)
+    rows = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
+    answers = after.model.scores(benchmark.features[rows]).argmax(1)
+    assert np.array_equal(after.evaluation["gzsl_answers"], answers)
+    right = answers == benchmark.labels[rows]
+    unseen = np.isin(benchmark.labels[rows], benchmark.space.unseen)
+    assert after.result["gzsl_unseen"] == pytest.approx(100 * right[unseen].mean())
+    assert after.result["gzsl_seen"] == pytest.approx(100 * right[~unseen].mean())
+    found = compare(after, before)
+    for name in ("zsl", "gzsl_unseen", "gzsl_seen"):
+        change = after.result[name] - before.result[name]
+        assert found.differences[name][0] == pytest.approx(change, abs=1e-6)
+    assert found.differences["zsl"][0] != 0
+    stated = after.model.probabilities(benchmark.features[rows]).max(1)
+    np.testing.assert_allclose(after.evaluation["stated"], stated, rtol=1e-5)
+    numbers = after.result["confidence"]
+    assert numbers["stated"] == pytest.approx(100 * stated.mean())
+    assert numbers["right"] == pytest.approx(100 * right.mean())
+    offset = after.model.calibration.offset
+    assert min(abs(point[0] - offset) for point in numbers["trade"]) < 1e-9
+    again = after.learn({"more": before.space.semantics[0] + 0.5}, out=tmp_path / "again")
+    assert again.result["confidence"]["stated"] != numbers["stated"]  # one more competes
+
+
+def test_an_adapted_run_records_its_own_answers(before, tmp_path):
+    other = load_data(before.experiment.with_overrides({"data.test_per_class": 12}), 0)
+    rows = np.concatenate([other.test_unseen, other.test_seen])
+    after = before.adapt(other.features[rows], out=tmp_path / "adapted")
+    benchmark = load_data(before.experiment, 0)
+    rows = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
+    stated = after.model.probabilities(benchmark.features[rows]).max(1)
+    np.testing.assert_allclose(after.evaluation["stated"], stated, rtol=1e-5)
+    assert after.result["confidence"]["stated"] == pytest.approx(100 * stated.mean())
+    assert not np.array_equal(after.evaluation["stated"], before.evaluation["stated"])
+
+
+def test_a_class_that_was_added_competes_and_can_be_compared(before, shown, tmp_path):
+    copy = {"47 again": shown["47"]}  # half of the 47 are answered with it
+    after = before.learn(examples=copy, out=tmp_path / "after")
+    found = compare(load_run(after.path), before)
+    assert found.differences["gzsl_unseen"][0] < 0
+    assert "47 again" in [after.space.names[c] for c in after.evaluation["gzsl_answers"]]

@@ -1,0 +1,308 @@
+"""Mutate files, settings and messages: each is read, or refused with one sentence.
+
+    python tools/fuzz.py --count 2000 --seed 34
+
+Each mutation may take 20 seconds of computing and 1 GiB of memory. What goes wrong is printed with
+its number, which ``--first NUMBER --count 1`` repeats. The exit status is 1 if anything did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import resource
+import signal
+import sys
+import tempfile
+import warnings
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import scipy.io
+import torch
+from PIL import Image
+
+from fedunseen import Experiment, load_run, run
+from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.presets import preset_names, preset_text
+from fedunseen.data import ClassSpace, read_features
+from fedunseen.data.benchmarks.folder import Folder
+from fedunseen.data.benchmarks.image_folder import ImageFolder
+from fedunseen.data.benchmarks.proposed_split import read_mat
+from fedunseen.data.io.images import read_image
+from fedunseen.deploy.remote.wire import WireError, pack, read_instruction, unpack
+
+SECONDS, MEMORY = 20, 3 * 2**30
+WORDS = [
+    "", ",", '"', "\n", "\x00", "\ufeff", "nan", "-inf", "1e400", "1e39", "0,5", ";", "\t", "[", "]", "{", "}", "=",
+    ".", "#", "'''", ": ", "true", "null", "name", "seen", "unseen", "train", "[strategy]\n", "é", "e\u0301", "\u202e",
+    "9" * 400, "x" * 140_000, "[" * 5000, "{" * 5000, "a." * 3000, "0", "-1",
+]  # fmt: skip
+WILD = [
+    0, -1, 1, 2**31, 2**62, 2**63 - 1, 2**63, 99999999999999999999, 10**400, 0.5, -0.0, 1e-320, 1e-40, 1e-9, 1e38, 1e39,
+    1e300, 1.7e308, True, "x", "", [], {}, [1], ["a"], [[1]], "nan", "1e400", None, [10**6], [2**40],
+]  # fmt: skip
+FEW = {
+    "data.train_per_class": 4, "data.test_per_class": 2, "partition.clients": 3, "strategy.rounds": 1, "method.kl": 0.0,
+    "evaluation.selection": "last", "evaluation.embedding": False, "evaluation.theory": False, "run.device": "cpu",
+}  # fmt: skip
+SECTIONS = ("partition", "method", "strategy", "evaluation", "run", "engine")
+TABLE = "name,split,big,coat: fur\ncat,seen,1,2\nzèbre,seen,2,1\n猫,unseen,3,3\ndog,validation,1.5,2e-3\n"
+
+
+def text_of(text: str, rng: np.random.Generator) -> bytes:
+    """Return a text with one to three pieces replaced, doubled, cut out or turned round."""
+    for _ in range(rng.integers(1, 4)):
+        start, stop = np.sort(rng.integers(0, len(text) + 1, 2))
+        stop = min(stop, start + 20)
+        piece = text[start:stop]
+        text = (
+            text[:start]
+            + [WORDS[rng.integers(len(WORDS))], piece * 2, "", piece[::-1]][rng.integers(4)]
+            + text[stop:]
+        )
+    return text.encode("utf-8", "surrogatepass")
+
+
+def bytes_of(content: bytes, rng: np.random.Generator) -> bytes:
+    """Return bytes with some of them changed, put in or cut out."""
+    changed = bytearray(content)
+    for _ in range(rng.integers(1, 6)):
+        place = int(rng.integers(0, len(changed) + 1))
+        if rng.integers(3) == 0:
+            del changed[place : place + int(rng.integers(1, 40))]
+        else:
+            width = int(rng.integers(1, 9))
+            new = rng.bytes(width) if rng.integers(2) else bytes([0xFF]) * width
+            changed[place : place + (width if rng.integers(2) else 0)] = new
+    return bytes(changed)
+
+
+def array_of(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return an array of another type, shape or content."""
+    types = ["f2", "f8", "i1", "u8", "c8", "S3", "U2", "M8[s]", "?", "U0", "S0", "f4,i4", "O"]
+    kind = rng.integers(6)
+    if kind == 0:
+        with np.errstate(all="ignore"):
+            try:
+                return array.astype(types[rng.integers(len(types))])
+            except (ValueError, TypeError):
+                return array[:0]
+    if kind == 1:
+        shape = [(), (1,) * 6, (-1,), (0, 3), (2, 0)][rng.integers(5)]
+        return array.reshape(shape) if array.size < 2 else array[..., None]
+    if kind == 2:
+        return array[: rng.integers(0, len(array) + 1)]
+    if kind == 3:
+        return np.array(array.flat[0])
+    if kind == 4:
+        return np.frombuffer(rng.bytes(array.nbytes), array.dtype).reshape(array.shape)
+    return np.asfortranarray(np.concatenate([array, array]))
+
+
+def own_features(folder: Path, rng: np.random.Generator) -> None:
+    """Load the benchmark ``folder``: the table of classes or some of the arrays are not what they
+    should be.
+    """
+    (folder / "classes.csv").write_text(TABLE, "utf-8")
+    names = np.array(["cat", "zèbre", "猫", "dog"])
+    labels = np.repeat(np.arange(4), 4)
+    arrays = {
+        "features": rng.random((16, 9), dtype=np.float32),
+        "labels": names[labels] if rng.integers(2) else labels,
+        "split": np.where((np.arange(16) % 4 < 2) & (labels != 2), "train", "test"),
+        "users": np.arange(16),
+        "image_shape": np.array([3, 3]),
+    }
+    if rng.integers(3) == 0:
+        (folder / "classes.csv").write_bytes(text_of(TABLE, rng))
+    else:
+        for key in rng.choice(list(arrays), size=rng.integers(1, 3), replace=False):
+            arrays[key] = array_of(arrays[key], rng)
+    np.savez(folder / "features.npz", allow_pickle=True, **arrays)
+    Folder.load(Folder.Settings(root=folder, part=bool(rng.integers(2))), 0).fingerprint()
+
+
+def own_pictures(folder: Path, rng: np.random.Generator) -> None:
+    """Load the benchmark ``images``: the table, a class's name or the bytes of one picture are
+    damaged.
+    """
+    for name in ("cat", "zèbre", "猫", "dog"):
+        (folder / name).mkdir()
+        for i in range(3):
+            Image.fromarray(rng.integers(0, 256, (9, 12, 3), dtype=np.uint8)).save(
+                folder / name / f"{i}.png"
+            )
+    damaged, path = rng.integers(2), folder / "cat" / "0.png"
+    (folder / "classes.csv").write_bytes(text_of(TABLE, rng) if damaged else TABLE.encode())
+    path.write_bytes(path.read_bytes() if damaged else bytes_of(path.read_bytes(), rng))
+    skip = bool(rng.integers(2))
+    ImageFolder.load(
+        ImageFolder.Settings(root=folder, size=8, skip_unreadable=skip), 0
+    ).fingerprint()
+
+
+def wild_setting(folder: Path, rng: np.random.Generator) -> None:
+    """Train for a round with a wild value of one setting."""
+    base = Experiment.load("digit-pairs", FEW)
+    keys = [
+        f"{s}.{key}"
+        for s in SECTIONS
+        for key in type(getattr(base, s)).model_fields
+        if key != "name"
+    ]
+    settings = {**FEW, keys[rng.integers(len(keys))]: WILD[rng.integers(len(WILD))]}
+    run(Experiment.load("digit-pairs", settings), folder / "run")
+
+
+def table(folder: Path, rng: np.random.Generator) -> None:
+    """Read a table of classes, or of features."""
+    path = folder / "a.csv"
+    if rng.integers(2):
+        path.write_bytes(text_of(TABLE, rng))
+        ClassSpace.load(path)
+    else:
+        path.write_bytes(text_of("x,y,z\n1,2.5,-3\n4e-3,5,6\n", rng))
+        read_features(path)
+
+
+def array(folder: Path, rng: np.random.Generator) -> None:
+    """Read an array: alone, in an archive, in a damaged archive, in MATLAB's format."""
+    rows, kind = np.ones((6, 4), dtype=np.float32), rng.integers(4)
+    file = io.BytesIO()
+    if kind == 3:
+        scipy.io.savemat(file, {"features": rows}, do_compression=bool(rng.integers(2)))
+        (folder / "a.mat").write_bytes(bytes_of(file.getvalue(), rng))
+        read_mat(folder / "a.mat", ["features"])
+        return
+    np.save(file, rows)
+    content = bytes_of(file.getvalue(), rng) if kind < 2 else file.getvalue()
+    if kind:
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("features.npy", content)
+        content = packed.getvalue() if kind == 1 else bytes_of(packed.getvalue(), rng)
+    path = folder / ("a.npz" if kind else "a.npy")
+    path.write_bytes(content)
+    read_features(path)
+
+
+def picture(folder: Path, rng: np.random.Generator) -> None:
+    """Read a picture of any format."""
+    file, kind = io.BytesIO(), ("PNG", "JPEG", "GIF", "TIFF", "WEBP", "BMP", "PPM")[rng.integers(7)]
+    Image.fromarray(rng.integers(0, 256, (9, 12, 3), dtype=np.uint8)).save(file, kind)
+    (folder / "a.img").write_bytes(bytes_of(file.getvalue(), rng))
+    read_image(folder / "a.img", 8, 8)
+
+
+def experiment(folder: Path, rng: np.random.Generator) -> None:
+    """Read an experiment file."""
+    names = preset_names()
+    (folder / "a.toml").write_bytes(text_of(preset_text(names[rng.integers(len(names))]), rng))
+    Experiment.load(folder / "a.toml")
+
+
+def manifest(folder: Path, rng: np.random.Generator) -> None:
+    """Read a run directory's manifest and result."""
+    tree = {
+        "experiment": Experiment.load("digit-pairs").to_dict(),
+        "data_fingerprint": "0",
+        "input_shape": [128],
+    }
+    texts = {
+        "manifest": json.dumps(tree, indent=1),
+        "result": '{"rounds": 1, "selection": "last", "zsl": 50.0}',
+    }
+    damaged = ("manifest", "result")[rng.integers(2)]
+    for name, text in texts.items():
+        (folder / f"{name}.json").write_bytes(
+            text_of(text, rng) if name == damaged else text.encode()
+        )
+    _ = load_run(folder).experiment
+
+
+def message(folder: Path, rng: np.random.Generator) -> None:
+    """Read a message between parties."""
+    del folder
+    whole = pack(
+        {"kind": "round", "client": 0}, {"params/a": torch.ones(3, 2), "params/b": torch.ones(3, 2)}
+    )
+    _, tensors = unpack(bytes_of(whole, rng))
+    read_instruction(tensors, torch.device("cpu"))
+
+
+KINDS: tuple[Callable[[Path, np.random.Generator], None], ...] = (
+    table, array, picture, experiment, manifest, message, own_features, own_pictures, wild_setting,
+)  # fmt: skip
+
+
+def attempt(number: int, seed: int) -> str:
+    """Return what comes of a mutation: "read", "refused", or what goes wrong."""
+    kind = KINDS[number % len(KINDS)]
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"more than {SECONDS} s of computing")
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    try:
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            kind(Path(folder), np.random.default_rng([seed, number]))
+    except (FedUnseenError, WireError) as error:
+        return (
+            "refused" if "\n" not in str(error).strip() else f"more than one line: {error!r}"[:300]
+        )
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"[:300]
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+    return "read"
+
+
+@contextmanager
+def bounded_memory(more: int) -> Iterator[None]:
+    """Refuse more memory than the process has and ``more`` bytes."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + more, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def main() -> None:
+    """Print how many mutations of each kind are read and refused, and all that go wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, usual in (("--count", 2000), ("--seed", 34), ("--first", 0)):
+        parser.add_argument(name, type=int, default=usual)
+    arguments = parser.parse_args()
+    counts: Counter[str] = Counter()
+    wrong = []
+    with bounded_memory(MEMORY):
+        for number in range(arguments.first, arguments.first + arguments.count):
+            outcome, kind = attempt(number, arguments.seed), KINDS[number % len(KINDS)].__name__
+            counts[f"{kind} {outcome if outcome in ('read', 'refused') else 'wrong'}"] += 1
+            if outcome not in ("read", "refused"):
+                wrong.append(f"mutation {number} ({kind}): {outcome}")
+    status = Path(
+        "/proc/self/status"
+    ).read_text()  # getrusage would tell the peak of what started this process, too
+    peak = int(status.split("VmHWM:")[1].split()[0]) // 1024
+    print(
+        json.dumps(
+            {"counts": dict(sorted(counts.items())), "peak_mib": peak, "wrong": wrong}, indent=1
+        )
+    )
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
