@@ -116,7 +116,7 @@ class PartyData(OwnSamples):
         self.removal = removal
         self.min_samples = min_samples
         super().__init__(folder, own, settings)
-        if "method.min_samples" in self.own:
+        if "method.min_samples" in self.owner_settings:
             raise ExperimentError(
                 "method.min_samples is the coordinator's: a party sets its own with --min-samples"
             )
@@ -167,9 +167,9 @@ class PartyData(OwnSamples):
         """
         tree = _received(header["experiment"])
         _check_privacy(tree.get("privacy", {}), "growing" in header, self.masked)
-        _check_places(tree, self.own)
-        _check_quantization(tree.get("data", {}), self.own, statistics)
-        self.benchmark = self._read({**tree.pop("data"), **within("data.", self.own)})
+        _check_places(tree, self.owner_settings)
+        _check_quantization(tree.get("data", {}), self.owner_settings, statistics)
+        self.benchmark = self._read({**tree.pop("data"), **within("data.", self.owner_settings)})
         return tree
 
     def _experiment(
@@ -182,7 +182,9 @@ class PartyData(OwnSamples):
             "partition": {"clients": clients},
             "engine": {**tree["engine"], "mode": "one-at-a-time"},
         }
-        own = {key: value for key, value in self.own.items() if not key.startswith("data.")}
+        own = {
+            key: value for key, value in self.owner_settings.items() if not key.startswith("data.")
+        }
         try:
             return self._hiding_few(Experiment.from_dict(tree, own), header)
         except ExperimentError as error:  # it depends on settings alone

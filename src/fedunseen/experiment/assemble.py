@@ -110,7 +110,7 @@ def resolve_defaults(experiment: Experiment, benchmark: Benchmark) -> Experiment
     coordinator may lack, nothing is asked of samples: features are brought to unit length at most.
     """
     chosen = find("method", experiment.method.name)
-    asked = len(benchmark.train) > 0 and not hides_samples(experiment)
+    reads_samples = len(benchmark.train) > 0 and not hides_samples(experiment)
     data = experiment.data
     if not chosen.trained and data.quantization is None:
         data = data.model_copy(
@@ -121,36 +121,40 @@ def resolve_defaults(experiment: Experiment, benchmark: Benchmark) -> Experiment
         if (
             benchmark.kind == "vectors" and benchmark.image_shape is None
         ):  # others are in [0, 1], or stay what they are
-            steps = tuple(step for step in chosen.scaling if asked or step in ("l2", "x10"))
-            one_unit = (not find("data", data.name).mixed_units or not asked) and not data.bounds
+            steps = tuple(step for step in chosen.scaling if reads_samples or step in ("l2", "x10"))
+            one_unit = (
+                not find("data", data.name).mixed_units or not reads_samples
+            ) and not data.bounds
             rounded = bits_of(experiment.model_copy(update={"data": data}))
             if rounded and one_unit and steps[-1:] != ("l2",):
                 steps = (*steps, "l2")
         data = data.model_copy(update={"features": steps})
     experiment = experiment.model_copy(update={"data": data})
-    left = [key for key in LEFT_TO_DATA if getattr(experiment.method, key, 0.0) is None]
-    if left:
+    unresolved = [key for key in LEFT_TO_DATA if getattr(experiment.method, key, 0.0) is None]
+    if unresolved:
         rules.check(DataFacts(experiment, benchmark))  # what cannot be built has no rate
-        inputs = _some_inputs(experiment, benchmark, asked)
+        inputs = _some_inputs(experiment, benchmark, reads_samples)
         method = _method(experiment, benchmark, inputs)
-        first = method.init(stream(experiment.run.seed, "initialisation")) if "lr" in left else {}
+        first = (
+            method.init(stream(experiment.run.seed, "initialisation")) if "lr" in unresolved else {}
+        )
         method.resolve_defaults(first, inputs)
-        found = {key: getattr(method.settings, key) for key in left}
+        resolved = {key: getattr(method.settings, key) for key in unresolved}
         experiment = experiment.model_copy(
-            update={"method": experiment.method.model_copy(update=found)}
+            update={"method": experiment.method.model_copy(update=resolved)}
         )
     return experiment
 
 
-def _some_inputs(experiment: Experiment, benchmark: Benchmark, asked: bool) -> Tensor:
-    """Return some of the training samples as a method takes them; unasked, one as long as the
-    scaling makes them.
+def _some_inputs(experiment: Experiment, benchmark: Benchmark, reads_samples: bool) -> Tensor:
+    """Return some of the training samples as a method takes them; one as long as the scaling
+    makes them if ``reads_samples`` is false.
     """
     vectors = benchmark.kind == "vectors"
     steps = experiment.data.features or ()
-    if not asked:
-        known = vectors and steps[-1:] == ("l2",)
-        return torch.eye(int(known), int(np.prod(benchmark.features.shape[1:]))).view(
+    if not reads_samples:
+        unit_length = vectors and steps[-1:] == ("l2",)
+        return torch.eye(int(unit_length), int(np.prod(benchmark.features.shape[1:]))).view(
             -1, *benchmark.features.shape[1:]
         )
     rows = benchmark.features[benchmark.sketch()]
@@ -252,13 +256,13 @@ def _in_large_classes(
     minimum = getattr(experiment.method, "min_samples", 1)
     if minimum == 1 or getattr(experiment.data, "unlabelled", False) == "summed":
         return partition
-    kept = (own[in_large_classes(benchmark, own, minimum)[0]] for own in partition.clients)
+    kept = (rows[in_large_classes(benchmark, rows, minimum)[0]] for rows in partition.clients)
     return replace(partition, clients=tuple(kept))
 
 
 def _engine(added: Sequence[Hooks], scene: Scene, method: Method, strategy: Strategy) -> Engine:
     """Return what runs the clients: the first engine that a hook has, or one in this process."""
-    masks = next((made for hook in added if (made := hook.masks()) is not None), None)
+    masks = next((hook_masks for hook in added if (hook_masks := hook.masks()) is not None), None)
     notes = [note for hook in added for note in hook.notes]
     drops = any(hook.drops_non_finite for hook in added)
     for hook in added:
@@ -276,13 +280,13 @@ def _engine(added: Sequence[Hooks], scene: Scene, method: Method, strategy: Stra
         settings.memory * 2**20,
         experiment.encoder.augment,
     )
-    given = (method, strategy, scene.inputs, labels, partition.clients, seed, execution)
+    worker_arguments = (method, strategy, scene.inputs, labels, partition.clients, seed, execution)
     if isinstance(strategy, SoftSums):
-        worker: Worker = SoftWorker(_pools(benchmark, partition), *given)
+        worker: Worker = SoftWorker(_pools(benchmark, partition), *worker_arguments)
     elif isinstance(strategy, CountedAnswers):
-        worker = AnsweringWorker(*given)
+        worker = AnsweringWorker(*worker_arguments)
     else:
-        worker = Worker(*given)
+        worker = Worker(*worker_arguments)
     for hook in added:
         worker = hook.worker(worker, method)
     if isinstance(settings, BufferedSettings):
@@ -294,7 +298,7 @@ def _pools(benchmark: Benchmark, partition: Partition) -> list[NDArray[np.int64]
     """Deal the unlabelled samples in turn to the clients whose samples are here: a party's are all
     its own.
     """
-    here = [k for k, own in enumerate(partition.clients) if len(own)]
+    here = [k for k, rows in enumerate(partition.clients) if len(rows)]
     pools = {k: benchmark.unlabelled[i :: len(here)] for i, k in enumerate(here)}
     return [pools.get(k, benchmark.unlabelled[:0]) for k in range(len(partition.clients))]
 

@@ -50,16 +50,17 @@ def calibration_folds(benchmark: Benchmark, seed: int) -> list[Benchmark]:
     space = benchmark.space
     if len(space.validation) >= FEW:
         return [benchmark]
-    others = stream(seed, "turns of validation classes").permutation(space.train)
+    shuffled = stream(seed, "turns of validation classes").permutation(space.train)
     groups = [
-        others[i : i + len(space.validation)] for i in range(0, len(others), len(space.validation))
+        shuffled[i : i + len(space.validation)]
+        for i in range(0, len(shuffled), len(space.validation))
     ]
     if len(groups) > 1 and len(groups[-1]) < len(space.validation):
         groups[-2:] = [
             np.concatenate(groups[-2:])
         ]  # a rest of fewer classes would have an easier turn
     spaces = [replace(space, validation=np.sort(group)) for group in groups[: MOST - 1]]
-    return [benchmark, *(replace(benchmark, space=one) for one in spaces)]
+    return [benchmark, *(replace(benchmark, space=fold_space) for fold_space in spaces)]
 
 
 class ChosenOffset(NamedTuple):

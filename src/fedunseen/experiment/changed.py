@@ -56,32 +56,32 @@ R = TypeVar("R", bound=StoredRun)
 
 def adapt_run(run: R, rows: NDArray[Any], folder: Path | None, among: str) -> R:
     """Return the run adapted to unlabelled samples (n, ...); see :meth:`fedunseen.Run.adapt`."""
-    _, found = run.model.adapted([rows], among)
-    return write_adapted(run, found, folder, rows, {})
+    _, adapted = run.model.adapted([rows], among)
+    return write_adapted(run, adapted, folder, rows, {})
 
 
 def write_adapted(
     run: R,
-    found: Adapted,
+    adapted: Adapted,
     folder: Path | None,
     rows: NDArray[Any] | None,
     traffic: Mapping[str, Any],
 ) -> R:
     """Measure an adapted run where its test samples are here, and write it."""
     offset = run.model.calibration.offset
-    after = offset * found.offset_share
-    adapted = replace(run.model, params=found.params, calibration=Calibration(after))
+    after = offset * adapted.offset_share
+    adapted_model = replace(run.model, params=adapted.params, calibration=Calibration(after))
     if rows is not None:
-        adapted = adapted.no_surer_than(run.model, [rows])
+        adapted_model = adapted_model.no_surer_than(run.model, [rows])
     result = {name: value for name, value in run.result.items() if name != "confidence"}
     drawn = None
     try:
         if run.brought_home:
             raise DataError("they are at the coordinator")
         benchmark = load_data(run.experiment, run.experiment.run.seed)
-        federation, task, _ = judged(run, benchmark, int(run.result["rounds"]), found.params)
+        federation, task, _ = judged(run, benchmark, int(run.result["rounds"]), adapted.params)
     except FedUnseenError as error:
-        note = adaptation_note(found, run.space.names)
+        note = adaptation_note(adapted, run.space.names)
         result |= {"calibration_factor": after, "adapted": note}
         warnings.warn(
             f"the adapted run keeps the accuracies of {run.path}: its test samples are not here "
@@ -90,19 +90,19 @@ def write_adapted(
         )
     else:
         result |= adapted_numbers(
-            federation, run.space, run.params, found, offset, task.accuracies, rows
+            federation, run.space, run.params, adapted, offset, task.accuracies, rows
         )
         grown = len(run.space.names) > len(benchmark.space.names)
-        drawn = None if grown else task.summary(found.params, result)
-        numbers, reasons = confidence_of(run, adapted, benchmark, drawn or run.evaluation)
+        drawn = None if grown else task.summary(adapted.params, result)
+        numbers, reasons = confidence_of(run, adapted_model, benchmark, drawn or run.evaluation)
         result |= numbers
         drawn = None if drawn is None else {**drawn, **reasons}
     result["adapted"] |= traffic
     for sign in diagnosed(result["adapted"]):
         warnings.warn(f"{sign.what} {sign.remedy}", stacklevel=4)
     if folder is None:
-        return run.of_model(adapted, result=result)
-    write_changed(run, adapted, folder, result, drawn)
+        return run.of_model(adapted_model, result=result)
+    write_changed(run, adapted_model, folder, result, drawn)
     return run.reopened(folder)
 
 
@@ -153,16 +153,18 @@ _CLASS_AXES = {
 """Of what the report draws: the axes that classes run along."""
 
 
-def _expanded(tensors: Mapping[str, NDArray[Any]], more: int) -> dict[str, NDArray[Any]]:
+def _expanded(tensors: Mapping[str, NDArray[Any]], new_classes: int) -> dict[str, NDArray[Any]]:
     """Add empty places for new classes to what the report draws: no one trained on them and no test
     had them.
     """
-    found = dict(tensors)
+    expanded = dict(tensors)
     for name in _CLASS_AXES.keys() & tensors.keys():
         value = tensors[name]
-        wide = [(0, more if axis in _CLASS_AXES[name] else 0) for axis in range(value.ndim)]
-        found[name] = np.pad(value, wide, constant_values=np.nan if value.dtype.kind == "f" else 0)
-    return found
+        wide = [(0, new_classes if axis in _CLASS_AXES[name] else 0) for axis in range(value.ndim)]
+        expanded[name] = np.pad(
+            value, wide, constant_values=np.nan if value.dtype.kind == "f" else 0
+        )
+    return expanded
 
 
 def judged(
@@ -243,8 +245,8 @@ def adapted_numbers(
 def test_share(rows: NDArray[Any], benchmark: Benchmark) -> float:
     """Return which share of samples (n, ...) are test samples of a benchmark, by content."""
     tests = benchmark.features[np.concatenate([benchmark.test_unseen, benchmark.test_seen])]
-    known = set(_digests(tests)) if tests.shape[1:] == rows.shape[1:] else set()
-    return float(np.mean([digest in known for digest in _digests(rows)]))
+    test_digests = set(_digests(tests)) if tests.shape[1:] == rows.shape[1:] else set()
+    return float(np.mean([digest in test_digests for digest in _digests(rows)]))
 
 
 def _digests(rows: NDArray[Any]) -> list[bytes]:
@@ -299,8 +301,8 @@ def read_class_sums(
     width = _gaussian(run).width
     file = _ClassSums.read(path)
     _check_attributes(str(path), run, file.attributes)
-    own = _made_of(run)
-    if different := [what for what in own if file.made.get(what) != own[what]]:
+    digests = _made_of(run)
+    if different := [part for part in digests if file.digests.get(part) != digests[part]]:
         raise DataError(
             f"{path}: the sums were made with another run: it differs in "
             f"{' and '.join(different)}: let the party make them with this run, or a copy of it"
@@ -324,13 +326,13 @@ class _ClassSums:
         count: (C,) samples.
         semantics: (C, attributes).
         total: (C, d).
-        made: what the sums were made of (:func:`_made_of`).
+        digests: what the sums were made of (:func:`_made_of`).
     """
 
     path: Path
     names: list[str]
     attributes: list[str]
-    made: dict[str, Any]
+    digests: dict[str, Any]
     count: Tensor
     semantics: Tensor
     total: Tensor
@@ -347,15 +349,15 @@ class _ClassSums:
             with safe_open(str(path), "pt") as file:
                 metadata = file.metadata() or {}
                 saved = parse_json(metadata["classes"])
-                made = dict(parse_json(metadata["made"]))
+                digests = dict(parse_json(metadata["made"]))
                 names = saved["names"]
                 attributes = saved["attributes"]
                 count, semantics, total = (file.get_tensor(name) for name in _TENSORS)
         except (OSError, SafetensorError, ValueError, KeyError, TypeError):
             raise damaged from None
         if not all(
-            isinstance(some, list) and all(isinstance(one, str) and one for one in some)
-            for some in saved.values()
+            isinstance(entries, list) and all(isinstance(entry, str) and entry for entry in entries)
+            for entries in saved.values()
         ):
             raise damaged
         classes = len(names)
@@ -368,7 +370,7 @@ class _ClassSums:
         fits = all(part.shape == shape and part.dtype == torch.float64 for part, shape in shapes)
         if not fits or not classes or len(set(names)) < classes:
             raise damaged
-        return _ClassSums(path, names, attributes, made, count, semantics, total)
+        return _ClassSums(path, names, attributes, digests, count, semantics, total)
 
     def sums(self) -> dict[str, ClassSum]:
         """Return the sum of each class; raise a DataError where numbers cannot be sums."""
@@ -389,10 +391,10 @@ def _new_descriptions(run: StoredRun, file: _ClassSums) -> dict[str, list[float]
     """
     new = {}
     for name, row in zip(file.names, file.semantics.numpy(), strict=True):
-        known = _place(run, name)
-        if known is None or not bool(run.params["described"][known]):
+        place = _place(run, name)
+        if place is None or not bool(run.params["described"][place]):
             new[name] = row.tolist()
-        elif not np.allclose(row, run.space.semantics[known], rtol=1e-5, atol=1e-8):
+        elif not np.allclose(row, run.space.semantics[place], rtol=1e-5, atol=1e-8):
             raise DataError(
                 f"{file.path}: the class {name!r} is described otherwise than in this run: give "
                 "the party the run's classes.csv, or rename the class if it is another"
@@ -421,12 +423,12 @@ def read_all_class_sums(
                 )
             described.setdefault(name, row)
             where.setdefault(name, path)
-        for name, own in sums.items():
+        for name, class_sum in sums.items():
             before = added.get(name)
             added[name] = (
-                own
+                class_sum
                 if before is None
-                else ClassSum(before.count + own.count, before.total + own.total)
+                else ClassSum(before.count + class_sum.count, before.total + class_sum.total)
             )
     return described, added
 
@@ -444,7 +446,7 @@ def _made_of(run: StoredRun) -> dict[str, str]:
         "the encoder": json.dumps([run.experiment.encoder.name, encoder.get("digest")]).encode(),
         "the seen classes": seen + space.semantics[space.seen].astype(np.float64).tobytes(),
     }
-    digests = {what: hashlib.sha256(value).hexdigest() for what, value in parts.items()}
+    digests = {part: hashlib.sha256(value).hexdigest() for part, value in parts.items()}
     return {"how features are scaled": run.scaler.digest(), **digests}
 
 
@@ -470,9 +472,9 @@ def _place(run: StoredRun, name: str) -> int | None:
     """Return the place of a class among the run's; None if it is new."""
     if name in run.space.names:
         return run.space.names.index(name)
-    if other := lookalike(name, run.space.names):
+    if similar := lookalike(name, run.space.names):
         raise DataError(
-            f"the sums are of {name!r}, and there is a class {other!r}: let the party name it "
-            f"{other!r} if they are the same, and otherwise something else"
+            f"the sums are of {name!r}, and there is a class {similar!r}: let the party name it "
+            f"{similar!r} if they are the same, and otherwise something else"
         )
     return None

@@ -29,9 +29,11 @@ def semantics_of_names(
     encoder = getattr(settings, "text_encoder", None)
     prompt = getattr(settings, "prompt", "")
     if encoder is None or not space.from_texts:
-        known = ", ".join(space.attribute_names[:3]) + (", ..." if space.attributes > 3 else "")
+        attributes = ", ".join(space.attribute_names[:3]) + (
+            ", ..." if space.attributes > 3 else ""
+        )
         raise ExperimentError(
-            f"this run's classes are described by attributes ({known}), which a name does not "
+            f"this run's classes are described by attributes ({attributes}), which a name does not "
             "tell: give --classes FILE with the columns name and the attributes"
         )
     for name in names:

@@ -49,24 +49,29 @@ def check(
             )
     folder = existing_folder(folder.expanduser(), "name one that is there")
     name, kind, root = _recognise(folder)
-    given = {key.removeprefix("data."): value for key, value in (overrides or {}).items()}
-    data = {"name": name, **kind.section(root), **given}
+    settings = {key.removeprefix("data."): value for key, value in (overrides or {}).items()}
+    data = {"name": name, **kind.section(root), **settings}
     facts: dict[str, Any] = {
-        "benchmark": name, "root": str(root), "missing": kind.missing(root, given), "problems": [],
-        "part": bool(given.get("part")),
+        "benchmark": name, "root": str(root), "missing": kind.missing(root, settings),
+        "problems": [],
+        "part": bool(settings.get("part")),
     }  # fmt: skip
     if not facts["missing"]:
         inspected = _inspected(kind, data, images)
         if (
             inspected["problems"]
             and "has no attributes" in inspected["problems"][0]
-            and "text_encoder" not in given
+            and "text_encoder" not in settings
         ):
             data["text_encoder"] = (
                 "minilm"  # what init takes; a problem of its own if it is not installed
             )
             inspected = _inspected(kind, data, images)
-        if inspected["problems"] and "part" in kind.Settings.model_fields and "part" not in given:
+        if (
+            inspected["problems"]
+            and "part" in kind.Settings.model_fields
+            and "part" not in settings
+        ):
             as_part = _inspected(kind, data | {"part": True}, images)
             if not as_part["problems"]:
                 inspected = as_part
@@ -75,7 +80,9 @@ def check(
         facts |= inspected
     facts["doubts"] = []
     if name == "images" and "kind" in facts:
-        facts["doubts"] = [f"{one.what}: {one.why}" for one in remarks(class_folders(root))]
+        facts["doubts"] = [
+            f"{remark.what}: {remark.why}" for remark in remarks(class_folders(root))
+        ]
     whole = "kind" in facts and not facts["part"]
     if (
         whole
@@ -103,7 +110,7 @@ def _recognise(folder: Path) -> tuple[str, type[BenchmarkLoader], Path]:
     searched = [(name, kind, kind.find(folder)) for name, kind in kinds.items()]
     matches = [(name, kind, places) for name, kind, places in searched if places]
     for name, kind, places in sorted(
-        matches, key=lambda one: bool(one[1].missing(one[2][0], {}))
+        matches, key=lambda match: bool(match[1].missing(match[2][0], {}))
     ):  # whole ones first
         if len(places) > 1:
             raise DataError(

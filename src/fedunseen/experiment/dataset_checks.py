@@ -36,17 +36,22 @@ def remarks(classes: Mapping[str, Sequence[Path]]) -> list[Remark]:
     one.
     """
     pairs: dict[tuple[str, str], list[tuple[Path, Path]]] = defaultdict(list)
-    for (one, path), (other, twin) in _twins(classes):
-        pairs[min(one, other), max(one, other)].append((path, twin))
+    for (first_class, first_path), (second_class, second_path) in _twins(classes):
+        pairs[min(first_class, second_class), max(first_class, second_class)].append(
+            (first_path, second_path)
+        )
     remarks = []
-    for (one, other), same in sorted(pairs.items()):
-        count = f"{len(same)} pictures lie" if len(same) > 1 else "a picture lies"
+    for (first_class, second_class), copies in sorted(pairs.items()):
+        count = f"{len(copies)} pictures lie" if len(copies) > 1 else "a picture lies"
         remarks.append(
-            Remark(f"look at {one} and {other}", f"{count} in both: {same[0][0]} and {same[0][1]}")
+            Remark(
+                f"look at {first_class} and {second_class}",
+                f"{count} in both: {copies[0][0]} and {copies[0][1]}",
+            )
         )
     return remarks + [
-        Remark(f"look at {one} and {other}", "perhaps two spellings of one class")
-        for one, other in _spellings(classes)
+        Remark(f"look at {first_class} and {second_class}", "perhaps two spellings of one class")
+        for first_class, second_class in _spellings(classes)
     ]
 
 
@@ -128,11 +133,11 @@ def _spellings(names: Mapping[str, object]) -> list[tuple[str, str]]:
     """
     plain = sorted((re.sub(r"[\W_]+", " ", name).strip().casefold(), name) for name in names)
     pairs = []
-    for i, (one, name) in enumerate(plain):
-        for other, second in plain[i + 1 : i + 4]:
-            if any(letter.isdigit() for letter in one + other):
+    for i, (first_plain, first) in enumerate(plain):
+        for second_plain, second in plain[i + 1 : i + 4]:
+            if any(letter.isdigit() for letter in first_plain + second_plain):
                 continue
-            plural = other in (f"{one}s", f"{one}es")
-            if plural or difflib.SequenceMatcher(None, one, other).ratio() >= 0.9:
-                pairs.append((name, second))
+            plural = second_plain in (f"{first_plain}s", f"{first_plain}es")
+            if plural or difflib.SequenceMatcher(None, first_plain, second_plain).ratio() >= 0.9:
+                pairs.append((first, second))
     return pairs if len(pairs) <= _SYSTEM else []

@@ -72,7 +72,7 @@ def _write(benchmark: Benchmark, out: Path) -> None:
         **{key: (ids + 1)[:, None] for key, ids in places.items()},
     }
     group_of = {i: group for group, members in space.attribute_groups.items() for i in members}
-    named = [
+    attribute_names = [
         name if "::" in name or i not in group_of else f"{group_of[i]}::{name}"
         for i, name in enumerate(space.attribute_names)
     ]
@@ -80,5 +80,5 @@ def _write(benchmark: Benchmark, out: Path) -> None:
     with whole_folder(out) as folder:
         scipy.io.savemat(folder / "res101.mat", features)
         scipy.io.savemat(folder / "att_splits.mat", splits)
-        lines = [f"{i + 1} {' '.join(name.split())}\n" for i, name in enumerate(named)]
+        lines = [f"{i + 1} {' '.join(name.split())}\n" for i, name in enumerate(attribute_names)]
         write_text(folder / "predicates.txt", "".join(lines))

@@ -131,7 +131,7 @@ def found(
     entry: Mapping[str, Any] | None,
     run: Path,
     make: Callable[[], Encoder | None],
-    given: Path | None,
+    weights: Path | None,
 ) -> dict[str, Any]:
     """Return the settings that have to be replaced so that a run's encoder has the weights that it
     had.
@@ -141,25 +141,25 @@ def found(
             file.
         run: the run directory.
         make: makes the encoder from the experiment's settings as they are.
-        given: where the user says that the weights are, a file or a folder.
+        weights: where the user says that the weights are, a file or a folder.
     """
     if entry is None:
-        if given is not None:
+        if weights is not None:
             raise DataError(
-                f"--encoder {given}: this run needs no weights of an encoder: leave it out"
+                f"--encoder {weights}: this run needs no weights of an encoder: leave it out"
             )
         return {}
     setting = str(entry["setting"])
     names = list(entry["files"])
     size = sum(entry["files"].values()) / _MB
     had = f"{', '.join(names)}, {size:.1f} MB, SHA-256 {entry['digest'][:12]}"
-    if given is not None:
-        if not _is(given, names, entry["digest"]):
+    if weights is not None:
+        if not _is(weights, names, entry["digest"]):
             raise DataError(
-                f"--encoder {given} holds other weights than those that this run had ({had}): its "
-                "features would mean something else"
+                f"--encoder {weights} holds other weights than those that this run had ({had}): "
+                "its features would mean something else"
             )
-        return {setting: str(given)}
+        return {setting: str(weights)}
     files: list[Path] = []  # that the settings lead to on this machine
     with suppress(FedUnseenError):
         encoder = make()

@@ -38,12 +38,12 @@ def estimate(experiment: Experiment) -> dict[str, Any]:
             f"method.name = {experiment.method.name!r} takes no rounds of batches to estimate: run "
             "it, with few rounds"
         )
-    present = [own for own in whole.partition.clients if len(own)]
+    present = [rows for rows in whole.partition.clients if len(rows)]
     taking = drawn_clients(experiment.strategy.fraction, len(present))
     samples = (
-        taking * float(np.mean([len(own) for own in present])) * experiment.strategy.local_epochs
+        taking * float(np.mean([len(rows) for rows in present])) * experiment.strategy.local_epochs
     )
-    few = tuple(own[: _BATCHES * batch] for own in sorted(present, key=len, reverse=True)[:2])
+    few = tuple(rows[: _BATCHES * batch] for rows in sorted(present, key=len, reverse=True)[:2])
     short = experiment.with_overrides(
         {"strategy.local_epochs": 1, "strategy.fraction": 1.0, **_HONEST}
     )

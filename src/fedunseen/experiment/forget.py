@@ -108,18 +108,18 @@ def forget(
     check_removable(run, bool(samples or removal is not None))
     folder = free_folder(out)
     client = client_of(run, party)
-    given = Experiment.from_dict(run.manifest["experiment"], run.overrides)
-    whole = load_data(given, given.run.seed)
+    experiment = Experiment.from_dict(run.manifest["experiment"], run.overrides)
+    whole = load_data(experiment, experiment.run.seed)
     rows = None
-    if removal is None and not given.deployed and _unchanged(run, given, whole, samples):
-        rows = _rows(run, given, whole, client, samples, consent)
-        grows = given.growth.name != "none" and not find("method", run.method_name).trained
+    if removal is None and not experiment.deployed and _unchanged(run, experiment, whole, samples):
+        rows = _rows(run, experiment, whole, client, samples, consent)
+        grows = experiment.growth.name != "none" and not find("method", run.method_name).trained
         rerun = None if grows else _run_again(run, whole, party, client, folder, rows, samples)
         if rerun is not None:
             return rerun
 
     def part() -> Params:
-        return _part(run, given, whole, client, rows, removal)
+        return _part(run, experiment, whole, client, rows, removal)
 
     return _subtracted(run, whole, (party, client), folder, (samples, removal), part)
 
@@ -129,7 +129,7 @@ def _subtracted(
     whole: Benchmark,
     whose: tuple[str, int],
     folder: Path,
-    what: tuple[Sequence[int], Path | None],
+    to_remove: tuple[Sequence[int], Path | None],
     read: Callable[[], Params],
 ) -> Run:
     """Write the run without the statistics of a party's samples.
@@ -139,11 +139,11 @@ def _subtracted(
         whole: its benchmark.
         whose: the party's name, and its place among the clients.
         folder: the new run directory.
-        what: positions of samples, and the file of their statistics, if it is not the whole party.
+        to_remove: positions of samples, and the file of their statistics, unless the whole party.
         read: returns the statistics of the samples.
     """
     party, client = whose
-    samples, removal = what
+    samples, removal = to_remove
     checkpoint = _checkpoint(run)
     kept = of_each_client(checkpoint.server)
     record = record_removal(run, party, client, samples, removal, client in kept)
@@ -157,9 +157,9 @@ def _subtracted(
     return run.reopened(folder)
 
 
-def _unchanged(run: Run, given: Experiment, whole: Benchmark, samples: Sequence[int]) -> bool:
+def _unchanged(run: Run, experiment: Experiment, whole: Benchmark, samples: Sequence[int]) -> bool:
     """Return whether the data are those of the run; refuse others where statistics do not help."""
-    if fingerprint_of(given, deal(given, whole)[0]) == run.manifest["data_fingerprint"]:
+    if fingerprint_of(experiment, deal(experiment, whole)[0]) == run.manifest["data_fingerprint"]:
         return True
     if find("method", run.method_name).trained or samples:
         raise DataError(
@@ -171,7 +171,7 @@ def _unchanged(run: Run, given: Experiment, whole: Benchmark, samples: Sequence[
 
 def _rows(
     run: Run,
-    given: Experiment,
+    experiment: Experiment,
     whole: Benchmark,
     client: int,
     samples: Sequence[int],
@@ -181,9 +181,9 @@ def _rows(
     dealing.
     """
     if not samples:
-        return partition_of(given, whole, given.run.seed).clients[client]
-    first = given.with_overrides({"partition.without_samples": {}})
-    held = partition_of(first, whole, given.run.seed).clients[client]
+        return partition_of(experiment, whole, experiment.run.seed).clients[client]
+    first = experiment.with_overrides({"partition.without_samples": {}})
+    held = partition_of(first, whole, experiment.run.seed).clients[client]
     return named_samples(_batch(run), held, samples, consent)
 
 
@@ -310,12 +310,12 @@ def _run_again(
     if not trained:
         _checkpoint(run)  # a run that has learned or adapted since has none
     record = record_removal(run, party, client, samples, None, kept=True)
-    others = _others(run, client, samples)
+    remaining = _others(run, client, samples)
     kept = _kept(run, client) if trained else None
     if kept is not None:
-        _begin_with(run, others, whole, folder, kept)
+        _begin_with(run, remaining, whole, folder, kept)
     try:
-        rerun = train_run(others, folder, resume=kept is not None)
+        rerun = train_run(remaining, folder, resume=kept is not None)
     except FedUnseenError as error:
         if trained:
             raise
@@ -325,8 +325,8 @@ def _run_again(
             stacklevel=3,
         )
         return None
-    what = f"{len(rows)} samples of {party}" if samples else party
-    forgotten = [*run.manifest.get("forgotten", ()), what]
+    removed = f"{len(rows)} samples of {party}" if samples else party
+    forgotten = [*run.manifest.get("forgotten", ()), removed]
     noted: dict[str, Any] = {"forgotten": forgotten, "stays": run.result.get("stays", [])}
     if trained:
         noted["rounds_trained_again"] = len(rerun.metrics) - (kept[0] if kept else 0)
@@ -341,18 +341,18 @@ def _run_again(
 def _others(run: Run, client: int, samples: Sequence[int]) -> Experiment:
     """Return the experiment without a client, or without samples of it by position."""
     tree = dict(run.manifest["experiment"])
-    left = run.manifest.get("fitted", ())  # to the data: it follows from those that stay
-    tree["method"] = {k: v for k, v in tree["method"].items() if k not in left}
-    given = Experiment.from_dict(tree, run.overrides)
+    fitted = run.manifest.get("fitted", ())  # to the data: it follows from those that stay
+    tree["method"] = {k: v for k, v in tree["method"].items() if k not in fitted}
+    experiment = Experiment.from_dict(tree, run.overrides)
     if samples:
-        before = dict(given.partition.without_samples)
+        before = dict(experiment.partition.without_samples)
         places = {*before.get(str(client), ()), *map(int, samples)}
         changed = {**before, str(client): sorted(places)}
-        return given.with_overrides({"partition.without_samples": changed})
-    removed = sorted({*given.partition.without, client})
-    if len(removed) == given.partition.clients:
+        return experiment.with_overrides({"partition.without_samples": changed})
+    removed = sorted({*experiment.partition.without, client})
+    if len(removed) == experiment.partition.clients:
         raise ExperimentError(f"client {client} is the only one: without it nothing is left")
-    return given.with_overrides({"partition.without": removed})
+    return experiment.with_overrides({"partition.without": removed})
 
 
 def _kept(run: Run, client: int) -> tuple[int, Path] | None:
@@ -375,15 +375,15 @@ def _kept(run: Run, client: int) -> tuple[int, Path] | None:
 
 
 def _begin_with(
-    run: Run, others: Experiment, whole: Benchmark, folder: Path, kept: tuple[int, Path]
+    run: Run, remaining: Experiment, whole: Benchmark, folder: Path, kept: tuple[int, Path]
 ) -> None:
     """Write the directory of a run without a client up to a kept state, so that it can be
     resumed.
     """
     (done, path), old, new = kept, RunDirectory(run.path), RunDirectory(folder)
-    fingerprint = fingerprint_of(others, deal(others, whole)[0])
+    fingerprint = fingerprint_of(remaining, deal(remaining, whole)[0])
     new.create({
-        **run.manifest, "experiment": others.to_dict(), "data_fingerprint": fingerprint,
+        **run.manifest, "experiment": remaining.to_dict(), "data_fingerprint": fingerprint,
     })  # fmt: skip
     new.checkpoints.mkdir()
     shutil.copy2(path, new.checkpoints / f"{done:06d}.safetensors")
@@ -444,7 +444,7 @@ def write_removal(
 
 def _part(
     run: Run,
-    given: Experiment,
+    experiment: Experiment,
     whole: Benchmark,
     client: int,
     rows: NDArray[np.int64] | None,
@@ -453,7 +453,7 @@ def _part(
     """Return the statistics to subtract: of rows of a client, or those of its file."""
     if rows is None:
         return _read_removal(run, removal)
-    held = partition_of(given, whole, given.run.seed).clients[client]
+    held = partition_of(experiment, whole, experiment.run.seed).clients[client]
     return _statistics(run, whole, rows, held)
 
 
@@ -476,19 +476,19 @@ def _removed_of(
     consent: bool,
 ) -> NDArray[np.int64]:
     """Return which of these samples are in the run's sums, unless they are too few of a class."""
-    taken = np.intersect1d(rows, held)
+    included = np.intersect1d(rows, held)
     if not consent:
         kept, removed = (
             benchmark.labels[which[first_of_equal(benchmark.features[row] for row in which)]]
-            for which in (held, taken)
+            for which in (held, included)
         )
         check_removed_classes(benchmark.space.names, kept, removed, minimum)
-    if not len(taken):
+    if not len(included):
         raise DataError(
             f"the samples to remove are of classes with fewer than {minimum} samples here, which "
             "are in no sum: give the --min-samples with which the party took part"
         )
-    return taken
+    return included
 
 
 def record_removal(

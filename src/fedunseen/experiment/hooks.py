@@ -83,7 +83,8 @@ class Scene:
     def held(self) -> dict[int, NDArray[np.int64]]:
         """Return client -> the ids of the classes that it holds."""
         return {
-            k: np.unique(self.benchmark.labels[own]) for k, own in enumerate(self.partition.clients)
+            k: np.unique(self.benchmark.labels[rows])
+            for k, rows in enumerate(self.partition.clients)
         }
 
 

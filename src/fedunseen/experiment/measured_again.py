@@ -32,8 +32,8 @@ def measured_again(
     Classes that it has learned compete. Both are empty where a run keeps no answers, or where its
     test samples are not here, with a warning.
     """
-    known = run.brought_home or run.client is not None
-    if known or not isinstance(learned.method, ClosedForm) or "labels" not in run.evaluation:
+    from_clients = run.brought_home or run.client is not None
+    if from_clients or not isinstance(learned.method, ClosedForm) or "labels" not in run.evaluation:
         return {}, {}
     try:
         benchmark = load_data(run.experiment, run.experiment.run.seed)
@@ -51,20 +51,20 @@ def measured_again(
         return {}, {}
     answers = _answers(benchmark, rows, learned)
     offset = learned.calibration.offset
-    own = learned.method.own_offset(learned.params)
+    own_offset = learned.method.own_offset(learned.params)
     numbers = asdict(accuracies(answers, offset))
-    plain = asdict(accuracies(answers, -own))
+    plain = asdict(accuracies(answers, -own_offset))
     numbers |= {f"uncalibrated_{name}": plain[name] for name in numbers if name != "zsl"}
     right = per_class(answers.labels, answers.generalised(offset), np.unique(answers.labels))
     numbers["gzsl_accuracy"] = float(right.mean())
     tensors: dict[str, NDArray[Any]] = {
         "zsl_answers": answers.zsl,
         "gzsl_answers": answers.generalised(offset),
-        "uncalibrated_answers": answers.generalised(-own),
+        "uncalibrated_answers": answers.generalised(-own_offset),
     }
-    found = {name: numbers[name] for name in numbers if name in run.result}
-    more, reasons = confidence_of(run, learned, benchmark, {**run.evaluation, **tensors})
-    return found | more, tensors | reasons
+    again = {name: numbers[name] for name in numbers if name in run.result}
+    confidence, reasons = confidence_of(run, learned, benchmark, {**run.evaluation, **tensors})
+    return again | confidence, tensors | reasons
 
 
 def confidence_of(
@@ -86,7 +86,7 @@ def confidence_of(
     tests = HeldOut(scores, benchmark.labels[rows], ~changed.shown_mask, distance)
     numbers = measured(tests, sure, 0.0)  # these scores are comparable already
     offset = changed.calibration.offset
-    numbers["trade"] = [[more + offset, u, s] for more, u, s in numbers["trade"]]
+    numbers["trade"] = [[extra_offset + offset, u, s] for extra_offset, u, s in numbers["trade"]]
     encoder = encoder_of(run.experiment, benchmark)
     return {"confidence": numbers}, reason_tensors(changed, benchmark, drawn, encoder)
 

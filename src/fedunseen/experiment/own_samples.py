@@ -26,7 +26,7 @@ class OwnSamples:
 
     Args:
         folder: of arrays (``features.npz``) or of pictures.
-        own: ``{"section.key": value}`` that the folder's owner decides.
+        owner_settings: ``{"section.key": value}`` that the folder's owner decides.
         settings: the run's ``[data]``.
 
     Raises:
@@ -36,17 +36,19 @@ class OwnSamples:
     def __init__(
         self,
         folder: Path,
-        own: Mapping[str, Any] | None = None,
+        owner_settings: Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder = folder
-        self.own = dict(own or {})
+        self.owner_settings = dict(owner_settings or {})
         self.kind = "folder" if (folder / "features.npz").exists() else "images"
         table = folder / "classes.csv"
         first = {}
         if self.kind == "images" and table.is_file() and names_in(table) is not None:
             first["text_encoder"] = "minilm"  # no one has said yet what describes names alone
-        self.benchmark = self._read({**first, **(settings or {}), **within("data.", self.own)})
+        self.benchmark = self._read(
+            {**first, **(settings or {}), **within("data.", self.owner_settings)}
+        )
 
     def tell_left_out(self, say: Callable[[str], object]) -> None:
         """Say which samples are of classes that the class table marks as unseen: no party trains on
@@ -131,21 +133,24 @@ def check_removed_classes(
     Raises:
         RefusedError: code ``removal-of-few``: a class has too few removed samples, or too few stay.
     """
-    had, gone = (np.bincount(labels, minlength=len(names)) for labels in (held, removed))
-    left = had - gone
+    held_counts, removed_counts = (
+        np.bincount(labels, minlength=len(names)) for labels in (held, removed)
+    )
+    remaining = held_counts - removed_counts
     remedy = (
         f"remove at least {minimum} of each class and leave as many or none, or give the consent "
         "to a removal of few samples"
     )
-    shown = (gone < minimum) | ((left > 0) & (left < minimum))
-    if len(few := np.flatnonzero((gone > 0) & shown)):
+    shown = (removed_counts < minimum) | ((remaining > 0) & (remaining < minimum))
+    if len(few := np.flatnonzero((removed_counts > 0) & shown)):
         c = int(few[0])
         raise RefusedError(
-            f"{gone[c]} samples of {names[c]!r} would be removed and {left[c]} would stay, and the "
-            f"sums from before and after show fewer than {minimum}: {remedy}",
+            f"{removed_counts[c]} samples of {names[c]!r} would be removed and "
+            f"{remaining[c]} would stay, and the sums from before and after show fewer "
+            f"than {minimum}: {remedy}",
             "removal-of-few",
         )
-    if missing and len(whole := np.flatnonzero((gone > 0) & (left == 0))):
+    if missing and len(whole := np.flatnonzero((removed_counts > 0) & (remaining == 0))):
         raise RefusedError(
             f"all samples of {names[whole[0]]!r} here would be removed, and {missing} that the "
             "sums have are here no more: of this class fewer than "

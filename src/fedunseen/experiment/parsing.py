@@ -22,9 +22,9 @@ from fedunseen.core.settings import FileText, NamedSettings
 from fedunseen.core.toml import parse_toml
 
 SECTIONS = tuple(sections())
-NAMED = tuple(name for name, one in sections().items() if one.base)
+NAMED = tuple(name for name, section in sections().items() if section.base)
 """Sections whose ``name`` chooses a class."""
-OPTIONAL = tuple(name for name, one in sections().items() if one.optional)
+OPTIONAL = tuple(name for name, section in sections().items() if section.optional)
 """Sections that are not written where they are ``none``."""
 
 
@@ -43,8 +43,8 @@ def read_tree(source: str | Path) -> dict[str, Any]:
     if kind is None or "root" not in kind.Settings.model_fields:
         return tree
     if not Path(data.get("root") or "no root").is_dir() and (places := kind.search(data_folder())):
-        named = (place for place in places if place.name == data.get("dataset"))
-        tree["data"] = {**data, "root": kind.section(next(named, places[0]))["root"]}
+        matching = (place for place in places if place.name == data.get("dataset"))
+        tree["data"] = {**data, "root": kind.section(next(matching, places[0]))["root"]}
     return tree
 
 
@@ -136,10 +136,10 @@ def parse_override(text: str) -> tuple[str, Any]:
         return key.strip(), None
     try:
         read = parse_toml(f"value = {value}", key)["value"]
-        named = key.strip().endswith(".name") and not isinstance(
+        numeric_name = key.strip().endswith(".name") and not isinstance(
             read, str
         )  # a name may look like a number: nan
-        return key.strip(), value.strip() if named else read
+        return key.strip(), value.strip() if numeric_name else read
     except ExperimentError:
         return key.strip(), value.strip()
 
@@ -155,10 +155,15 @@ def located(tree: Mapping[str, Any], run: Path) -> dict[str, Any]:
     def locate(path: Path) -> Path:
         places = (above / path for above in run.resolve().parents)
         place = next(
-            (one for one in places if one.exists() and not (one / "manifest.json").exists()), None
+            (
+                candidate
+                for candidate in places
+                if candidate.exists() and not (candidate / "manifest.json").exists()
+            ),
+            None,
         )
-        known = path.is_absolute() or place is None or place.resolve() == path.resolve()
-        return path if known or place is None else place
+        unchanged = path.is_absolute() or place is None or place.resolve() == path.resolve()
+        return path if unchanged or place is None else place
 
     located: dict[str, Any] = FileText.within(tree, locate)
     return located
@@ -252,8 +257,8 @@ def validated(kind: type[BaseModel], section: str, content: Mapping[str, Any]) -
         case "value_error":
             sentence = f"{section}: {problem['ctx']['error']}"
         case "literal_error" if isinstance(problem["input"], str):
-            known = [text.strip("'") for text in re.split(", | or ", problem["ctx"]["expected"])]
-            sentence = f"{place}: " + unknown("value", problem["input"], known)
+            choices = [text.strip("'") for text in re.split(", | or ", problem["ctx"]["expected"])]
+            sentence = f"{place}: " + unknown("value", problem["input"], choices)
         case "too_short":
             sentence = f"{place}: there is nothing in it: give at least one, or leave it out"
         case _:

@@ -77,21 +77,21 @@ def reason_tensors(
     )[np.arange(len(rows)), answers]
     mistaken = np.flatnonzero(answers != drawn["labels"])
     wrong = mistaken[np.argsort(-stated[mistaken], kind="stable")][:SHOWN]
-    found: Tensors = {"stated": stated.astype(np.float32), "wrong": wrong}
+    tensors: Tensors = {"stated": stated.astype(np.float32), "wrong": wrong}
     pictures = benchmark.images()
     if pictures is not None and len(wrong):
-        found["wrong_images"] = np.stack([small(pictures[i]) for i in rows[wrong]])
+        tensors["wrong_images"] = np.stack([small(pictures[i]) for i in rows[wrong]])
     if not model.explains:
-        return found
-    asked = {"wrong": (rows[wrong], answers[wrong])}
+        return tensors
+    to_explain = {"wrong": (rows[wrong], answers[wrong])}
     if "image_rows" in drawn:
-        asked["image"] = (drawn["image_rows"], drawn["image_answers"][:, 0].astype(np.int64))
-    for name, (places, classes) in asked.items():
+        to_explain["image"] = (drawn["image_rows"], drawn["image_answers"][:, 0].astype(np.int64))
+    for name, (places, classes) in to_explain.items():
         if len(places):
             explained = _explained(model, benchmark, places, classes, encoder)
             parts = _parts(model.space.names, explained)
-            found |= {f"{name}_{key}": value for key, value in parts.items()}
-    return found
+            tensors |= {f"{name}_{key}": value for key, value in parts.items()}
+    return tensors
 
 
 def _explained(
@@ -115,16 +115,18 @@ def _explained(
 
 def _parts(names: Sequence[str], explained: Sequence[Explanation]) -> Tensors:
     """Return explanations as arrays."""
-    found: Tensors = {}
+    tensors: Tensors = {}
     if explained[0].parts:
         by = np.full((len(explained), NAMED), -1, dtype=np.int64)
         share = np.zeros((len(explained), NAMED), dtype=np.float32)
-        for row, one in enumerate(explained):
-            for place, (name, percent) in enumerate(one.shares()):
+        for row, explanation in enumerate(explained):
+            for place, (name, percent) in enumerate(explanation.shares()):
                 by[row, place] = names.index(name)
                 share[row, place] = percent
-        found = {"by": by, "share": share}
+        tensors = {"by": by, "share": share}
     if explained[0].places is not None:
-        heat = [one.places.values for one in explained if one.places is not None]
-        found["places"] = np.stack(heat).astype(np.float32)
-    return found
+        heat = [
+            explanation.places.values for explanation in explained if explanation.places is not None
+        ]
+        tensors["places"] = np.stack(heat).astype(np.float32)
+    return tensors

@@ -138,16 +138,16 @@ class Experiment(BaseModel):
         title: Any = rest.pop("name", name)
         if not isinstance(title, str):
             raise ExperimentError(f"name: input should be a text, not {title!r}")
-        given = with_defaults(sections_of(rest, overrides, in_order))
+        completed = with_defaults(sections_of(rest, overrides, in_order))
         for section in NAMED:
-            if "name" not in given.get(section, {}):
+            if "name" not in completed.get(section, {}):
                 raise ExperimentError(
                     f"{section}.name is missing: say which one, for example --set "
                     f"{section}.name=..."
                 )
         settings: dict[str, Any] = {}
         for section in SECTIONS:
-            content = given.get(section, {})
+            content = completed.get(section, {})
             kind = (
                 find(section, str(content["name"])).Settings
                 if section in NAMED

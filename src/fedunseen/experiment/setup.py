@@ -35,7 +35,7 @@ class Setup:
     """Everything that the stages of a run share; a stage returns the setup of the next one."""
 
     experiment: Experiment
-    given: Experiment  # before anything was left to the data
+    unresolved: Experiment  # before anything was left to the data
     benchmark: Benchmark
     whole: Benchmark  # the run's, where ``benchmark`` is its version for selection
     partition: Partition  # of ``benchmark``
@@ -84,16 +84,17 @@ class Setup:
         whole, partition = dealt(experiment, whole)
         settings = resolve_defaults(experiment, initial_benchmark(experiment, whole, partition))
         return cls(
-            experiment=settings, given=experiment, benchmark=whole, whole=whole, partition=partition,
-            directory=RunDirectory(path), fingerprint=fingerprint_of(settings, whole), progress=progress,
+            experiment=settings, unresolved=experiment, benchmark=whole, whole=whole,
+            partition=partition, directory=RunDirectory(path),
+            fingerprint=fingerprint_of(settings, whole), progress=progress,
             callbacks=callbacks, rounds=settings.strategy.rounds,
         )  # fmt: skip
 
     @property
     def fitted(self) -> list[str]:
         """The settings of the method that were left to the data."""
-        given = self.given.method
-        return [key for key in LEFT_TO_DATA if getattr(given, key, 0.0) is None]
+        settings = self.unresolved.method
+        return [key for key in LEFT_TO_DATA if getattr(settings, key, 0.0) is None]
 
     def assembled(self) -> "Setup":
         """Return the setup with its federation and what measures it; nothing is written."""
@@ -110,9 +111,9 @@ class Setup:
             federation.engine, InProcess
         ):  # statistics of a run that selects are a part of the final ones
             scaling = federation.scaler.digest()
-            known = self.known_sums.get(scaling, {})
+            statistics = self.known_sums.get(scaling, {})
             self.known_sums.clear()  # sums of features that were scaled otherwise are of no use
-            federation.engine.worker.known_sums = self.known_sums[scaling] = known
+            federation.engine.worker.known_sums = self.known_sums[scaling] = statistics
             federation.engine.worker.keeps_sums = self.selection
         evaluator = task.evaluator(federation, self.benchmark, self.experiment.evaluation)
         return replace(self, versions=None, federation=federation, evaluator=evaluator)

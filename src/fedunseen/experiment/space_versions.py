@@ -158,8 +158,8 @@ class DeployedVersions(SpaceVersions):
                     continue
                 added[name] = row
                 folded_names[folded(name)] = name
-        known = {*version.space.names, *added}
-        held = {name for member in members.values() for name in member.held} & known
+        class_names = {*version.space.names, *added}
+        held = {name for member in members.values() for name in member.held} & class_names
         still = {
             name for client in self.partition.present(round) for name in engine.parties[client].held
         }
@@ -181,11 +181,11 @@ class DeployedVersions(SpaceVersions):
         super()._enter(version)
         engine = cast(DeployedEngine, self.federation.engine)
         space = version.space
-        own = self.benchmark.space
+        test_space = self.benchmark.space
         growing = {
             **growth.space_dict(space),
             "former": {name: list(hashes) for name, hashes in version.former.items()},
-            "tested": [own.names[c] for c in own.unseen],
+            "tested": [test_space.names[c] for c in test_space.unseen],
             "open": self.experiment.growth.name == "unknown",
         }
         engine.announce_classes(growing, torch.from_numpy(space.semantics))

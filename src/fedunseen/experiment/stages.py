@@ -113,7 +113,7 @@ def select(setup: Setup) -> Setup:
     setup = replace(setup, chosen_in=folder)
     if chosen["settings"]:
         before = setup.experiment
-        now = resolve_defaults(setup.given.with_overrides(chosen["settings"]), setup.whole)
+        now = resolve_defaults(setup.unresolved.with_overrides(chosen["settings"]), setup.whole)
         chosen["settings"] |= _followed(before, now)
         setup = replace(setup, experiment=now, rounds=now.strategy.rounds).assembled()
     return replace(setup, choice=choice, chosen=chosen)
@@ -123,8 +123,8 @@ def _choose(setup: Setup, benchmark: Benchmark) -> tuple[Choice, dict[str, Any],
     """Run every combination of settings on the validation classes, and return what the best one
     chose, and its folder.
     """
-    experiment = setup.given
-    grid = setup.given.evaluation.choose
+    experiment = setup.unresolved
+    grid = setup.unresolved.evaluation.choose
     candidates = [
         dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())
     ]
@@ -174,8 +174,8 @@ def _choose(setup: Setup, benchmark: Benchmark) -> tuple[Choice, dict[str, Any],
         chosen |= folds
     if len(candidates) > 1:
         chosen["tried"] = [
-            {"settings": settings, **{name: one[name] for name in task.evaluator.accuracies}}
-            for settings, one in zip(candidates, results, strict=True)
+            {"settings": settings, **{name: accuracies[name] for name in task.evaluator.accuracies}}
+            for settings, accuracies in zip(candidates, results, strict=True)
         ]
     folder = f"selection/{best}" if len(candidates) > 1 else "selection"
     return Choice(result["selected_round"], chosen["factor"]), chosen, folder
@@ -185,7 +185,7 @@ def _followed(before: Experiment, now: Experiment) -> dict[str, Any]:
     """Return what follows from the data otherwise than before, since settings have been chosen."""
     pairs = {
         "data.features": (before.data.features, now.data.features),
-        "method.lr": tuple(getattr(one.method, "lr", None) for one in (before, now)),
+        "method.lr": tuple(getattr(experiment.method, "lr", None) for experiment in (before, now)),
     }
     return {key: new for key, (old, new) in pairs.items() if new != old and new is not None}
 
@@ -424,7 +424,7 @@ def report(setup: Setup) -> Setup:
     if setup.chosen:
         result["chosen_on_validation"] = dict(setup.chosen)
         result |= {"stopped": setup.chosen["stopped"]} if "stopped" in setup.chosen else {}
-    remarks = [one for kind in hooks() for one in kind.remarks(experiment, setup.benchmark)]
+    remarks = [remark for kind in hooks() for remark in kind.remarks(experiment, setup.benchmark)]
     if remarks or setup.partition.remote:
         result["notes"] = remarks
     # The warnings of a coordinator go to the parties, who have the files.

@@ -41,11 +41,11 @@ def tables(run: StoredRun) -> dict[str, Table]:
     if not run.seeds:
         return _tables(run)
     by_name: dict[str, Table] = {}
-    for one in run.seeds:
-        for name, table in _tables(one).items():
+    for seed_run in run.seeds:
+        for name, table in _tables(seed_run).items():
             rows = len(next(iter(table.values())))
             by_name[name] = _stacked(
-                by_name.get(name), {"seed": [one.manifest["seed"]] * rows, **table}
+                by_name.get(name), {"seed": [seed_run.manifest["seed"]] * rows, **table}
             )
     return by_name
 
@@ -92,38 +92,38 @@ def _tables(run: StoredRun) -> dict[str, Table]:
     stored = run.evaluation
     lines = [dict(_numbers(line)) for line in run.metrics]
     columns = dict.fromkeys(name for line in lines for name in line)
-    found: dict[str, Table] = {
+    by_name: dict[str, Table] = {
         "rounds": {name: [line.get(name) for line in lines] for name in columns}
     }
     if "zsl_answers" in stored:
-        found |= _zero_shot(
+        by_name |= _zero_shot(
             run.space, *(stored[name] for name in ("labels", "zsl_answers", "gzsl_answers"))
         )
     elif "answers" in stored:
         ways = run.manifest["experiment"]["method"]["ways"]
         episodes = run.result["test_episodes"]
-        found |= _few_shot(
+        by_name |= _few_shot(
             run.space, *(stored[name].reshape(episodes, ways, -1) for name in ("labels", "answers"))
         )
     if "client_counts" in stored:
         clients, classes = np.nonzero(stored["client_counts"])
-        found["clients"] = {
+        by_name["clients"] = {
             "client": clients.tolist(),
             "class": [run.space.names[c] for c in classes.tolist()],
             "samples": stored["client_counts"][clients, classes].astype(np.int64).tolist(),
         }
-    return found
+    return by_name
 
 
 def _numbers(line: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:
     """Return the numbers of a line of metrics, those of a section within it as ``section.name``."""
-    found: list[tuple[str, float]] = []
+    numbers: list[tuple[str, float]] = []
     for name, value in line.items():
         if isinstance(value, Mapping):
-            found += _numbers(value, f"{prefix}{name}.")
+            numbers += _numbers(value, f"{prefix}{name}.")
         elif isinstance(value, (int, float)):
-            found.append((prefix + name, value))
-    return found
+            numbers.append((prefix + name, value))
+    return numbers
 
 
 def _zero_shot(
@@ -138,7 +138,7 @@ def _zero_shot(
             "split": ["unseen" if c in unseen else "seen" for c in tested],
             "samples": [int((labels == c).sum()) for c in tested],
             "zsl": [_value(of_unseen[i]) if c in unseen else None for i, c in enumerate(tested)],
-            "gzsl": [_value(one) for one in metrics.per_class(labels, gzsl, tested)],
+            "gzsl": [_value(accuracy) for accuracy in metrics.per_class(labels, gzsl, tested)],
         },
         "confusion_zsl": _confusion(space, metrics.confusion(labels, zsl, unseen), unseen),
         "confusion_gzsl": _confusion(space, metrics.confusion(labels, gzsl, tested), tested),
@@ -152,7 +152,7 @@ def _few_shot(space: ClassSpace, labels: NDArray[Any], answers: NDArray[Any]) ->
         "classes": {
             "class": [space.names[c] for c in ids],
             "samples": (np.diag(together) * labels.shape[2]).tolist(),
-            "accuracy": [_value(one) for one in np.diag(table)],
+            "accuracy": [_value(accuracy) for accuracy in np.diag(table)],
         },
         "confusion": _confusion(space, table, ids),
     }
@@ -161,7 +161,8 @@ def _few_shot(space: ClassSpace, labels: NDArray[Any], answers: NDArray[Any]) ->
 def _confusion(space: ClassSpace, table: NDArray[np.float64], ids: NDArray[np.int64]) -> Table:
     names = [space.names[c] for c in ids]
     answers = {
-        name: [_value(one) for one in column] for name, column in zip(names, table.T, strict=True)
+        name: [_value(share) for share in column]
+        for name, column in zip(names, table.T, strict=True)
     }
     return {"class": names, **answers}
 
@@ -222,11 +223,11 @@ def compare(run: StoredRun, other: StoredRun) -> Comparison:
     """
     names: list[str] = [name for name in _NAMES if name in run.result and name in other.result]
     least = min(len(run.space.names), len(other.space.names))  # one may have learned more
-    data, others = (
+    data, other_data = (
         (r.manifest["benchmark"], r.space.names[:least], [c for c in r.space.unseen if c < least])
         for r in (run, other)
     )
-    if not names or data != others:
+    if not names or data != other_data:
         raise _apart(run, other, "their data or classes are not the same")
     if _seeds(run) != _seeds(other):
         raise _apart(run, other, "their seeds are not the same")
@@ -249,19 +250,19 @@ def compare(run: StoredRun, other: StoredRun) -> Comparison:
             raise _apart(run, other, "their test samples are not the same")
     if run.seeds:
         each = {
-            name: [[one.result[name] for one in both.seeds] for both in (run, other)]
+            name: [[seed.result[name] for seed in compared.seeds] for compared in (run, other)]
             for name in names
         }
         differences = {name: paired_difference(*np.array(values)) for name, values in each.items()}
         return Comparison(run, other, "seeds", len(run.seeds), differences)
     if few:
-        ours, theirs = (_needed(one, "episode_accuracies") for one in (run, other))
+        ours, theirs = (_needed(compared, "episode_accuracies") for compared in (run, other))
         return Comparison(
             run, other, "episodes", len(ours), {"few_shot": paired_difference(ours, theirs)}
         )
-    labels, _ = (_needed(one, "labels") for one in (run, other))
+    labels, _ = (_needed(compared, "labels") for compared in (run, other))
     zsl, gzsl = (
-        [_needed(one, name) == labels for one in (run, other)]
+        [_needed(compared, name) == labels for compared in (run, other)]
         for name in ("zsl_answers", "gzsl_answers")
     )
     unseen = np.isin(labels, run.space.unseen)
@@ -289,12 +290,12 @@ def _episodes(run: StoredRun) -> tuple[object, ...]:
 
 def _needed(run: StoredRun, name: str) -> NDArray[Any]:
     """Return a tensor of the answers that a run recorded."""
-    if (found := run.evaluation.get(name)) is None:
+    if (tensor := run.evaluation.get(name)) is None:
         raise ExperimentError(
             f"{run.path} keeps no answers (every client's model has its own): compare runs of "
             "several seeds"
         )
-    return found
+    return tensor
 
 
 def _apart(run: StoredRun, other: StoredRun, why: str) -> ExperimentError:

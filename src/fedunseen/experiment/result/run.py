@@ -99,14 +99,14 @@ class Run(StoredRun):
         if isinstance(inputs, (str, Path)):
             inputs = [inputs]
         if isinstance(inputs, np.ndarray) or not all(
-            isinstance(one, (str, Path)) for one in inputs
+            isinstance(item, (str, Path)) for item in inputs
         ):
             rows = run.read_inputs(inputs)
             return run.model.explain(rows, top, maps=run.pixels(rows))
         return [
-            one
+            item
             for batch in run.batches(inputs)
-            for one in run.model.explain(batch.rows, top, maps=run.maps_of(batch.pictures))
+            for item in run.model.explain(batch.rows, top, maps=run.maps_of(batch.pictures))
         ]
 
     def learn(
@@ -208,16 +208,16 @@ class Run(StoredRun):
         if not len(inputs):
             raise DataError("there is nothing to predict: give at least one input")
         if not isinstance(inputs, np.ndarray) and all(
-            isinstance(one, (str, Path)) for one in inputs
+            isinstance(item, (str, Path)) for item in inputs
         ):
             inputs = np.concatenate([batch.rows for batch in self.batches(inputs)])
-        given: NDArray[Any] = np.asarray(inputs)
+        array: NDArray[Any] = np.asarray(inputs)
         sample = tuple(self.manifest["input_shape"])
-        rows = given[None] if given.shape == sample else given
+        rows = array[None] if array.shape == sample else array
         if rows.shape[1:] != sample or rows.ndim == 0:
             shape = ", ".join(["n", *map(str, sample)])
             raise DataError(
-                f"the inputs have the shape {given.shape}, but this run's model takes ({shape}): "
+                f"the inputs have the shape {array.shape}, but this run's model takes ({shape}): "
                 "give such inputs"
             )
         if rows.dtype.kind not in "fiub":

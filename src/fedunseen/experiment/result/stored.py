@@ -171,12 +171,12 @@ class StoredRun:
         shape = tuple(self.manifest["input_shape"])
         with local_files_only():
             backbone = make_backbone(self._placed, shape, self.manifest.get("image_shape"))
-        made: Method = find("method", settings.name)(settings, self.space, semantics, backbone)
-        if isinstance(made, ClosedForm):
-            made.quantization = self.scaler.quantization
-        if isinstance(made, Episodic) and "answers" in self.manifest:
-            made.answers = np.array(self.manifest["answers"])
-        return made
+        method: Method = find("method", settings.name)(settings, self.space, semantics, backbone)
+        if isinstance(method, ClosedForm):
+            method.quantization = self.scaler.quantization
+        if isinstance(method, Episodic) and "answers" in self.manifest:
+            method.answers = np.array(self.manifest["answers"])
+        return method
 
     @cached_property
     def model(self) -> Model:

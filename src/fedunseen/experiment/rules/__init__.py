@@ -55,10 +55,10 @@ _CORE: Mapping[type[ConfigFacts], Sequence[Rule[Any]]] = {
 def all_rules() -> Mapping[type[ConfigFacts], Sequence[Rule[Any]]]:
     """Return all rules by the facts that they are asked about: the core's first."""
     files = [f"{__name__}.{module}" for module in further_modules(__name__)]
-    others = [import_module(place).RULES for place in (*files, *added("RULES"))]
+    further_rules = [import_module(place).RULES for place in (*files, *added("RULES"))]
     return {
-        facts: (*own, *(rule for table in others for rule in table.get(facts, ())))
-        for facts, own in _CORE.items()
+        facts: (*core_rules, *(rule for table in further_rules for rule in table.get(facts, ())))
+        for facts, core_rules in _CORE.items()
     }
 
 

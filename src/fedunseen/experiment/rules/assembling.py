@@ -212,11 +212,11 @@ def _no_sgd(m: ModelFacts) -> dict[str, Any] | None:
         isinstance(phase.optimiser, SGD) for phase in m.model.phases()
     ):
         return None
-    other = "choose another strategy, for example fedavg"
+    other_strategy = "choose another strategy, for example fedavg"
     return {
         "other": "set method.optimiser = 'sgd'"
         if hasattr(m.experiment.method, "optimiser")
-        else other
+        else other_strategy
     }
 
 
@@ -244,8 +244,10 @@ def _smaller(m: ModelFacts) -> dict[str, Any] | None:
     codec = Codec(settings)
     if any(codec.parts(name, value) is not None for name, value in m.params.items()):
         return None
-    own = OF_FORM.get(settings.name)
-    return {"cause": f" and compression.{own} = {getattr(settings, own)}" if own else ""}
+    setting = OF_FORM.get(settings.name)
+    return {
+        "cause": f" and compression.{setting} = {getattr(settings, setting)}" if setting else ""
+    }
 
 
 MODEL: Sequence[Rule[ModelFacts]] = (

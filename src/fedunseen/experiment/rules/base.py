@@ -74,11 +74,11 @@ class Rule(Generic[Facts]):
         return None
 
 
-def first(name: str, found: Iterable[Any]) -> dict[str, Any]:
+def first(name: str, unfit: Iterable[Any]) -> dict[str, Any]:
     """Return the first of what does not fit, as a value for the rule's sentence; nothing if all
     fits.
     """
-    return next(({name: one} for one in found), {})
+    return next(({name: value} for value in unfit), {})
 
 
 class Chosen(Protocol):

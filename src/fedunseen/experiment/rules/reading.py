@@ -28,8 +28,8 @@ def _buffered(c: ConfigFacts) -> dict[str, Any] | None:
     name = c.experiment.engine.name
     if buffer is None:
         return None
-    what = "engine.name = 'buffered'" if name == "buffered" else f"engine.buffer = {buffer}"
-    return {"what": what, "others": c.choices(BUFFERED, ", ")}
+    setting = "engine.name = 'buffered'" if name == "buffered" else f"engine.buffer = {buffer}"
+    return {"what": setting, "others": c.choices(BUFFERED, ", ")}
 
 
 def _plain_means(c: ConfigFacts) -> bool:
@@ -322,14 +322,14 @@ READING: Sequence[Rule[ConfigFacts]] = (
     ),
     Rule(
         "choose-fixed-setting",
-        lambda c: first("key", (one for one in c.evaluation.choose if one.split(".")[0] in FIXED)),
+        lambda c: first("key", (key for key in c.evaluation.choose if key.split(".")[0] in FIXED)),
         problem="evaluation.choose: {key!r} cannot be chosen",
         remedy="choose settings of method, strategy, defence and engine",
         example={"evaluation.choose": {"data.name": ["digits"]}},
     ),
     Rule(
         "choose-from-nothing",
-        lambda c: first("key", (one for one, values in c.evaluation.choose.items() if not values)),
+        lambda c: first("key", (key for key, values in c.evaluation.choose.items() if not values)),
         problem="evaluation.choose: {key!r} has no value to choose from",
         remedy="list some values",
         example={"evaluation.choose": {"method.lr": []}},
