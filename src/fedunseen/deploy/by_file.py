@@ -141,20 +141,20 @@ class Adapting(ByFile):
 
     def replay(self, rounds: Iterable[Mapping[str, Any]]) -> None:
         """Merge rounds that were merged before."""
-        for one in rounds:
+        for record in rounds:
             expected = self.strategy.expects(self.instruction)
             sums = {
-                name: torch.tensor(one["sums"][name], dtype=value.dtype)
+                name: torch.tensor(record["sums"][name], dtype=value.dtype)
                 for name, value in expected.items()
             }
-            self._add([sums], one["down"], one["up"])
+            self._add([sums], record["down"], record["up"])
 
     def finish(self, out: Path) -> Run:
         """Write the adapted run."""
         adapted = SoftSums.adapted(self.params, self.strategy.notes(self.state))
         messages = len(self.rounds) * self.experiment.partition.clients
         bytes_ = {
-            f"bytes_{way}": round(sum(one[way] for one in self.rounds) / messages, 1)
+            f"bytes_{way}": round(sum(record[way] for record in self.rounds) / messages, 1)
             for way in ("down", "up")
         }
         return write_adapted(self.run, adapted, out, None, {"rounds": len(self.rounds), **bytes_})
@@ -185,12 +185,12 @@ class Counting(ByFile):
                 f"{run.path} has too few classes or samples for models without some of its classes"
             )
         offset = run.model.calibration.offset + self.federation.method.own_offset(run.params)
-        self.asked = asked_about(self.federation, run.params, sums, offset)
+        self.question = asked_about(self.federation, run.params, sums, offset)
 
     @property
     def instruction(self) -> Instruction:
         """The merged sums, with what to count."""
-        return Instruction(self.asked)
+        return Instruction(self.question)
 
     def merge(self, plan: Signed, brought: Arrivals) -> None:
         """Take the counts."""
@@ -205,7 +205,7 @@ class Counting(ByFile):
         run = self.run.first
         federation, *_ = judged(run, self.benchmark, int(run.result["rounds"]), run.params)
         share = asked_unseen(run.experiment.evaluation.prior, run.space)
-        scales = self.asked["scales"].numpy()
+        scales = self.question["scales"].numpy()
         sure = fit_counts(self.counts, scales, share, federation.method.width)
         if sure is None:
             raise DataError(
@@ -216,8 +216,8 @@ class Counting(ByFile):
         numbers = measured(held_out_of(federation, run.params), sure, offset)
         with whole_folder(out, run.path, ("report.html", "README.md", "result.json")) as partial:
             write_confidence(partial, sure)
-            found = {**numbers, "from": "histograms"}
-            RunDirectory(partial).finish({**run.result, "confidence": found, "run": str(out)})
+            confidence = {**numbers, "from": "histograms"}
+            RunDirectory(partial).finish({**run.result, "confidence": confidence, "run": str(out)})
         return run.reopened(out)
 
 
@@ -263,15 +263,17 @@ class Removing(ByFile):
         alone.
         """
         base = self.engine
-        known = parties_of(self.run)
-        took_part = {known[client] for client in self.run.metrics[-1]["participants"]}
-        asked = [client for client, party in enumerate(session.parties) if party.name in took_part]
+        parties = parties_of(self.run)
+        took_part = {parties[client] for client in self.run.metrics[-1]["participants"]}
+        asked_clients = [
+            client for client, party in enumerate(session.parties) if party.name in took_part
+        ]
         assert base.masks is not None
         clients = MaskedParties(self.settings.patience, base.clients.job, base.masks)
         engine = Masked(base.strategy, self.settings, base.classes, clients)
         session.run = self.mark
         engine.connect(session)
-        result = engine.round(0, {}, engine.strategy.expects(self.instruction), {}, asked)
+        result = engine.round(0, {}, engine.strategy.expects(self.instruction), {}, asked_clients)
         assert result.masked is not None
         self._subtract([result.masked.reply], True, self.mark)
         done = self.finish(out)
@@ -302,8 +304,8 @@ class Removing(ByFile):
             if before.get(name) == "all" or mark in before.get(name, []):
                 raise DataError(f"{name} was removed from {run.path} before: plan again without it")
             before[name] = [*before.get(name, []), mark]
-        what = f"{int(gone.sum())} samples of {', '.join(names)}"
-        noted = {"forgotten": [*run.manifest.get("forgotten", ()), what], "removed": before}
+        removed = f"{int(gone.sum())} samples of {', '.join(names)}"
+        noted = {"forgotten": [*run.manifest.get("forgotten", ()), removed], "removed": before}
         self._left = State(checkpoint.round, server, params, {}), gone, noted
 
     def finish(self, out: Path) -> Run:

@@ -93,9 +93,9 @@ def make(
     _secret(coordinator / "server.key", key.private_bytes(_PEM, form.PrivateFormat.PKCS8, _PLAIN))
     write_json(coordinator / "parties.json", {"parties": list(parties)})
     private = {name: ec.generate_private_key(ec.SECP384R1()) for name in parties}
-    for name, own in private.items():
-        _party(out, name, own, root, top)
-    issued = {name: [serial_of(own.public_key())] for name, own in private.items()}
+    for name, party_key in private.items():
+        _party(out, name, party_key, root, top)
+    issued = {name: [serial_of(party_key.public_key())] for name, party_key in private.items()}
     enrolment.enrol(out, parties, authority, classes)
     if authority is not None:
         _secret(
@@ -130,7 +130,7 @@ def change(
 def _party(
     out: Path,
     name: str,
-    own: ec.EllipticCurvePrivateKey,
+    key: ec.EllipticCurvePrivateKey,
     root: x509.Certificate,
     top: ec.EllipticCurvePrivateKey,
 ) -> None:
@@ -140,7 +140,7 @@ def _party(
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = _builder(
         subject,
-        own.public_key(),
+        key.public_key(),
         root.subject,
         top,
         root.not_valid_before_utc,
@@ -148,11 +148,11 @@ def _party(
     )
     builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), False)
     certificate = builder.sign(top, SHA256())
-    public = own.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
+    public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
     _public(folder / "ca.crt", root)
     for path in (folder / "node.crt", coordinator / f"{name}.crt"):
         _public(path, certificate)
-    _secret(folder / "node.key", own.private_bytes(_PEM, form.PrivateFormat.OpenSSH, _PLAIN))
+    _secret(folder / "node.key", key.private_bytes(_PEM, form.PrivateFormat.OpenSSH, _PLAIN))
     write_json(folder / "party.json", {"name": name})
     (coordinator / f"{name}.pub").write_bytes(public + f" {name}\n".encode())
 
@@ -178,7 +178,7 @@ class Authority:
             if key.public_key() != certificate.public_key():
                 raise ValueError(f"{_KEY} is not that of {_CERTIFICATE}")
             issued = {
-                str(name): [int(one, 16) for one in serials]
+                str(name): [int(serial, 16) for serial in serials]
                 for name, serials in about["issued"].items()
             }
             return cls(folder, certificate, key, issued)
@@ -191,7 +191,8 @@ class Authority:
     def write(self) -> None:
         """Write down what was signed for whom."""
         serials = {
-            name: [format(serial, "x") for serial in given] for name, given in self.issued.items()
+            name: [format(serial, "x") for serial in numbers]
+            for name, numbers in self.issued.items()
         }
         write_json(self.folder / _ABOUT, {"issued": serials})
 
@@ -217,11 +218,11 @@ class Authority:
 
         The new serial number is stored first: a key that left a killed command can be revoked.
         """
-        own = ec.generate_private_key(ec.SECP384R1())
-        serials = [*self.issued[name], serial_of(own.public_key())]
+        key = ec.generate_private_key(ec.SECP384R1())
+        serials = [*self.issued[name], serial_of(key.public_key())]
         now = replace(self, issued={**self.issued, name: serials})
         now.write()
-        _party(out, name, own, self.certificate, self.key)
+        _party(out, name, key, self.certificate, self.key)
         return now
 
     def revoke(self, names: Sequence[str]) -> bytes:
@@ -230,7 +231,7 @@ class Authority:
         """
         self.check(names)
         serials = set(revoked(self.folder, self.certificate)) | {
-            one for name in names for one in self.issued[name]
+            serial for name in names for serial in self.issued[name]
         }
         now = datetime.datetime.now(datetime.UTC)
         builder = (
@@ -240,10 +241,10 @@ class Authority:
         )
         builder = builder.next_update(self.certificate.not_valid_after_utc)
         for serial in sorted(serials):
-            one = (
+            entry = (
                 x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
             )
-            builder = builder.add_revoked_certificate(one)
+            builder = builder.add_revoked_certificate(entry)
         content = builder.sign(self.key, SHA256()).public_bytes(_PEM)
         with replacing(self.folder / REVOKED) as beside:
             beside.write_bytes(content)
@@ -265,11 +266,11 @@ def _certificates(
             f"--days {days}: certificates have to end before the year 10000: give fewer"
         ) from None
     names = [_general(name) for name in dict.fromkeys([host, "localhost", "127.0.0.1"])]
-    own = _builder(subject, key.public_key(), issuer, top, start, end)
-    own = own.add_extension(x509.SubjectAlternativeName(names), False)
-    own = own.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
+    builder = _builder(subject, key.public_key(), issuer, top, start, end)
+    builder = builder.add_extension(x509.SubjectAlternativeName(names), False)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
     root = _builder(issuer, top.public_key(), issuer, top, start, end, authority=True)
-    return root.sign(top, SHA256()), own.sign(top, SHA256()), key
+    return root.sign(top, SHA256()), builder.sign(top, SHA256()), key
 
 
 def _builder(

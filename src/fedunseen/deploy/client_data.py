@@ -104,7 +104,7 @@ class PartyData(OwnSamples):
     def __init__(
         self,
         folder: Path,
-        own: Mapping[str, Any] | None = None,
+        owner_settings: Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
         home: Path | None = None,
         masked: bool = False,
@@ -115,7 +115,7 @@ class PartyData(OwnSamples):
         self.masked = masked
         self.removal = removal
         self.min_samples = min_samples
-        super().__init__(folder, own, settings)
+        super().__init__(folder, owner_settings, settings)
         if "method.min_samples" in self.owner_settings:
             raise ExperimentError(
                 "method.min_samples is the coordinator's: a party sets its own with --min-samples"
@@ -129,10 +129,10 @@ class PartyData(OwnSamples):
         check_statistics(statistics, header.get("shape"), SEMANTICS)
         client, clients = _place_of(header)
         tree = self._tree(header, statistics)
-        own = self.benchmark
-        taking = self._taking_part(own.train, header, client)
+        party_benchmark = self.benchmark
+        taking = self._taking_part(party_benchmark.train, header, client)
         experiment = self._experiment(tree, header, clients)
-        benchmark = encode(experiment, own)
+        benchmark = encode(experiment, party_benchmark)
         _check_scaling(experiment, benchmark, statistics)
         for finding in misplaced_pictures(misplaced_files(benchmark)):
             warnings.warn(
@@ -140,7 +140,7 @@ class PartyData(OwnSamples):
             )  # said to the party alone
         if "validation" in header:
             benchmark = self._without(benchmark, header["validation"], experiment)
-        benchmark, known = self._in_space(benchmark, header, statistics.get(SEMANTICS))
+        benchmark, space = self._in_space(benchmark, header, statistics.get(SEMANTICS))
         benchmark, cells = self._without_few(benchmark, experiment, taking)
         benchmark = experiment.task.client_data(benchmark)
         if list(benchmark.features.shape[1:]) != list(header["shape"]):
@@ -151,14 +151,15 @@ class PartyData(OwnSamples):
                 "refused-shape",
             )
         held: tuple[str, ...] = ()
-        if known is not None:
+        if space is not None:
             held = _held(benchmark)
-            if (new := _bringing(benchmark, known, cells.left_out)) is not None:
+            if (new := _bringing(benchmark, space, cells.left_out)) is not None:
                 return new
-            benchmark = seen_through(benchmark, known)
+            benchmark = seen_through(benchmark, space)
         federation = _federation(experiment, benchmark, statistics, client, clients)
         return replace(
-            self._ready(experiment, benchmark, federation, own, cells, client), held=held
+            self._ready(experiment, benchmark, federation, party_benchmark, cells, client),
+            held=held,
         )
 
     def _tree(self, header: Mapping[str, Any], statistics: Params) -> dict[str, Any]:
@@ -182,11 +183,11 @@ class PartyData(OwnSamples):
             "partition": {"clients": clients},
             "engine": {**tree["engine"], "mode": "one-at-a-time"},
         }
-        own = {
+        overrides = {
             key: value for key, value in self.owner_settings.items() if not key.startswith("data.")
         }
         try:
-            return self._hiding_few(Experiment.from_dict(tree, own), header)
+            return self._hiding_few(Experiment.from_dict(tree, overrides), header)
         except ExperimentError as error:  # it depends on settings alone
             raise RefusedError(str(error), _SETTINGS) from None
 
@@ -208,7 +209,7 @@ class PartyData(OwnSamples):
         experiment: Experiment,
         benchmark: Benchmark,
         federation: Federation,
-        own: Benchmark,
+        party_benchmark: Benchmark,
         cells: _Cells,
         client: int,
     ) -> Ready:
@@ -216,7 +217,7 @@ class PartyData(OwnSamples):
         engine = _in_process(federation)
         samples = engine.worker.restrict(client, cells.taking)
         classes = np.unique(benchmark.labels[samples])
-        rows = own.unlabelled if self._soft else np.setdiff1d(cells.taking, cells.few)
+        rows = party_benchmark.unlabelled if self._soft else np.setdiff1d(cells.taking, cells.few)
         keep = None
         if self.home is not None:
             keep = partial(_keep, experiment, benchmark, federation, self.home)
@@ -225,32 +226,38 @@ class PartyData(OwnSamples):
             len(classes),
             len(samples),
             keep,
-            raw=partial(_raw, self.folder, own, rows),
+            raw=partial(_raw, self.folder, party_benchmark, rows),
             names=() if self._soft else tuple(benchmark.space.names[c] for c in classes),
             left_out=cells.left_out,
-            check_removal=partial(self._check_removal, own, cells),
+            check_removal=partial(self._check_removal, party_benchmark, cells),
         )
 
-    def _check_removal(self, own: Benchmark, cells: _Cells, ledger: Ledger, plan: str) -> None:
+    def _check_removal(
+        self, party_benchmark: Benchmark, cells: _Cells, ledger: Ledger, plan: str
+    ) -> None:
         """Refuse a removal that shows few samples of a class, or leaves some of them in a sum.
 
         Counted are the samples that the ledger has released, not those that the folder has today.
         """
-        raw = partial(_raw, self.folder, own)
+        raw = partial(_raw, self.folder, party_benchmark)
         ledger.check_removed_whole(plan, ledger.digests(raw(cells.few)))
         removed = ledger.digests(raw(np.setdiff1d(cells.taking, cells.few)))
         if cells.minimum == 1 or self.removal is None or self.removal.consent or not removed:
             return
-        labels = own.labels[own.train].tolist()
-        of_class = dict(zip(ledger.digests_in_order(raw(own.train)), labels, strict=True))
+        labels = party_benchmark.labels[party_benchmark.train].tolist()
+        of_class = dict(
+            zip(ledger.digests_in_order(raw(party_benchmark.train)), labels, strict=True)
+        )
         for sums in ledger.remaining(plan, removed):
-            outside = {of_class[one] for one in removed - sums}  # not known apart from these sums
+            outside = {
+                of_class[sample] for sample in removed - sums
+            }  # not known apart from these sums
             held, gone = (
                 np.array([c for c in map(of_class.__getitem__, which) if c not in outside], int)
                 for which in (sums & of_class.keys(), removed & sums)
             )
             missing = len(sums - of_class.keys())
-            check_removed_classes(own.space.names, held, gone, cells.minimum, missing)
+            check_removed_classes(party_benchmark.space.names, held, gone, cells.minimum, missing)
 
     @property
     def _soft(self) -> bool:
@@ -264,8 +271,8 @@ class PartyData(OwnSamples):
         samples: leaving classes out by their exact counts would undo it. So the noise must hide
         something.
         """
-        asked = getattr(experiment.method, "min_samples", None)
-        if asked is None or asked >= self.min_samples:
+        minimum = getattr(experiment.method, "min_samples", None)
+        if minimum is None or minimum >= self.min_samples:
             return experiment
         if experiment.privacy.name != "sample-level":
             return experiment.with_overrides({"method.min_samples": self.min_samples})
@@ -365,7 +372,7 @@ class PartyData(OwnSamples):
                 MESSAGE,
             )
         try:
-            known = read_space(growing, semantics.numpy())
+            known_space = read_space(growing, semantics.numpy())
             former = dict(growing["former"])
             tested = set(growing["tested"])
             is_open = bool(growing["open"])
@@ -373,17 +380,17 @@ class PartyData(OwnSamples):
             raise RefusedError(
                 f"the coordinator's greeting describes no class space: {error}", MESSAGE
             ) from None
-        same = space.attribute_names == known.attribute_names
-        if not same or dict(space.attribute_groups) != dict(known.attribute_groups):
+        same = space.attribute_names == known_space.attribute_names
+        if not same or dict(space.attribute_groups) != dict(known_space.attribute_groups):
             raise RefusedError(
                 f"the attributes of {table} are not those of the coordinator, in their order: copy "
                 "the coordinator's classes.csv and add a line for each new class",
                 _SPACE,
             )
-        known_names = by_folded(known.names)
+        known_names = by_folded(known_space.names)
         for name in _held(benchmark):
             row = space.semantics[space.names.index(name)]
-            if name not in known.names:
+            if name not in known_space.names:
                 if not is_open:
                     raise RefusedError(
                         f"{self.folder} holds samples of {name!r}, which the coordinator does not "
@@ -401,14 +408,15 @@ class PartyData(OwnSamples):
                     "class that no one holds: leave them out, or let the coordinator mark the "
                     "class as seen"
                 )
-            there = known.semantics[known.names.index(name)]
-            alike = space.from_texts and same_text(row, there)
-            if not alike and described_as(row) not in (described_as(there), *former.get(name, ())):
+            known_row = known_space.semantics[known_space.names.index(name)]
+            alike = space.from_texts and same_text(row, known_row)
+            descriptions = (described_as(known_row), *former.get(name, ()))
+            if not alike and described_as(row) not in descriptions:
                 raise RefusedError(
                     f"{table} describes the class {name!r} otherwise than the coordinator does: "
                     "copy its line, or give the class another name if it is another"
                 )
-        return known
+        return known_space
 
     def _without(
         self, benchmark: Benchmark, validation: object, experiment: Experiment
@@ -436,18 +444,18 @@ class PartyData(OwnSamples):
         space = replace(
             benchmark.space, validation=np.array(sorted(set(validation)), dtype=np.int64)
         )
-        left = replace(benchmark, space=space).for_selection(experiment.run.seed)
-        if not len(left.train):
+        remaining = replace(benchmark, space=space).for_selection(experiment.run.seed)
+        if not len(remaining.train):
             raise RefusedError(
                 f"{self.folder}: all samples to train on are of the coordinator's validation "
                 "classes: let it choose on classes that leave each party one to train on, or not "
                 "at all (evaluation.selection = 'last')"
             )
-        return left
+        return remaining
 
     def _compare(self, benchmark: Benchmark, space: Mapping[str, str]) -> None:
-        own = benchmark.space.hashes()
-        if different := [what for what, value in own.items() if space.get(what) != value]:
+        hashes = benchmark.space.hashes()
+        if different := [part for part, value in hashes.items() if space.get(part) != value]:
             raise RefusedError(
                 f"{self.folder / 'classes.csv'} is not the coordinator's class space: they differ "
                 f"in the {' and the '.join(different)}: copy the coordinator's classes.csv",
@@ -553,16 +561,21 @@ def _check_clip(experiment: Experiment, benchmark: Benchmark, statistics: Params
         )
 
 
-def _bringing(benchmark: Benchmark, known: ClassSpace, left_out: str) -> Ready | None:
+def _bringing(benchmark: Benchmark, known_space: ClassSpace, left_out: str) -> Ready | None:
     """Return a party whose classes a growing class space does not have as seen ones yet; None if it
     does.
     """
     names = _held(benchmark)
-    if all(name in known.names and known.names.index(name) in known.seen for name in names):
+    if all(
+        name in known_space.names and known_space.names.index(name) in known_space.seen
+        for name in names
+    ):
         return None
     space = benchmark.space
     brought = {
-        name: space.semantics[space.names.index(name)] for name in names if name not in known.names
+        name: space.semantics[space.names.index(name)]
+        for name in names
+        if name not in known_space.names
     }
     held = len(names), len(benchmark.train)
     return Ready(None, *held, None, names, brought, names=names, left_out=left_out)
@@ -633,13 +646,13 @@ def _check_solved(federation: Federation, model: Params) -> None:
 
 
 def _check_quantization(
-    settings: Mapping[str, Any], own: Mapping[str, Any], statistics: Params
+    settings: Mapping[str, Any], owner_settings: Mapping[str, Any], statistics: Params
 ) -> None:
     """Refuse a quantization that the parties would not share: their sums would be of other
     units.
     """
     for key in ("quantization", "quantization_range"):
-        if (mine := own.get(f"data.{key}", settings.get(key))) != settings.get(key):
+        if (mine := owner_settings.get(f"data.{key}", settings.get(key))) != settings.get(key):
             raise RefusedError(
                 f"data.{key} = {mine} is not the coordinator's, {settings.get(key)}, and all "
                 "parties share one: leave it out, or ask the coordinator to change it",
@@ -671,20 +684,20 @@ def _received(experiment: object) -> dict[str, Any]:
     return dict(experiment)
 
 
-def _check_places(sections: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+def _check_places(sections: Mapping[str, Any], owner_settings: Mapping[str, Any]) -> None:
     """Refuse to open a file that the coordinator names: what the party then sends would say
     something of the file.
     """
     for section, content in sections.items():
         for key, value in content.items() if isinstance(content, Mapping) else ():
-            if f"{section}.{key}" in own or key in _WORDING:
+            if f"{section}.{key}" in owner_settings or key in _WORDING:
                 continue
             for text in _texts(value):
                 # A name in a model hub has a slash too, so that makes no path; but a name that
                 # exists here does.
-                known = key in _FILES and (key == "model" or Path(text).exists())
+                existing_file = key in _FILES and (key == "model" or Path(text).exists())
                 if (
-                    known
+                    existing_file
                     or os.sep in text[:2]
                     or text[0] == "~"
                     or any(sign in text for sign in ("..", ":", "\\"))
@@ -701,8 +714,8 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str) and value:
         yield value
     elif isinstance(value, (list, dict)):
-        for one in [*value, *value.values()] if isinstance(value, dict) else value:
-            yield from _texts(one)
+        for item in [*value, *value.values()] if isinstance(value, dict) else value:
+            yield from _texts(item)
 
 
 def simulated() -> Callable[[str, bytes], bytes]:

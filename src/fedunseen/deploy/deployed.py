@@ -22,17 +22,17 @@ _SHARE = (
 )
 
 
-def deployed(experiment: Experiment, given: Mapping[str, Any]) -> Experiment:
+def deployed(experiment: Experiment, overrides: Mapping[str, Any]) -> Experiment:
     """Return the experiment as a deployment runs it.
 
     A run on validation classes asks every party twice, needs samples of these classes at the
     coordinator, and refuses a party that holds no other class. So it takes place on demand. A
     method that can calibrate itself on classes left out of the merged sums does so instead.
     """
-    if experiment.evaluation.selection != "validation" or "evaluation.selection" in given:
+    if experiment.evaluation.selection != "validation" or "evaluation.selection" in overrides:
         return experiment
     changes: dict[str, Any] = {"evaluation.selection": "last"}
-    if _calibrates_itself(experiment) and "method.calibration" not in given:
+    if _calibrates_itself(experiment) and "method.calibration" not in overrides:
         changes["method.calibration"] = True
     return experiment.with_overrides(changes)
 
@@ -62,13 +62,17 @@ def tested(experiment: Experiment, benchmark: Benchmark) -> Benchmark:
     )
     if not (benchmark.part and free and len(benchmark.train)):
         return benchmark
-    more = np.ones(len(benchmark.train), dtype=bool)
+    as_tests = np.ones(len(benchmark.train), dtype=bool)
     if fitted_steps(experiment):
         classes = benchmark.space.seen
-        more = draw_test(benchmark.labels[benchmark.train], classes, _SHARE, experiment.run.seed)
-    moved = benchmark.train[more]
+        as_tests = draw_test(
+            benchmark.labels[benchmark.train], classes, _SHARE, experiment.run.seed
+        )
+    moved = benchmark.train[as_tests]
     return replace(
-        benchmark, train=benchmark.train[~more], test_seen=np.union1d(benchmark.test_seen, moved)
+        benchmark,
+        train=benchmark.train[~as_tests],
+        test_seen=np.union1d(benchmark.test_seen, moved),
     )
 
 

@@ -34,8 +34,8 @@ def coordinate(grid: Any, config: Mapping[str, Any]) -> Run:
         grid: Flower's.
         config: ``experiment``, ``out``, ``parties``, ``credentials`` and ``set``.
     """
-    given = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
-    with typed(["flwr", "run", "deploy/flower", "--run-config", given]):
+    settings = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+    with typed(["flwr", "run", "deploy/flower", "--run-config", settings]):
         return _coordinate(grid, config)
 
 
@@ -101,8 +101,8 @@ def _names(config: Mapping[str, Any]) -> list[str]:
     """Return the names of the parties; none: a simulation."""
     from fedunseen.core.party_names import party_names
 
-    if given := str(config.get("parties") or ""):
-        return party_names(given.split(","))
+    if listed := str(config.get("parties") or ""):
+        return party_names(listed.split(","))
     if (kit := _path(config.get("credentials"))) is None:
         return []
     try:

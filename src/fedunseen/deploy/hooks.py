@@ -128,8 +128,8 @@ def party_sections(experiment: Experiment) -> dict[str, Any]:
     if in_closed_form(tree):
         tree["strategy"]["rounds"] = 1  # how often sums are asked for is the coordinator's affair
     masked = experiment.privacy.aggregation == "masked"
-    left = (*kept_sections(), *(() if masked else ("privacy",)))
-    return {key: value for key, value in tree.items() if key not in left}
+    omitted = (*kept_sections(), *(() if masked else ("privacy",)))
+    return {key: value for key, value in tree.items() if key not in omitted}
 
 
 def greeting(scene: Scene) -> Deployment:

@@ -75,9 +75,9 @@ class Party(job.Party):
         )
 
         def answer(question: bytes) -> bytes:
-            known = site.party.error
+            earlier_error = site.party.error
             reply = site.answer(question)
-            if site.party.error is not known:
+            if site.party.error is not earlier_error:
                 log.error("%s", site.party.error)
             return reply
 
@@ -99,6 +99,6 @@ def _dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
         dotted |= (
             {key: value}
             if "." in key
-            else {f"{key}.{name}": one for name, one in dict(value).items()}
+            else {f"{key}.{name}": setting for name, setting in dict(value).items()}
         )
     return dotted

@@ -151,9 +151,11 @@ class Releases:
         line is about.
         """
         paid = {line.get("plan") for line in self.lines if line["kind"] == "budget"}
-        opened = {plan: one for plan, one in ledger.plans.items() if one["opened"]}
-        by_file = {plan for plan, one in opened.items() if (one.get("offline") or {}).get("answer")}
-        over_network = any("offline" not in one for one in opened.values())
+        opened = {plan: record for plan, record in ledger.plans.items() if record["opened"]}
+        by_file = {
+            plan for plan, record in opened.items() if (record.get("offline") or {}).get("answer")
+        }
+        over_network = any("offline" not in record for record in opened.values())
         return bool(by_file - paid) or (over_network and not self.lines)
 
     def spent(self) -> tuple[float, float]:
@@ -304,21 +306,27 @@ class Site:
             self.result = dict(header["result"])
         if kind not in _SENT:
             return
-        found = header_of(answer)
+        reply_header = header_of(answer)
         facts: dict[str, Any] = {"bytes": len(answer), "sha256": hashlib.sha256(answer).hexdigest()}
         facts |= {key: header[key] for key in ("round",) if isinstance(header.get(key), int)}
         facts |= {
-            key: found[key] for key in ("classes", "samples") if isinstance(found.get(key), int)
+            key: reply_header[key]
+            for key in ("classes", "samples")
+            if isinstance(reply_header.get(key), int)
         }
-        what = {"run": self._run, "kind": "refusal" if is_failure(answer) else str(kind), **facts}
-        if self.releases.lines and self.releases.lines[-1].items() >= what.items():
+        release = {
+            "run": self._run,
+            "kind": "refusal" if is_failure(answer) else str(kind),
+            **facts,
+        }
+        if self.releases.lines and self.releases.lines[-1].items() >= release.items():
             return  # the same answer again, since the first one was lost on its way
-        self.releases.add(**what)
-        if kind == "round" and isinstance(found.get("terms"), dict):
+        self.releases.add(**release)
+        if kind == "round" and isinstance(reply_header.get("terms"), dict):
             event = {
                 "round": int(header["round"]) + 1,
-                "seconds": found.get("seconds"),
-                "losses": found["terms"],
+                "seconds": reply_header.get("seconds"),
+                "losses": reply_header["terms"],
             }
             self.events.append({**event, "time": self.releases.lines[-1]["time"]})
 

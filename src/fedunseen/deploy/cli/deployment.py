@@ -98,8 +98,8 @@ def certs(
     from fedunseen.deploy.certs import change, make, read_classes
 
     allowed = read_classes(classes) if classes else None
-    given = (parties, renew, revoke).count(None)
-    if given != 2 and not (given == 3 and allowed and authority):
+    absent = (parties, renew, revoke).count(None)
+    if absent != 2 and not (absent == 3 and allowed and authority):
         raise ExperimentError(
             "give one of --parties (new certificates for all), --renew and --revoke, or --classes "
             "with --authority"
@@ -162,10 +162,10 @@ def host(
     """
     from fedunseen.experiment.parsing import glance
 
-    given = overrides_of(overrides)
-    named = None if parties is None else parties.split(",")
-    names = _credentials(kit, insecure, "--parties", named)
-    if (engine := given.get("engine.name", ENGINE)) != ENGINE:
+    settings = overrides_of(overrides)
+    listed = None if parties is None else parties.split(",")
+    names = _credentials(kit, insecure, "--parties", listed)
+    if (engine := settings.get("engine.name", ENGINE)) != ENGINE:
         raise ExperimentError(
             f"engine.name = {engine!r} is not for parties elsewhere: leave it out, or set "
             f"{ENGINE!r}"
@@ -174,7 +174,7 @@ def host(
     fixed = {"engine.name": ENGINE, "engine.mode": "deployment", "partition.clients": len(names)}
     if resume and out is None:
         raise RunDirectoryError("--resume needs --out: say which run directory to continue with")
-    glance(experiment, {**given, **fixed})
+    glance(experiment, {**settings, **fixed})
     from fedunseen.cli.progress import (
         client_table,
     )  # now: PyTorch comes with it, which takes seconds
@@ -186,7 +186,7 @@ def host(
     from fedunseen.experiment.schema import Experiment
     from fedunseen.federation.engine import PartyStatus, Session
 
-    chosen = deployed(Experiment.load(experiment, {**given, **fixed}), given)
+    chosen = deployed(Experiment.load(experiment, {**settings, **fixed}), settings)
     out = out or free_directory(chosen)
     place = Host(out / "engine", at, port, kit, tuple(names))
     websocket.check(
@@ -281,7 +281,7 @@ def join(
 ) -> None:
     """Take part in a federation with your own data, which stay here."""
     at, port = _address(address)
-    own = own_overrides(overrides)
+    party_settings = own_overrides(overrides)
     (who, *_) = _credentials(kit, insecure, "--name", None if name is None else [name])
     check_consent(consent, _CONSENT)
     if samples and not removal:
@@ -301,7 +301,12 @@ def join(
     with _terminable(), sole_user(state, _JOINED), logged(None, status := Status(state)):
         agreed = Removal(samples or (), "removal" in (consent or ())) if removal else None
         held = PartyData(
-            data, own, home=out, masked=masked or removal, removal=agreed, min_samples=min_samples
+            data,
+            party_settings,
+            home=out,
+            masked=masked or removal,
+            removal=agreed,
+            min_samples=min_samples,
         )
         rows = held.benchmark.train
         check_delta_limit(epsilon_limit, delta_limit, len(rows))
@@ -323,8 +328,8 @@ def join(
         site = Site(party, checked(Releases(state, epsilon_limit, delta_limit)))
 
         with ExitStack() as stack:
-            for one in watching.values():
-                stack.enter_context(one.of_site(who, len(rows), classes, site))
+            for watcher in watching.values():
+                stack.enter_context(watcher.of_site(who, len(rows), classes, site))
             websocket.join(
                 Join(state / "engine", at, port, kit, who, patience), site.answer, party.done
             )

@@ -66,15 +66,17 @@ def examined(folder: Path) -> dict[str, Any]:
     status = folder / _STATUS
     manifest = folder / "manifest.json"
     if status.exists():
-        known = _read(status)
-        what = str(known.get("message", ""))
+        content = _read(status)
+        message = str(content.get("message", ""))
         last = status.stat().st_mtime
         if not _held(folder):
-            over = known.get("over") is True
-            return _found(over, what if over else f"no process is at work; last: {what}", last)
-        if not known.get("connected"):
-            return _found(False, f"no coordinator is reached; last: {what}", last)
-        return _found(True, f"connected; last: {what}", last)
+            over = content.get("over") is True
+            return _found(
+                over, message if over else f"no process is at work; last: {message}", last
+            )
+        if not content.get("connected"):
+            return _found(False, f"no coordinator is reached; last: {message}", last)
+        return _found(True, f"connected; last: {message}", last)
     if manifest.exists():
         if (folder / "result.json").exists():
             return _found(True, "the run is complete", (folder / "result.json").stat().st_mtime)
@@ -82,11 +84,11 @@ def examined(folder: Path) -> dict[str, Any]:
         metrics = folder / "metrics.jsonl"
         done = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
         last = (metrics if metrics.exists() else manifest).stat().st_mtime
-        what = f"round {done} of {rounds} is done"
+        message = f"round {done} of {rounds} is done"
         return (
-            _found(True, what, last)
+            _found(True, message, last)
             if _held(folder)
-            else _found(False, f"no process is at work; {what}", last)
+            else _found(False, f"no process is at work; {message}", last)
         )
     if (history := folder / "releases.jsonl").exists():
         return _of_history(folder, history)
@@ -106,13 +108,13 @@ def _of_history(folder: Path, history: Path) -> dict[str, Any]:
         return _found(True, f"answers by file: {count}, and no process is needed", last)
     at_work = "a process is at work; " if _held(folder) else ""
     sent = counted(text.count(b'"bytes": '), "message")
-    what = f"{at_work}{sent} sent through Flower or NVFlare, which starts the process"
-    return _found(True, what, last)
+    message = f"{at_work}{sent} sent through Flower or NVFlare, which starts the process"
+    return _found(True, message, last)
 
 
-def _found(healthy: bool, what: str, last: float) -> dict[str, Any]:
+def _found(healthy: bool, message: str, last: float) -> dict[str, Any]:
     ago = max(0, round(time.time() - last))
-    return {"healthy": healthy, "what": f"{what} ({ago} s ago)", "seconds": ago}
+    return {"healthy": healthy, "what": f"{message} ({ago} s ago)", "seconds": ago}
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -156,15 +158,15 @@ def ledger(
     if not state.is_dir():
         raise DataError(f"the folder {state} is missing: name a party's --state folder")
     lines = Releases(state).lines
-    found = summary(lines)
+    totals = summary(lines)
     if as_json:
-        return print_json(True, {**found, "releases": lines})
+        return print_json(True, {**totals, "releases": lines})
     if lines:
         print(shown(texts.ledger(lines)))
-    messages = counted(found["messages"], "message")
-    say(f"sent:   {messages}, {found['bytes']:,} bytes, in {counted(found['runs'], 'run')}")
-    if found["spent"] is not None:
-        epsilon, delta = found["spent"]
+    messages = counted(totals["messages"], "message")
+    say(f"sent:   {messages}, {totals['bytes']:,} bytes, in {counted(totals['runs'], 'run')}")
+    if totals["spent"] is not None:
+        epsilon, delta = totals["spent"]
         bound = (
             "nothing bounds what it reveals"
             if epsilon is None

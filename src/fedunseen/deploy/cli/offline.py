@@ -92,8 +92,8 @@ def plan_(
     """Coordinator: write what all parties are asked for."""
     names = party_names(parties.split(","))
     settings = overrides_of(overrides)
-    given = sum(map(bool, (adapt, forget, confidence, experiment)))
-    if given != 1 or bool(removing) != bool(forget):
+    purposes = sum(map(bool, (adapt, forget, confidence, experiment)))
+    if purposes != 1 or bool(removing) != bool(forget):
         raise ArgumentError(
             "give an EXPERIMENT, --adapt RUN, --confidence RUN, or --forget RUN with --removing, "
             "and one of them alone"
@@ -116,11 +116,11 @@ def plan_(
     from fedunseen.deploy.offline import coordinator
     from fedunseen.experiment.schema import Experiment
 
-    enrolment, key, left = _federation(credentials, names, not plain, withdrawals or ())
+    enrolment, key, withdrawn = _federation(credentials, names, not plain, withdrawals or ())
     chosen = deployed(Experiment.load(experiment, {**settings, **fixed}), settings)
     later = getattr(chosen.data, "unlabelled", False)
     chosen = chosen.with_overrides({"data.unlabelled": False}) if later else chosen
-    content = coordinator.make_plan(_engine(chosen, out), enrolment, key, names, left)
+    content = coordinator.make_plan(_engine(chosen, out), enrolment, key, names, withdrawn)
     say(*(f"note: {note}" for note in notes(chosen)))
     if chosen.evaluation.confidence in ("auto", "histograms"):
         say(
@@ -146,9 +146,11 @@ def _plan_run(
     """Write the plan in which parties change a finished run, of its first round."""
     from fedunseen.deploy.offline import coordinator
 
-    enrolment, key, left = _federation(credentials, names, masked, withdrawals)
+    enrolment, key, withdrawn = _federation(credentials, names, masked, withdrawals)
     asking = _asking(kept, names, masked)
-    content = coordinator.make_plan(asking.engine, enrolment, key, names, left, asking.instruction)
+    content = coordinator.make_plan(
+        asking.engine, enrolment, key, names, withdrawn, asking.instruction
+    )
     say(
         *(
             [f"round:  1 of {asking.total}; each merge but the last writes the next plan"]
@@ -189,9 +191,9 @@ def _federation(
     from fedunseen.deploy.secagg.enrolment import coordinator as own
 
     enrolment, key = own(credentials)
-    left = coordinator.withdrawn(withdrawals, enrolment)
-    coordinator.check_parties(enrolment, names, masked, left)
-    return enrolment, key, left
+    withdrawn = coordinator.withdrawn(withdrawals, enrolment)
+    coordinator.check_parties(enrolment, names, masked, withdrawn)
+    return enrolment, key, withdrawn
 
 
 def _write_plan(
@@ -245,10 +247,13 @@ def _party(
 
     check_consent(consent, _CONSENT)
     existing_folder(data, "correct --data")
-    own = Credentials.load(credentials)
-    state = state or Path(f"fedunseen-{own.name}")
+    party_credentials = Credentials.load(credentials)
+    state = state or Path(f"fedunseen-{party_credentials.name}")
     with sole_user(state, "wait for it, or give another --state"):
-        yield own, Ledger(state / "ledger", str(data.resolve()), "moved" in (consent or ()))
+        yield (
+            party_credentials,
+            Ledger(state / "ledger", str(data.resolve()), "moved" in (consent or ())),
+        )
 
 
 @offline_app.command()
@@ -275,14 +280,14 @@ def answer(
     from fedunseen.deploy.offline.party import Answering
     from fedunseen.deploy.releases import Releases, check_delta_limit, planned
 
-    own_settings = own_overrides(overrides)
-    asked = read(plan, "plan")
-    with _party(credentials, data, state, consent) as (own, ledger):
-        answering = Answering(asked, own, ledger, consent or (), plain)
+    party_settings = own_overrides(overrides)
+    signed = read(plan, "plan")
+    with _party(credentials, data, state, consent) as (party_credentials, ledger):
+        answering = Answering(signed, party_credentials, ledger, consent or (), plain)
         assert ledger.folder is not None
         releases = Releases(ledger.folder.parent, epsilon_limit, delta_limit)
         releases.bind(ledger)
-        run, *_ = planned(asked["hello"])
+        run, *_ = planned(signed["hello"])
         content = answering.stored()
         again = content is not None
         counts = dict[str, Any]()
@@ -291,44 +296,47 @@ def answer(
 
             with preparation_bars():
                 agreed = Removal(samples or (), "removal" in (consent or ()))
-                removal = agreed if samples or asked.plan.removing else None
+                removal = agreed if samples or signed.plan.removing else None
                 held = PartyData(
                     data,
-                    own_settings,
-                    masked=asked["masked"],
+                    party_settings,
+                    masked=signed["masked"],
                     removal=removal,
                     min_samples=min_samples,
                 )
                 check_delta_limit(epsilon_limit, delta_limit, len(held.benchmark.train))
-                hello = {**asked["hello"], "client": asked["parties"].index(own.name)}
-                ready = held.prepare(hello, asked.greeting)
+                hello = {
+                    **signed["hello"],
+                    "client": signed["parties"].index(party_credentials.name),
+                }
+                ready = held.prepare(hello, signed.greeting)
             held.tell_left_out(say)
             answering.check_classes(ready.names)
             answering.check(ready)
             cost = answering.spent(ready)
             releases.check(cost)
             content = answering.answer(
-                ready, say, lambda: releases.charge(run, cost, asked.plan.digest)
+                ready, say, lambda: releases.charge(run, cost, signed.plan.digest)
             )
             counts = {"samples": ready.samples, "classes": ready.classes}
-            if asked.adapts:
-                counts = {"unlabelled": sum(1 for _ in ready.raw()), "round": asked["k"]}
+            if signed.adapts:
+                counts = {"unlabelled": sum(1 for _ in ready.raw()), "round": signed["k"]}
                 if not counts["unlabelled"]:
                     say(
                         f"note: {data} has no sample without a label: leave its label empty, or "
                         "put it in unlabelled/"
                     )
-            what = (
+            summary = (
                 "{unlabelled} unlabelled samples"
-                if asked.adapts
+                if signed.adapts
                 else "{samples} samples of {classes} classes"
             )
-            say(f"{own.name}: {what.format_map(counts)}, which stay here")
+            say(f"{party_credentials.name}: {summary.format_map(counts)}, which stay here")
         what_leaves = {"bytes": len(content), "sha256": sha256(content).hexdigest()}
         if not any(line.items() >= what_leaves.items() for line in releases.lines):
             releases.add(run, "file", **what_leaves, **counts)
         write(out, content)
-        if not asked["masked"]:
+        if not signed["masked"]:
             say(f"warning: the sums are {_CLEAR}")
     say(f"answer: {out}{', the same bytes as before' if again else ''}, for the coordinator")
 
@@ -348,14 +356,14 @@ def withdraw(
     from fedunseen.deploy.offline import party
     from fedunseen.deploy.offline.files import read, write
 
-    asked = read(plan, "plan")
-    with _party(credentials, data, state, consent) as (own, ledger):
-        write(out, party.withdraw(asked, own, ledger))
+    signed = read(plan, "plan")
+    with _party(credentials, data, state, consent) as (party_credentials, ledger):
+        write(out, party.withdraw(signed, party_credentials, ledger))
     say(f"withdrawal: {out}; the coordinator plans again with --withdrawal {quote(out.name)}")
-    if asked["masked"] and len(asked["parties"]) <= own.enrolment.threshold:
+    if signed["masked"] and len(signed["parties"]) <= party_credentials.enrolment.threshold:
         say(
-            f"note: a masked sum takes {own.enrolment.threshold} parties, so that only a plan with "
-            "--plain can follow"
+            f"note: a masked sum takes {party_credentials.enrolment.threshold} parties, so that "
+            "only a plan with --plain can follow"
         )
 
 
@@ -382,8 +390,8 @@ def merge(
     from fedunseen.deploy.offline import coordinator, files
 
     free_folder(out)
-    asked = files.read(plan, "plan")
-    given = coordinator.gather(asked, answers)
+    signed = files.read(plan, "plan")
+    signed_answers = coordinator.gather(signed, answers)
     beside = _beside(plan)
     try:
         kept = dict(parse_json(beside.read_bytes()))
@@ -397,7 +405,7 @@ def merge(
             f"{beside} is missing or damaged: merge where the plan was written"
         ) from None
     if tree is None:
-        _merge_round(plan, asked, given, kept, out, credentials, as_json)
+        _merge_round(plan, signed, signed_answers, kept, out, credentials, as_json)
         return
     from fedunseen.experiment.running import run as run_experiment
     from fedunseen.experiment.schema import Experiment
@@ -406,12 +414,12 @@ def merge(
 
     experiment = Experiment.from_dict(tree)
     engine = _engine(experiment, out)
-    coordinator.check_same(engine, asked, Instruction({}), plan)
-    brought = engine.read(asked, given)
+    coordinator.check_same(engine, signed, Instruction({}), plan)
+    brought = engine.read(signed, signed_answers)
 
     @contextmanager
     def meet() -> Iterator[coordinator.Table]:
-        members = [PartyStatus(name) for name in asked["parties"]]
+        members = [PartyStatus(name) for name in signed["parties"]]
         yield coordinator.Table(parties=members, brought=brought)
 
     done = run_experiment(experiment, out, meeting=meet)
@@ -420,8 +428,8 @@ def merge(
 
 def _merge_round(
     plan: Path,
-    asked: Signed,
-    given: Mapping[str, Signed],
+    signed: Signed,
+    signed_answers: Mapping[str, Signed],
     kept: dict[str, Any],
     out: Path,
     credentials: Path | None,
@@ -431,34 +439,34 @@ def _merge_round(
     from fedunseen.deploy.offline import coordinator
     from fedunseen.deploy.secagg.enrolment import coordinator as own
 
-    last = asked["k"] + 1 == asked.plan.sums
+    last = signed["k"] + 1 == signed.plan.sums
     if credentials is None and not last:
         raise ArgumentError("the next round's plan is signed: give --credentials")
-    asking = _asking(kept, asked["parties"], asked["masked"])
+    asking = _asking(kept, signed["parties"], signed["masked"])
     try:
         asking.replay(kept["rounds"])
     except (KeyError, TypeError, ValueError):
         raise RefusedError(f"{_beside(plan)} is damaged: merge the round before again") from None
-    coordinator.check_same(asking.engine, asked, asking.instruction, plan)
-    asking.merge(asked, asking.engine.read(asked, given))
+    coordinator.check_same(asking.engine, signed, asking.instruction, plan)
+    asking.merge(signed, asking.engine.read(signed, signed_answers))
     if last:
         done = asking.finish(out)
-        if asked.counts:
+        if signed.counts:
             finish(done, write_pages(done), as_json)
         else:
-            (say_adapted if asked.adapts else say_forgotten)(done, as_json)
+            (say_adapted if signed.adapts else say_forgotten)(done, as_json)
         return
     assert credentials is not None
     enrolment, key = own(credentials)
-    if enrolment.digest != asked.enrolment.digest:
+    if enrolment.digest != signed.enrolment.digest:
         raise RefusedError(
             f"{plan} is of another federation.json than {credentials}: name the folder that signed "
             "it"
         )
-    say(f"round:  {asked['k'] + 2} of {asked.plan.sums}")
-    content = coordinator.next_round(asked, asking.instruction, key)
+    say(f"round:  {signed['k'] + 2} of {signed.plan.sums}")
+    content = coordinator.next_round(signed, asking.instruction, key)
     kept = {**kept, "rounds": asking.rounds}
-    _write_plan(out, content, kept, asked["parties"], not asked["masked"])
+    _write_plan(out, content, kept, signed["parties"], not signed["masked"])
 
 
 @offline_app.command()

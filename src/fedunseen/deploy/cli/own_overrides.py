@@ -8,6 +8,6 @@ from fedunseen.deploy.own_settings import check_own
 
 def own_overrides(overrides: list[str] | None) -> dict[str, Any]:
     """Return the settings of ``--set`` by dotted key; refuse those that a party cannot decide."""
-    own = overrides_of(overrides)
-    check_own(own)
-    return own
+    settings = overrides_of(overrides)
+    check_own(settings)
+    return settings

@@ -61,32 +61,34 @@ def _answer(signed: Any) -> list[str]:
 
 def _plan(signed: Any, clear: str) -> list[str]:
     hello = signed["hello"]
-    asked = (
+    request = (
         "sums under masks: only the total of all can be read"
         if signed["masked"]
         else f"sums {clear}"
     )
-    lines = [f"plan {signed.plan.digest}", f"asks {', '.join(signed['parties'])} for {asked}"]
+    lines = [f"plan {signed.plan.digest}", f"asks {', '.join(signed['parties'])} for {request}"]
     lines += [f"withdrawn: {each['party']}" for each in signed["withdrawals"]]
     if hello.get("removing"):
         lines.append(
             f"removes samples of {', '.join(hello['removing'])} from a run; the others answer "
             "with the sums of no sample"
         )
-    what = "samples of each class, sums and sums of products of their features"
+    content = "samples of each class, sums and sums of products of their features"
     if signed.adapts:
         lines.append(
             f"round {signed['k'] + 1} of {signed.plan.sums}, with the scores of the model so far"
         )
-        what = "soft counts and soft sums of unlabelled samples of each unseen class"
+        content = "soft counts and soft sums of unlabelled samples of each unseen class"
     if signed.counts:
         lines.append("carries the sums of all parties, which each of them can read")
-        what = "counts of how sure models without some classes are of their samples, and how right"
+        content = (
+            "counts of how sure models without some classes are of their samples, and how right"
+        )
     elif signed.plan.confidence in ("auto", "histograms") and not hello.get("removing"):
         lines.append("a later plan may ask how sure models are of the same samples, once")
     lines += [
         f"method {hello['experiment']['method']['name']}, quantization "
-        f"{signed.plan.quantization}; {signed['elements']:,} numbers: {what}",
+        f"{signed.plan.quantization}; {signed['elements']:,} numbers: {content}",
         "reveals: nothing of any party's samples",
     ]
     return lines

@@ -71,7 +71,7 @@ class GridLink:
             str, tuple[int, str]
         ] = {}  # party -> its node, and a token of its connection
         self.open: dict[str, tuple[str, str, Future[bytes]]] = {}  # message -> party, token, answer
-        self.asked: dict[str, int] = {}  # question for a name -> node
+        self.name_requests: dict[str, int] = {}  # question for a name -> node
         self.looked = 0.0
         self.ended = threading.Event()
 
@@ -107,15 +107,17 @@ class GridLink:
         new = [node for node in nodes if node not in self.names]
         for node in new:
             registered = nodes[node].name if nodes[node].name in self.parties else None
-            for other in [k for k, name in self.names.items() if registered and name == registered]:
-                if nodes.get(other) is None or nodes[other].name != registered:
-                    self.names[other] = ""  # it has only said so
-                    _log.warning("node %d is refused: node %d is %r", other, node, registered)
+            for other_node in [
+                k for k, name in self.names.items() if registered and name == registered
+            ]:
+                if nodes.get(other_node) is None or nodes[other_node].name != registered:
+                    self.names[other_node] = ""  # it has only said so
+                    _log.warning("node %d is refused: node %d is %r", other_node, node, registered)
             self.names[node] = registered
         unnamed = [node for node in new if self.names[node] is None]
         questions = [Message(RecordDict(), node, "query") for node in unnamed]
         numbers = self.grid.push_messages(questions) if questions else ()
-        self.asked |= dict(zip(numbers, unnamed, strict=True))
+        self.name_requests |= dict(zip(numbers, unnamed, strict=True))
         self.nodes = {}
         for node, info in sorted(nodes.items()):
             name = self.names[node]
@@ -160,14 +162,14 @@ class GridLink:
                     number for number, (_, _, future) in self.open.items() if future.done()
                 ]:
                     del self.open[number]  # given up
-                wanted = [*self.open, *self.asked]
+                wanted = [*self.open, *self.name_requests]
                 for reply in self.grid.pull_messages(wanted) if wanted else ():
                     self._take(reply)
 
     def _take(self, reply: Message) -> None:
         number = reply.metadata.reply_to_message_id
-        if number in self.asked:
-            node = self.asked.pop(number)
+        if number in self.name_requests:
+            node = self.name_requests.pop(number)
             if reply.has_error():
                 _log.warning("node %d runs no app of FedUnseen: %s", node, reply.error.reason)
                 del self.names[node]

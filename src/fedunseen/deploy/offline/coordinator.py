@@ -69,7 +69,10 @@ class Offline(Distributed, name="offline"):
     def read(self, plan: Signed, answers: Mapping[str, Signed]) -> Arrivals:
         """Return what the answers to a plan hold, once it can be merged."""
         strategy = self.strategy
-        sizes = len(plan.content) * len(answers), sum(len(one.content) for one in answers.values())
+        sizes = (
+            len(plan.content) * len(answers),
+            sum(len(answer.content) for answer in answers.values()),
+        )
         masks, layout = layout_of(self.masks, strategy, len(answers), plan.instruction)
         expected = strategy.expects(plan.instruction)
         if not plan["masked"]:
@@ -82,10 +85,10 @@ class Offline(Distributed, name="offline"):
             ]
             return Arrivals(replies, lambda place: {}, {}, *sizes)
         total = np.zeros(layout.length, dtype=np.uint64)
-        for name, one in answers.items():
-            elements = one.tensors.get("elements")
+        for name, answer in answers.items():
+            elements = answer.tensors.get("elements")
             if (
-                one.tensors.keys() != {"elements"}
+                answer.tensors.keys() != {"elements"}
                 or elements is None
                 or elements.dtype != torch.int64
             ):
@@ -139,7 +142,8 @@ class Offline(Distributed, name="offline"):
         brought = meeting.brought
         device = next(iter(params.values())).device
         replies = [
-            replace(one, update=to_device(dict(one.update), device)) for one in brought.replies
+            replace(reply, update=to_device(dict(reply.update), device))
+            for reply in brought.replies
         ]
         for client, party in enumerate(self.parties):
             party.rounds += 1
@@ -158,13 +162,13 @@ class Offline(Distributed, name="offline"):
 
 def withdrawn(paths: Iterable[Path], enrolment: Enrolment) -> list[Signed]:
     """Read withdrawals."""
-    found = [read(path, "withdrawal") for path in paths]
-    for one in found:
-        if one.enrolment.authority != enrolment.authority:
+    withdrawals = [read(path, "withdrawal") for path in paths]
+    for withdrawal in withdrawals:
+        if withdrawal.enrolment.authority != enrolment.authority:
             raise RefusedError(
-                f"the withdrawal of {one['party']} is of another federation: leave it out"
+                f"the withdrawal of {withdrawal['party']} is of another federation: leave it out"
             )
-    return found
+    return withdrawals
 
 
 def check_parties(
@@ -172,9 +176,10 @@ def check_parties(
 ) -> None:
     """Refuse parties that no plan can ask."""
     if stray := [name for name in parties if name not in enrolment.parties]:
-        known = ", ".join(enrolment.parties)
+        enrolled = ", ".join(enrolment.parties)
         raise ExperimentError(
-            f"--parties names {stray[0]!r}, which is not in federation.json: name some of {known}"
+            f"--parties names {stray[0]!r}, which is not in federation.json: name some of "
+            f"{enrolled}"
         )
     if masked and len(parties) < enrolment.threshold:
         raise ExperimentError(
@@ -182,7 +187,9 @@ def check_parties(
             f"{enrolment.threshold} at least: name more, or give --plain, with which the "
             "coordinator sees each party's sums"
         )
-    if gone := [one["party"] for one in withdrawals if one["party"] in parties]:
+    if gone := [
+        withdrawal["party"] for withdrawal in withdrawals if withdrawal["party"] in parties
+    ]:
         raise ExperimentError(f"{gone[0]} has withdrawn: leave it out of --parties")
 
 
@@ -206,7 +213,8 @@ def make_plan(
     )
     fields = {
         "plan": plan.content(), "k": 0, "parties": list(parties), "masked": engine.masks is not None,
-        "elements": layout.length, "hello": hello, "withdrawals": [dict(one.header) for one in withdrawals],
+        "elements": layout.length, "hello": hello,
+        "withdrawals": [dict(withdrawal.header) for withdrawal in withdrawals],
     }  # fmt: skip
     return signed(
         "plan", fields, tensors | under("params/", dict(instruction.params)), enrolment, private
@@ -239,41 +247,51 @@ def gather(plan: Signed, paths: Iterable[Path]) -> dict[str, Signed]:
     """Read the answers to a plan, in the order of its parties; the plan itself may be among the
     files.
     """
-    found: dict[str, tuple[Path, Signed]] = {}
+    by_party: dict[str, tuple[Path, Signed]] = {}
     gone: set[str] = set()
     for path in paths:
-        one = read(path, limit=max(plan.limit, len(plan.content)))
-        if one.kind == "plan" and one.id == plan.id:
+        signed = read(path, limit=max(plan.limit, len(plan.content)))
+        if signed.kind == "plan" and signed.id == plan.id:
             continue
-        if one.kind == "withdrawal" and plan.plan.digest in one["plans"]:
-            gone.add(one["party"])
+        if signed.kind == "withdrawal" and plan.plan.digest in signed["plans"]:
+            gone.add(signed["party"])
             continue
-        if one.kind == "answer" and one["plan"] == plan.plan.digest and one["k"] != plan["k"]:
+        if (
+            signed.kind == "answer"
+            and signed["plan"] == plan.plan.digest
+            and signed["k"] != plan["k"]
+        ):
             raise RefusedError(
-                f"{path} answers round {one['k'] + 1} of the plan, and this is round "
+                f"{path} answers round {signed['k'] + 1} of the plan, and this is round "
                 f"{plan['k'] + 1}"
             )
-        if one.kind != "answer" or (one["plan"], one["file"]) != (plan.plan.digest, plan.id.hex()):
+        if signed.kind != "answer" or (signed["plan"], signed["file"]) != (
+            plan.plan.digest,
+            plan.id.hex(),
+        ):
             raise RefusedError(
-                f"{path} belongs to another plan: leave it out, or ask {one.signer} for its answer"
+                f"{path} belongs to another plan: leave it out, or ask {signed.signer} for its "
+                "answer"
             )
-        name = one["party"]
-        if one.enrolment.digest != plan.enrolment.digest or name not in plan["parties"]:
+        name = signed["party"]
+        if signed.enrolment.digest != plan.enrolment.digest or name not in plan["parties"]:
             raise RefusedError(
                 f"{path} is signed by {name}, whose key the plan does not know: leave it out"
             )
-        if name in found:
-            raise RefusedError(f"{path} and {found[name][0]} are both of {name}: give one of them")
-        found[name] = path, one
-    if missing := [name for name in plan["parties"] if name not in found]:
-        left = " (withdrawn: {})".format(", ".join(sorted(gone))) if gone else ""
+        if name in by_party:
+            raise RefusedError(
+                f"{path} and {by_party[name][0]} are both of {name}: give one of them"
+            )
+        by_party[name] = path, signed
+    if missing := [name for name in plan["parties"] if name not in by_party]:
+        note = " (withdrawn: {})".format(", ".join(sorted(gone))) if gone else ""
         useless = (
             "the others' masked files have no sum without it"
             if plan["masked"]
             else "the plan counts on it"
         )
         raise QuorumError(
-            f"no answer of {', '.join(missing)}{left}, and {useless}: wait for it, or let it write "
+            f"no answer of {', '.join(missing)}{note}, and {useless}: wait for it, or let it write "
             "a withdrawal with `fedunseen offline withdraw` and plan again without it"
         )
-    return {name: found[name][1] for name in plan["parties"]}
+    return {name: by_party[name][1] for name in plan["parties"]}

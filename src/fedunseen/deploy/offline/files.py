@@ -139,22 +139,22 @@ def withdrawals(plan: Signed, enrolment: Enrolment) -> dict[str, set[str]]:
     """Return name -> digests of the plans that a party has withdrawn from, by the withdrawals that
     a plan carries.
     """
-    found: dict[str, set[str]] = {}
-    for one in plan["withdrawals"]:
+    by_party: dict[str, set[str]] = {}
+    for withdrawal in plan["withdrawals"]:
         try:
-            kind = _checked(one)
+            kind = _checked(withdrawal)
         except (WireError, SecAggError) as error:
             raise RefusedError(
                 f"the plan carries a damaged withdrawal ({error}): ask for a new plan"
             ) from None
         if kind != "withdrawal" or not enrolment.verify(
-            one["party"], one["signature"], _PURPOSE + _id(one, _NO_TENSORS)
+            withdrawal["party"], withdrawal["signature"], _PURPOSE + _id(withdrawal, _NO_TENSORS)
         ):
             raise RefusedError(
                 "the plan carries a withdrawal that its party has not signed: ask for a new plan"
             )
-        found.setdefault(one["party"], set()).update(one["plans"])
-    return found
+        by_party.setdefault(withdrawal["party"], set()).update(withdrawal["plans"])
+    return by_party
 
 
 def write(path: Path, content: bytes) -> None:
@@ -173,14 +173,14 @@ def read(path: Path, kind: str | None = None, limit: int = _LIMIT) -> Signed:
             raise WireError(f"it has {size} bytes, and {limit} are the most")
         content = path.read_bytes()
         if not content.startswith(_FIRST):
-            other = content.startswith(_FIRST[:-2])
+            other_version = content.startswith(_FIRST[:-2])
             raise WireError(
                 "it was written by another version of fedunseen"
-                if other
+                if other_version
                 else "its first line is missing"
             )
         header, body = split(content[len(_FIRST) :])
-        found = _checked(own_fields(header))
+        actual_kind = _checked(own_fields(header))
     except OSError as error:
         raise RefusedError(
             f"{path} cannot be read ({error.strerror or error}): look at its name"
@@ -195,8 +195,10 @@ def read(path: Path, kind: str | None = None, limit: int = _LIMIT) -> Signed:
             f"{installed()}: install the same version everywhere"
         )
     enrolment = Enrolment.read(header["federation"].encode(), f"federation.json in {path}")
-    signer = COORDINATOR if found == "plan" else header["party"]
-    public = enrolment.coordinator if found == "plan" else enrolment.parties.get(signer, (b"",))[0]
+    signer = COORDINATOR if actual_kind == "plan" else header["party"]
+    public = (
+        enrolment.coordinator if actual_kind == "plan" else enrolment.parties.get(signer, (b"",))[0]
+    )
     id = _id(header, body)
     if len(public) != 32 or not verify(public, header["signature"], _PURPOSE + id):
         raise RefusedError(
@@ -206,12 +208,12 @@ def read(path: Path, kind: str | None = None, limit: int = _LIMIT) -> Signed:
         tensors = read_tensors(header, body)
     except WireError as error:
         raise RefusedError(f"{path} is damaged ({error}): get it again") from None
-    one = Signed(own_fields(header), tensors, content, enrolment, id)
-    if kind not in (None, found):
+    signed = Signed(own_fields(header), tensors, content, enrolment, id)
+    if kind not in (None, actual_kind):
         raise RefusedError(
-            f"{path} is a file of the kind {found!r}, not {kind!r}: give another one"
+            f"{path} is a file of the kind {actual_kind!r}, not {kind!r}: give another one"
         )
-    return one
+    return signed
 
 
 def _checked(header: Mapping[str, Any]) -> str:
@@ -222,11 +224,11 @@ def _checked(header: Mapping[str, Any]) -> str:
     common = {"kind": str, "version": str, "federation": str, "signature": str}
     wanted: dict[str, type] = {**common, **_FIELDS[kind]}
     if header.keys() != wanted.keys() or any(
-        type(header[key]) is not one for key, one in wanted.items()
+        type(header[key]) is not kind for key, kind in wanted.items()
     ):
         raise WireError("its header lacks fields, or has unknown ones")
     names = [*header.get("parties", ()), *header.get("plans", ())]
-    if not all(isinstance(one, str) and len(one) <= _NAME for one in names) or len(
+    if not all(isinstance(name, str) and len(name) <= _NAME for name in names) or len(
         set(names)
     ) < len(names):
         raise WireError("a list in its header is damaged")
@@ -237,7 +239,9 @@ def _checked(header: Mapping[str, Any]) -> str:
         )
         tree = header["hello"].get("experiment")
         sections = [tree.get(name) for name in _SECTIONS] if isinstance(tree, dict) else [None]
-        fits = fits and all(isinstance(one, dict) for one in sections)
-        if not fits or not all(isinstance(one, dict) for one in header["withdrawals"]):
+        fits = fits and all(isinstance(section, dict) for section in sections)
+        if not fits or not all(
+            isinstance(withdrawal, dict) for withdrawal in header["withdrawals"]
+        ):
             raise WireError("its header is damaged")
     return kind

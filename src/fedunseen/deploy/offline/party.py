@@ -74,17 +74,18 @@ def layout_of(
 
 
 def pair_masks(
-    own: Credentials, parties: Iterable[str], rho: bytes, elements: Elements
+    credentials: Credentials, parties: Iterable[str], rho: bytes, elements: Elements
 ) -> Elements:
     """Return ring elements under a mask for each other party of the sum."""
     hidden = elements.copy()
-    for other in sorted(set(parties) - {own.name}):
-        names = (name.encode() for name in sorted((own.name, other)))
+    for peer in sorted(set(parties) - {credentials.name}):
+        names = (name.encode() for name in sorted((credentials.name, peer)))
         purpose = digest(b"fedunseen offline pair", rho, *names)
         stream = key_stream(
-            agree(own.exchange, own.enrolment.parties[other][1], purpose), len(elements)
+            agree(credentials.exchange, credentials.enrolment.parties[peer][1], purpose),
+            len(elements),
         )
-        (np.add if own.name < other else np.subtract)(hidden, stream, out=hidden)
+        (np.add if credentials.name < peer else np.subtract)(hidden, stream, out=hidden)
     return hidden
 
 
@@ -101,10 +102,10 @@ def facts_of(
     return plan_facts(settings, tensors, enrolment, closed=True, sums=sums) | {"weights": {}}
 
 
-def _own(plan: Signed, own: Credentials) -> None:
+def _check_addressed(plan: Signed, credentials: Credentials) -> None:
     """Refuse a plan of another federation or coordinator, or one that does not ask this party."""
-    mine = own.enrolment
-    asked = plan["parties"]
+    mine = credentials.enrolment
+    parties = plan["parties"]
     if plan.enrolment.authority != mine.authority or plan.enrolment.coordinator != mine.coordinator:
         raise RefusedError(
             "the plan is signed by an unknown key, not by the coordinator in this party's "
@@ -115,14 +116,14 @@ def _own(plan: Signed, own: Credentials) -> None:
             "the plan is of another federation.json than this party's: copy the newest one "
             "everywhere"
         )
-    if stray := sorted(set(asked) - set(mine.names)):
+    if stray := sorted(set(parties) - set(mine.names)):
         raise RefusedError(
             f"the plan asks {stray[0]!r}, which is not in federation.json: ask for a new plan"
         )
-    if own.name not in asked:
+    if credentials.name not in parties:
         raise RefusedError(
-            f"the plan asks {', '.join(asked)}, and this party is {own.name}: there is nothing to "
-            "do"
+            f"the plan asks {', '.join(parties)}, and this party is {credentials.name}: there is "
+            "nothing to do"
         )
     hello = plan["hello"]
     if hello.keys() - {"names", "removing", "before"} != _HELLO or (
@@ -130,14 +131,14 @@ def _own(plan: Signed, own: Credentials) -> None:
         hello["clients"],
     ) != (
         PROTOCOL,
-        len(asked),
+        len(parties),
     ):
         raise RefusedError(
             "the plan asks for more than one message from each party: ask for a new plan"
         )
-    if plan["masked"] and len(asked) < mine.threshold:
+    if plan["masked"] and len(parties) < mine.threshold:
         raise RefusedError(
-            f"the plan asks {len(asked)} parties, and a masked sum of this federation takes "
+            f"the plan asks {len(parties)} parties, and a masked sum of this federation takes "
             f"{mine.threshold} at least: the coordinator must plan with more"
         )
 
@@ -148,34 +149,34 @@ class Answering:
     def __init__(
         self,
         plan: Signed,
-        own: Credentials,
+        credentials: Credentials,
         ledger: Ledger,
         consent: Iterable[str] = (),
         plain: bool = False,
     ) -> None:
         self.plan = plan
-        self.own = own
+        self.credentials = credentials
         self.ledger = ledger
         self.consent = frozenset(consent)
         self.k: int = plan["k"]
-        _own(plan, own)
+        _check_addressed(plan, credentials)
         check_model({**plan.instruction.params, **plan.instruction.extras})
         if not plan["masked"] and not plain:
             raise RefusedError(
                 "the plan asks for sums in clear: anyone with the answer sees this party's sums; "
                 "answer with --plain if its owner agrees, or ask for a plan without --plain"
             )
-        ledger.pin(own.enrolment)
+        ledger.pin(credentials.enrolment)
         if removing := plan.plan.removing:
             allowed = (
                 self.consent if plan["masked"] else {"removal"}
             )  # its own sums are in clear anyway
-            ledger.check_removal(removing, plan["parties"], own.enrolment, allowed)
+            ledger.check_removal(removing, plan["parties"], credentials.enrolment, allowed)
 
     def check_classes(self, names: Iterable[str]) -> None:
         """Refuse to send samples of classes that federation.json does not let this party send."""
         if not self.plan.plan.removing:
-            self.own.enrolment.check_classes(self.own.name, names)
+            self.credentials.enrolment.check_classes(self.credentials.name, names)
 
     @property
     def _place(self) -> Path:
@@ -190,18 +191,18 @@ class Answering:
             raise RefusedError(
                 "this party has withdrawn from the plan, and never answers it: ask for a new plan"
             )
-        given = (
+        answers = (
             [[before["file"], before["answer"]], *before.get("later", ())]
             if before and before["file"]
             else []
         )
-        if len(given) < self.k:
+        if len(answers) < self.k:
             raise RefusedError(
                 f"this is round {self.k + 1} of the plan, and this party answers round "
-                f"{len(given) + 1} next"
+                f"{len(answers) + 1} next"
             )
-        if before is not None and len(given) == self.k:
-            if given and (before["parties"], before["masked"]) != (
+        if before is not None and len(answers) == self.k:
+            if answers and (before["parties"], before["masked"]) != (
                 self.plan["parties"],
                 self.plan["masked"],
             ):
@@ -209,7 +210,7 @@ class Answering:
                     "the plan asks other parties than in the round before: ask for a new plan"
                 )
             return None
-        if not given or given[self.k][0] != self.plan.id.hex():
+        if not answers or answers[self.k][0] != self.plan.id.hex():
             raise RefusedError(
                 "this party has answered another file with the same plan: ask for a new plan"
             )
@@ -217,7 +218,7 @@ class Answering:
             content = self._place.read_bytes()
         except OSError:
             content = b""
-        if hashlib.sha256(content).hexdigest() != given[self.k][1]:
+        if hashlib.sha256(content).hexdigest() != answers[self.k][1]:
             raise RefusedError(
                 f"{self._place} is missing or damaged, and another answer under the same masks "
                 "would reveal sums: restore it from a copy, or ask for a new plan"
@@ -229,7 +230,7 @@ class Answering:
         engine = ready.engine
         if engine is None or not isinstance(engine.masks, Masks):
             return math.inf, 0.0
-        masks = replace(engine.masks, threshold=self.own.enrolment.threshold)
+        masks = replace(engine.masks, threshold=self.credentials.enrolment.threshold)
         return masks.spent(engine.strategy)
 
     def answer(
@@ -253,7 +254,7 @@ class Answering:
                 "the plan asks for more than one message: only methods in closed form work by file"
             )
         instruction = plan.instruction
-        client = plan["parties"].index(self.own.name)
+        client = plan["parties"].index(self.credentials.name)
         try:
             masks, layout = layout_of(
                 engine.masks, engine.strategy, len(plan["parties"]), instruction
@@ -273,10 +274,10 @@ class Answering:
             say(why)
         tensors: Params
         if plan["masked"]:
-            masks = replace(masks, threshold=self.own.enrolment.threshold)
+            masks = replace(masks, threshold=self.credentials.enrolment.threshold)
             try:
                 elements = masks.encode(engine.strategy, layout, reply, rho_of(plan), self.k)
-                hidden = pair_masks(self.own, plan["parties"], rho_of(plan), elements)
+                hidden = pair_masks(self.credentials, plan["parties"], rho_of(plan), elements)
             except SecAggError as error:
                 raise RefusedError(f"this party's sums cannot be masked: {error}") from None
             tensors = {"elements": torch.from_numpy(hidden.view(np.int64))}
@@ -284,39 +285,46 @@ class Answering:
             message = reply_message(reply, None, self.k, 0.0)
             tensors = {"reply": torch.frombuffer(bytearray(message), dtype=torch.uint8)}
         fields = {
-            "party": self.own.name, "plan": plan.plan.digest, "file": plan.id.hex(), "k": self.k,
-            "masked": plan["masked"],
+            "party": self.credentials.name, "plan": plan.plan.digest, "file": plan.id.hex(),
+            "k": self.k, "masked": plan["masked"],
         }  # fmt: skip
-        content = signed("answer", fields, tensors, self.own.enrolment, self.own.signing)
+        content = self._signed(fields, tensors)
         charge()
         self._store(content, samples)
         return content
+
+    def _signed(self, fields: dict[str, Any], tensors: Params) -> bytes:
+        return signed(
+            "answer", fields, tensors, self.credentials.enrolment, self.credentials.signing
+        )
 
     def _store(self, content: bytes, samples: frozenset[bytes]) -> None:
         self.ledger.release(self.plan.plan.digest, samples)
         with replacing(self._place) as temporary:
             temporary.touch(0o600)
             temporary.write_bytes(content)
-        replaced = [one for one in self.ledger.plans if self._replaces(one)]
+        replaced = [plan for plan in self.ledger.plans if self._replaces(plan)]
         _record(self.ledger, self.plan, answer=hashlib.sha256(content).hexdigest())
-        for one in replaced:  # no sum with those that have withdrawn will ever be whole
-            earlier = {**self.ledger.plans[one]["offline"], "replaced": True}
-            self.ledger.change_plan(one, offline=earlier)
+        for plan in replaced:  # no sum with those that have withdrawn will ever be whole
+            earlier = {**self.ledger.plans[plan]["offline"], "replaced": True}
+            self.ledger.change_plan(plan, offline=earlier)
 
-    def _replaces(self, other: str) -> bool:
-        return other != self.plan.plan.digest and not self.k and not self._differs(other)
+    def _replaces(self, other_plan: str) -> bool:
+        return other_plan != self.plan.plan.digest and not self.k and not self._differs(other_plan)
 
     def _check(self, engine: InProcess, layout: Layout, instruction: Instruction) -> None:
         """Refuse a plan that says something else than its own greeting, from which this party has
         made itself ready.
         """
         plan = self.plan
-        found = self.plan.plan
-        facts = facts_of(plan["hello"], plan.greeting, self.own.enrolment, engine.strategy.rounds)
+        agreed = self.plan.plan
+        facts = facts_of(
+            plan["hello"], plan.greeting, self.credentials.enrolment, engine.strategy.rounds
+        )
         facts |= {"layout": layout.digest()} | (
             {} if self.k else {"model": digest_of(instruction.params)}
         )
-        wrong = [name for name, value in facts.items() if getattr(found, name) != value]
+        wrong = [name for name, value in facts.items() if getattr(agreed, name) != value]
         if (engine.masks is not None) != plan["masked"] or layout.length != plan["elements"]:
             wrong.append("way of masking")
         if wrong:
@@ -334,7 +342,7 @@ class Answering:
         self.ledger.check(plan.digest, plan.content(), samples, roster, self.consent, self._differs)
         return samples
 
-    def _differs(self, other: str) -> str:
+    def _differs(self, other_plan: str) -> str:
         """Say why this plan is not an answered one without parties that have withdrawn; "" if it
         is.
 
@@ -342,7 +350,7 @@ class Answering:
         difference of both totals would be its own.
         """
         plan = self.plan
-        record = self.ledger.plans.get(other, {})
+        record = self.ledger.plans.get(other_plan, {})
         earlier = record.get("offline")
         if earlier is not None and earlier.get("later"):
             return "that one has had further rounds"
@@ -354,32 +362,42 @@ class Answering:
         now = set(plan["parties"])
         if new := sorted(now - before):
             return f"{', '.join(new)} took no part in that one"
-        gone = withdrawals(plan, self.own.enrolment)
-        if left := [name for name in sorted(before - now) if other not in gone.get(name, ())]:
-            return f"{', '.join(left)} took part in that one, without a withdrawal in this one"
+        gone = withdrawals(plan, self.credentials.enrolment)
+        if unwithdrawn := [
+            name for name in sorted(before - now) if other_plan not in gone.get(name, ())
+        ]:
+            return (
+                f"{', '.join(unwithdrawn)} took part in that one, without a withdrawal in this one"
+            )
         if before == now:
             return "that one asked the same parties, and one may have other samples now"
         return ""
 
 
-def withdraw(plan: Signed, own: Credentials, ledger: Ledger) -> bytes:
+def withdraw(plan: Signed, credentials: Credentials, ledger: Ledger) -> bytes:
     """Return the content of a withdrawal from a plan, and from all that it follows, once the ledger
     holds it.
     """
-    _own(plan, own)
-    ledger.pin(own.enrolment)
-    plans = sorted({plan.plan.digest}.union(*withdrawals(plan, own.enrolment).values()))
-    for one in plans:
-        record = ledger.plans.get(one)
+    _check_addressed(plan, credentials)
+    ledger.pin(credentials.enrolment)
+    plans = sorted({plan.plan.digest}.union(*withdrawals(plan, credentials.enrolment).values()))
+    for plan_digest in plans:
+        record = ledger.plans.get(plan_digest)
         if record is not None and not (record.get("offline") or {}).get("withdrawn"):
             raise RefusedError(
                 "this party has answered the plan, or one that it follows, so that a sum without "
                 "this party would reveal its sums: it cannot withdraw"
             )
-    for one in plans:
-        if one not in ledger.plans:
-            _record(ledger, plan, one, withdrawn=True)
-    return signed("withdrawal", {"party": own.name, "plans": plans}, {}, own.enrolment, own.signing)
+    for plan_digest in plans:
+        if plan_digest not in ledger.plans:
+            _record(ledger, plan, plan_digest, withdrawn=True)
+    return signed(
+        "withdrawal",
+        {"party": credentials.name, "plans": plans},
+        {},
+        credentials.enrolment,
+        credentials.signing,
+    )
 
 
 def _sums(plan: Signed) -> str:

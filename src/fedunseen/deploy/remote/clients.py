@@ -92,10 +92,10 @@ class Clients:
     def _mark(self, connected: Mapping[str, str]) -> None:
         """Note who is connected, and can take part."""
         for party in self.parties:
-            there = party.name in connected and party.ready
-            if party.connected and not there:
+            available = party.name in connected and party.ready
+            if party.connected and not available:
                 _log.warning("%s is gone", party.name)
-            party.connected = there
+            party.connected = available
 
     def wait(self, clients: Sequence[int], need: int, patience: float | None = None) -> list[int]:
         """Return the connected clients, as soon as ``need`` of them are there or ``patience`` is
@@ -106,26 +106,28 @@ class Clients:
         said = 0.0
         while True:
             self.look()
-            there = [client for client in clients if self.parties[client].connected]
-            if len(there) >= need or time.monotonic() - began > patience:
-                return there
+            connected = [client for client in clients if self.parties[client].connected]
+            if len(connected) >= need or time.monotonic() - began > patience:
+                return connected
             if time.monotonic() - said > 10:
                 names = ", ".join(
-                    self.parties[client].name for client in clients if client not in there
+                    self.parties[client].name for client in clients if client not in connected
                 )
-                _log.info("waiting for %d more of: %s", need - len(there), names)
+                _log.info("waiting for %d more of: %s", need - len(connected), names)
                 said = time.monotonic()
             time.sleep(self.pause)
 
-    def message(self, header: Mapping[str, Any], own: Mapping[str, Tensor], body: Params) -> bytes:
-        """Return the message of an instruction; ``own`` is what is kept of the client's state."""
+    def message(
+        self, header: Mapping[str, Any], client_state: Mapping[str, Tensor], body: Params
+    ) -> bytes:
+        """Return the message of an instruction; ``client_state`` is what the coordinator keeps."""
         raise NotImplementedError
 
     def declared(self, client: int) -> tuple[int, int] | None:
         """Return how many classes and samples a client has declared, if it has."""
         raise NotImplementedError
 
-    def kept(self, own: Params, round: int, device: torch.device) -> Params:
+    def kept(self, client_state: Params, round: int, device: torch.device) -> Params:
         """Return what the coordinator keeps of the state of a client after ``round``."""
         raise NotImplementedError
 
@@ -164,9 +166,9 @@ class Clients:
         ]
         silent = [party for party in missing if not party.refused]
         away = [party.name for party in silent if not party.connected]
-        there = [party.name for party in silent if party.connected]
-        if away and there:  # perhaps no one was asked yet
-            reasons += [f"no connection to {', '.join(away)} ({', '.join(there)} connected)"]
+        present = [party.name for party in silent if party.connected]
+        if away and present:  # perhaps no one was asked yet
+            reasons += [f"no connection to {', '.join(away)} ({', '.join(present)} connected)"]
         elif silent:
             reasons += [f"{', '.join(party.name for party in silent)} did not answer"]
         return QuorumError(
@@ -208,23 +210,25 @@ class Workers(Clients):
         for party in self.parties:
             party.ready = True
 
-    def message(self, header: Mapping[str, Any], own: Mapping[str, Tensor], body: Params) -> bytes:
+    def message(
+        self, header: Mapping[str, Any], client_state: Mapping[str, Tensor], body: Params
+    ) -> bytes:
         """Return the message of an instruction, with the experiment and the client's state."""
-        return wire.pack({**header, **self._job}, body | under("state/", own))
+        return wire.pack({**header, **self._job}, body | under("state/", client_state))
 
     def declared(self, client: int) -> None:
         """Return None: a worker process declares nothing."""
         return None
 
-    def kept(self, own: Params, round: int, device: torch.device) -> Params:
+    def kept(self, client_state: Params, round: int, device: torch.device) -> Params:
         """Return the client's state: a worker process keeps nothing."""
-        return to_device(own, device)
+        return to_device(client_state, device)
 
     def check_lost(self, error: WireError, client: int, round: int) -> None:
         """Raise FedUnseenError where training has diverged."""
         if isinstance(error, NotFiniteError) and not self._drop_non_finite:
-            what = "the update" if "update" in str(error) else "a loss"
-            raise FedUnseenError(diverged(what, client, round)) from None
+            diverging = "the update" if "update" in str(error) else "a loss"
+            raise FedUnseenError(diverged(diverging, client, round)) from None
 
 
 class Parties(Clients):
@@ -276,19 +280,23 @@ class Parties(Clients):
         """
         self.job = replace(self.job, growing=growing, semantics=semantics)
 
-    def message(self, header: Mapping[str, Any], own: Mapping[str, Tensor], body: Params) -> bytes:
+    def message(
+        self, header: Mapping[str, Any], client_state: Mapping[str, Tensor], body: Params
+    ) -> bytes:
         """Return the message of an instruction, with the last round that was merged of the client.
 
         The party then continues from the state that it kept after that round.
         """
-        return wire.pack({**header, "after": int(own[RECEIPT]) if own else -1}, body)
+        return wire.pack(
+            {**header, "after": int(client_state[RECEIPT]) if client_state else -1}, body
+        )
 
     def declared(self, client: int) -> tuple[int, int]:
         """Return how many classes and samples a party has declared."""
         party = self.parties[client]
         return party.classes, party.samples
 
-    def kept(self, own: Params, round: int, device: torch.device) -> Params:
+    def kept(self, client_state: Params, round: int, device: torch.device) -> Params:
         """Return a receipt: the party keeps its state."""
         return {RECEIPT: torch.tensor(round)}
 
@@ -413,8 +421,8 @@ class Parties(Clients):
         params: Params,
         deliver: bool,
     ) -> None:
-        given = (result, to_device(params, torch.device("cpu"))) if deliver else ()
-        message = wire.farewell(*given)
+        final_model = (result, to_device(params, torch.device("cpu"))) if deliver else ()
+        message = wire.farewell(*final_model)
         for name, answer in exchange(
             self.meeting.link, {party.name: message for party in parties}, _FAREWELL
         ):
@@ -502,19 +510,21 @@ class MaskedParties(Parties):
             if not session.stored_plan(facts):
                 uniform = strategy.settings.weights == "uniform"
                 need = max(needed(quorum, len(clients)), session.enrolment.threshold)
-                there = self._signers(clients, need if uniform else len(clients), uniform)
+                signers = self._signers(clients, need if uniform else len(clients), uniform)
                 weights = (
-                    {} if uniform else {self.parties[k].name: self.parties[k].weight for k in there}
+                    {}
+                    if uniform
+                    else {self.parties[k].name: self.parties[k].weight for k in signers}
                 )
                 session.new_plan(facts, weights, sent)
         self.look()
 
     def _signers(self, clients: Sequence[int], need: int, uniform: bool) -> list[int]:
         """Return the clients that are there to sign a new plan; raise QuorumError for too few."""
-        there = self.wait(clients, need)
-        if len(there) < need:
+        connected = self.wait(clients, need)
+        if len(connected) < need:
             missing = ", ".join(
-                self.parties[client].name for client in clients if client not in there
+                self.parties[client].name for client in clients if client not in connected
             )
             raise QuorumError(
                 f"the plan of the masked sums needs {need} parties, but lacks {missing}: "
@@ -525,4 +535,4 @@ class MaskedParties(Parties):
                     else ", or set strategy.weights = 'uniform', which fixes no weights before"
                 )
             )
-        return there
+        return connected

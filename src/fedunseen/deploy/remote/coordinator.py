@@ -128,7 +128,7 @@ class Instructed:
     device: torch.device
 
     def messages(
-        self, clients: Clients, asked: Iterable[int], request: Mapping[str, Any]
+        self, clients: Clients, recipients: Iterable[int], request: Mapping[str, Any]
     ) -> dict[int, bytes]:
         """Return the message for each client that is asked; ``request`` is added to its header."""
         body = under("params/", self.sent.params) | under("extras/", self.sent.extras)
@@ -138,7 +138,7 @@ class Instructed:
                 self.client_states.get(client, {}),
                 body,
             )
-            for client in asked
+            for client in recipients
         }
 
     def update_request(self, client: int) -> UpdateRequest:
@@ -152,7 +152,7 @@ class Answers:
 
     read: dict[int, Any] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
-    asked: int = 0
+    requested: int = 0
 
 
 class Distributed(Engine):
@@ -206,10 +206,10 @@ class Distributed(Engine):
         that are.
         """
         need = needed(self.settings.quorum, len(clients))
-        there = self.clients.wait(clients, need)
-        if len(there) < need:
-            raise self.clients.too_few(round, need, clients, there, {})
-        return {client: self.parties[client] for client in there}
+        connected = self.clients.wait(clients, need)
+        if len(connected) < need:
+            raise self.clients.too_few(round, need, clients, connected, {})
+        return {client: self.parties[client] for client in connected}
 
     def finish(self, result: Mapping[str, Any], params: Params) -> None:
         """Send the parties of a deployment the end of the run, and the merged model if they may
@@ -252,13 +252,15 @@ class Distributed(Engine):
         """
         params = result.params
         # A state may hold other things too: what a defence has judged replies by, say.
-        own = {name: v for name, v in result.state.items() if name.rpartition("/")[2] in params}
-        if not (finite(own) and finite(params)):
+        of_params = {
+            name: v for name, v in result.state.items() if name.rpartition("/")[2] in params
+        }
+        if not (finite(of_params) and finite(params)):
             raise FedUnseenError(
                 f"the merged model of round {round + 1} is not finite{self.blame(result)}"
             )
 
-    def arrivals(self, asked: Instructed) -> Arrivals:
+    def arrivals(self, instructed: Instructed) -> Arrivals:
         """Return what clients have answered to the instruction of a round."""
         raise TypeError(f"{type(self).__name__} is the name of a carrier: it runs no round")
 
@@ -275,12 +277,12 @@ class Distributed(Engine):
             "of the federation, or bound updates (defence.name = 'norm-clip'), in a new run"
         )
 
-    def ask(self, asked: Instructed, request: Mapping[str, Any]) -> Answers:
+    def ask(self, instructed: Instructed, request: Mapping[str, Any]) -> Answers:
         """Instruct clients until a quorum has answered; those that do not answer are asked
         again.
         """
         answers = Answers()
-        clients = asked.clients
+        clients = instructed.clients
         need = needed(self.settings.quorum, len(clients))
         patience = self.settings.patience
         for attempt in range(_ATTEMPTS):
@@ -291,26 +293,26 @@ class Distributed(Engine):
             began = time.monotonic()
             if attempt:
                 time.sleep(min(self.clients.pause * 2**attempt, patience))
-            there = self.clients.wait(missing, lacking, patience)
+            connected = self.clients.wait(missing, lacking, patience)
             patience = max(0.0, patience - (time.monotonic() - began))
-            if len(there) < lacking:
+            if len(connected) < lacking:
                 break
-            places = {self.clients.parties[client].name: client for client in there}
-            messages = asked.messages(self.clients, there, request)
-            named = {name: messages[client] for name, client in places.items()}
-            answers.asked += len(named)
+            places = {self.clients.parties[client].name: client for client in connected}
+            messages = instructed.messages(self.clients, connected, request)
+            by_name = {name: messages[client] for name, client in places.items()}
+            answers.requested += len(by_name)
             link = self.clients.meeting.link
-            for name, answer in exchange(link, named, self.settings.timeout):
-                self.take(asked.update_request(places[name]), answer, answers)
-        self.check_quorum(asked, need, answers)
+            for name, answer in exchange(link, by_name, self.settings.timeout):
+                self.take(instructed.update_request(places[name]), answer, answers)
+        self.check_quorum(instructed, need, answers)
         return answers
 
-    def check_quorum(self, asked: Instructed, need: int, answers: Answers) -> None:
+    def check_quorum(self, instructed: Instructed, need: int, answers: Answers) -> None:
         """Raise QuorumError where too few clients have answered."""
         count = len(answers.read) + len(answers.refused)
-        if asked.clients and (count < need or not answers.read):
+        if instructed.clients and (count < need or not answers.read):
             raise self.clients.too_few(
-                asked.round, need, asked.clients, answers.read, answers.refused
+                instructed.round, need, instructed.clients, answers.read, answers.refused
             )
 
     def take(self, request: UpdateRequest, answer: bytes | None, answers: Answers) -> None:
@@ -352,7 +354,7 @@ class Distributed(Engine):
             self.clients.declared(request.client),
             self.clients.simulated,
         )
-        reply, own, party.seconds, forgot = wire.read_reply(answer, expected)
+        reply, state, party.seconds, forgot = wire.read_reply(answer, expected)
         if forgot:
             _log.warning(
                 "round %d: %s has lost what it remembered, and starts again",
@@ -369,10 +371,10 @@ class Distributed(Engine):
             raise NotFiniteError("the update is not finite")
         if why := strategy.check(decoded):
             raise WireError(why)
-        kept = self.clients.kept(own, request.round, request.device)
+        kept = self.clients.kept(state, request.round, request.device)
         return Arrived(request, decoded, wire_size(reply.update), kept)
 
-    def arrivals_of(self, asked: Instructed, answers: Answers) -> Arrivals:
+    def arrivals_of(self, instructed: Instructed, answers: Answers) -> Arrivals:
         """Return replies that have been read, in client order."""
         arrived: list[Arrived] = [answers.read[client] for client in sorted(answers.read)]
         parties = self.clients.parties
@@ -380,7 +382,7 @@ class Distributed(Engine):
             [item.reply for item in arrived],
             lambda place: arrived[place].request.instruction.params,
             {item.reply.client: item.kept for item in arrived},
-            answers.asked * bytes_sent(self.strategy, asked.sent),
+            answers.requested * bytes_sent(self.strategy, instructed.sent),
             0 if self.strategy.pools else sum(item.size for item in arrived),
             answers.refused,
             {item.reply.client: parties[item.reply.client].seconds for item in arrived},
@@ -390,23 +392,23 @@ class Distributed(Engine):
 class Synchronous(Distributed):
     """A round waits for a quorum of its clients; a later answer is not merged."""
 
-    def arrivals(self, asked: Instructed) -> Arrivals:
+    def arrivals(self, instructed: Instructed) -> Arrivals:
         """Return the replies of a round."""
-        answers = self.ask(asked, {})
-        silent = {k: "it has not answered" for k in asked.clients if k not in answers.read}
+        answers = self.ask(instructed, {})
+        silent = {k: "it has not answered" for k in instructed.clients if k not in answers.read}
         answers.refused = silent | answers.refused
-        return self.arrivals_of(asked, answers)
+        return self.arrivals_of(instructed, answers)
 
 
 class AddedUp(Synchronous):
     """Adds the replies of a simulation up as masks do it: all replies are in this process."""
 
-    def arrivals(self, asked: Instructed) -> Arrivals:
+    def arrivals(self, instructed: Instructed) -> Arrivals:
         """Return the sum of a round."""
         assert self.clients.masks is not None
-        arrived = super().arrivals(asked)
+        arrived = super().arrivals(instructed)
         total = self.clients.masks.hidden_sum(
-            self.strategy, asked.sent, arrived.replies, asked.round
+            self.strategy, instructed.sent, arrived.replies, instructed.round
         )
         return arrived.hidden(total)
 
@@ -426,19 +428,19 @@ class Buffered(Distributed):
         super().connect(meeting)
         self._requests: PendingRequests[UpdateRequest] = PendingRequests(meeting.link)
 
-    def arrivals(self, asked: Instructed) -> Arrivals:
+    def arrivals(self, instructed: Instructed) -> Arrivals:
         """Return the replies that a round merges, and how old each one is."""
-        came = self._wait(asked)
+        came = self._wait(instructed)
         requests = [came.read[client].request for client in sorted(came.read)]
-        ages = [asked.round - request.round for request in requests]
+        ages = [instructed.round - request.round for request in requests]
         return replace(
-            self.arrivals_of(asked, came),
+            self.arrivals_of(instructed, came),
             ages=ages,
             staleness=self.settings.staleness,
             clock={"ages": ages},
         )
 
-    def _wait(self, asked: Instructed) -> Answers:
+    def _wait(self, instructed: Instructed) -> Answers:
         """Wait until ``buffer`` replies have come, whenever they were asked for.
 
         Every client is at work unless its reply waits for this merge; clients continue after it. A
@@ -446,7 +448,7 @@ class Buffered(Distributed):
         at work is not part of the state: a coordinator that resumes asks everyone again.
         """
         assert self.settings.buffer is not None
-        clients = asked.clients
+        clients = instructed.clients
         pause = self.clients.pause
         need = min(self.settings.buffer, len(clients))
         came = Answers()
@@ -461,14 +463,14 @@ class Buffered(Distributed):
                 *came.refused,
                 *(request.client for request in self._requests.pending),
             }
-            left = [k for k in clients if k not in done and tries[k] < _ATTEMPTS]
-            idle = [k for k in left if self.parties[k].connected and now >= rests[k]]
-            self._send(asked, idle)
+            pending = [k for k in clients if k not in done and tries[k] < _ATTEMPTS]
+            idle = [k for k in pending if self.parties[k].connected and now >= rests[k]]
+            self._send(instructed, idle)
             for client in idle:
                 tries[client] += 1
             if self._requests.pending:
                 quiet = now
-            elif not left or now - quiet > self.settings.patience:
+            elif not pending or now - quiet > self.settings.patience:
                 break
             if (answered := self._requests.next(pause)) is None:
                 continue
@@ -476,14 +478,14 @@ class Buffered(Distributed):
             self.take(request, answer, came)
             rest = min(pause * 2 ** tries[request.client], self.settings.patience / 2)
             rests[request.client] = time.monotonic() + rest
-        self.check_quorum(asked, need, came)
-        came.asked = sum(tries.values())
+        self.check_quorum(instructed, need, came)
+        came.requested = sum(tries.values())
         return came
 
-    def _send(self, asked: Instructed, idle: Sequence[int]) -> None:
-        for client, message in asked.messages(self.clients, idle, {}).items():
+    def _send(self, instructed: Instructed, idle: Sequence[int]) -> None:
+        for client, message in instructed.messages(self.clients, idle, {}).items():
             name = self.parties[client].name
-            request = asked.update_request(client)
+            request = instructed.update_request(client)
             self._requests.send(request, name, message, self.settings.timeout)
 
 

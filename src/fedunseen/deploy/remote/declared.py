@@ -30,11 +30,11 @@ class Sent:
     mode: str
     name: str
     depends: Depends
-    what: str
+    description: str
 
 
-def _all(kind: str, mode: str, names: str, what: str) -> tuple[Sent, ...]:
-    return tuple(Sent(kind, mode, name, "no", what) for name in names.split())
+def _all(kind: str, mode: str, names: str, description: str) -> tuple[Sent, ...]:
+    return tuple(Sent(kind, mode, name, "no", description) for name in names.split())
 
 
 SENT: tuple[Sent, ...] = (
@@ -131,7 +131,7 @@ def paths(value: Any, parts: tuple[str, ...] = ()) -> set[str]:
     """
     if not isinstance(value, dict):
         return {".".join(parts)}
-    return set().union(*(paths(one, (*parts, str(key))) for key, one in value.items()))
+    return set().union(*(paths(item, (*parts, str(key))) for key, item in value.items()))
 
 
 def declaration(fields: tuple[Sent, ...], kind: str, masked: bool, path: str) -> Sent | None:
@@ -151,8 +151,8 @@ def undeclared(
 ) -> list[str]:
     """Return the fields of an answer that must not be sent, since nothing declares them."""
     fields, kind = (REFUSAL, "refusal") if "error" in header else (SENT, str(kind))
-    found = paths(header) | set(tensors)
-    return sorted(one for one in found if declaration(fields, kind, masked, one) is None)
+    sent = paths(header) | set(tensors)
+    return sorted(path for path in sent if declaration(fields, kind, masked, path) is None)
 
 
 def table() -> str:
@@ -165,6 +165,6 @@ def table() -> str:
     for sent in (*SENT, *FILES, *REFUSAL):
         mode = sent.mode or "both"
         lines.append(
-            f"| {sent.kind} | {mode} | `{sent.name}` | {marks[sent.depends]} | {sent.what} |"
+            f"| {sent.kind} | {mode} | `{sent.name}` | {marks[sent.depends]} | {sent.description} |"
         )
     return "\n".join(lines)

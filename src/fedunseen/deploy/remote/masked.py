@@ -24,19 +24,23 @@ class Masked(Distributed):
 
     clients: MaskedParties
 
-    def arrivals(self, asked: Instructed) -> Arrivals:
+    def arrivals(self, instructed: Instructed) -> Arrivals:
         """Return the sum of a round whose replies the coordinator cannot read."""
-        asked = replace(asked, clients=self.clients.session.enrolled(asked.clients))
-        self.clients.agree_on_plan(self.strategy, self.settings.quorum, asked.sent, asked.clients)
-        masked, messages = self._sum(asked)
-        reply = replace(masked.reply, update=to_device(dict(masked.reply.update), asked.device))
-        states = {client: {RECEIPT: torch.tensor(asked.round)} for client in masked.clients}
+        instructed = replace(instructed, clients=self.clients.session.enrolled(instructed.clients))
+        self.clients.agree_on_plan(
+            self.strategy, self.settings.quorum, instructed.sent, instructed.clients
+        )
+        masked, messages = self._sum(instructed)
+        reply = replace(
+            masked.reply, update=to_device(dict(masked.reply.update), instructed.device)
+        )
+        states = {client: {RECEIPT: torch.tensor(instructed.round)} for client in masked.clients}
         dropped = {
             client: masked.refused.get(client, "it has not answered")
-            for client in asked.clients
+            for client in instructed.clients
             if client not in masked.clients
         }
-        down = messages * bytes_sent(self.strategy, asked.sent)
+        down = messages * bytes_sent(self.strategy, instructed.sent)
         arrived = Arrivals([], lambda place: {}, states, down, 0, dropped)
         return arrived.hidden(replace(masked, reply=reply))
 
@@ -48,7 +52,7 @@ class Masked(Distributed):
         """Return the keys of a party's answer."""
         return self.clients.session.read_keys(answer)
 
-    def _sum(self, asked: Instructed) -> tuple[MaskedSum, int]:
+    def _sum(self, instructed: Instructed) -> tuple[MaskedSum, int]:
         """Return the sum of a masked round, and how many instructions were sent."""
         session = self.clients.session
         place = {party.name: client for client, party in enumerate(self.parties)}
@@ -58,23 +62,28 @@ class Masked(Distributed):
             nonlocal messages
             who = sorted(place[name] for name in requests)
             request = next(iter(requests.values()))
-            answers = self.ask(replace(asked, clients=who), request)
-            messages += answers.asked
+            answers = self.ask(replace(instructed, clients=who), request)
+            messages += answers.requested
             for client in who:
                 why = answers.refused.get(client)
                 refusal = None if why is None else {"error": why}
                 yield self.parties[client].name, answers.read.get(client, refusal)
 
-        quorum = needed(self.settings.quorum, len(asked.clients))
+        quorum = needed(self.settings.quorum, len(instructed.clients))
         try:
             total = session.sum(
-                asked.round, asked.sent, quorum, asked.clients, ask_keys, self.clients.wait
+                instructed.round,
+                instructed.sent,
+                quorum,
+                instructed.clients,
+                ask_keys,
+                self.clients.wait,
             )
         except QuorumError as error:
             raise QuorumError("".join([str(error), *grouped(session.left_out)])) from None
         except SecAggError as error:  # a resume decides; a stored total is opened then
             raise QuorumError(
-                f"round {asked.round + 1} has no sum under masks: {error}: fix that, or change "
-                "engine.quorum or engine.timeout, and continue with --resume"
+                f"round {instructed.round + 1} has no sum under masks: {error}: fix that, or "
+                "change engine.quorum or engine.timeout, and continue with --resume"
             ) from None
         return total, messages

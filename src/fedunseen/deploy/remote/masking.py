@@ -122,7 +122,7 @@ class PartySession:
         """Whether this party has accepted a plan for this greeting, perhaps before a restart."""
         plans = self.client.ledger.plans.values()
         mine = self.facts["experiment"]
-        return any(one["content"].get("experiment") == mine for one in plans)
+        return any(record["content"].get("experiment") == mine for record in plans)
 
     @property
     def accepted(self) -> str:
@@ -356,7 +356,7 @@ class SecAggSession:
         if not isinstance(keys, dict) or not isinstance(extra, list) or len(extra) > _LOSSES:
             raise WireError("it has sent no keys")
         if not all(
-            isinstance(one, str) and one.isprintable() and len(one) <= _NAME for one in extra
+            isinstance(loss, str) and loss.isprintable() and len(loss) <= _NAME for loss in extra
         ):
             raise WireError("its losses have an impossible name")
         return keys

@@ -266,10 +266,10 @@ class Party:
     ) -> _Joined:
         """Prepare for the experiment of a greeting."""
         if (header.get("protocol"), header.get("version")) != (wire.PROTOCOL, wire.installed()):
-            other = wire.plain(header.get("version"), 40)
+            coordinator_version = wire.plain(header.get("version"), 40)
             raise RefusedError(
                 f"this party has fedunseen {wire.installed()} and the coordinator fedunseen "
-                f"{other}: install the same version on both sides",
+                f"{coordinator_version}: install the same version on both sides",
                 "refused-version",
             )
         if not _RUN.fullmatch(str(header["run"])):
@@ -347,7 +347,7 @@ class Party:
             )
         names = header.get("names")
         place = int(header["client"])
-        own = self._secagg.name
+        party_name = self._secagg.name
         if not isinstance(names, list) or not set(self._secagg.enrolment.parties) <= set(
             map(str, names)
         ):
@@ -360,10 +360,10 @@ class Party:
                 "the coordinator's list of parties is damaged, or names one twice: look at its kit",
                 refusals.SUM,
             )
-        if not 0 <= place < len(names) or names[place] != own:
+        if not 0 <= place < len(names) or names[place] != party_name:
             raise RefusedError(
-                f"the coordinator takes this party, {own}, for another: look at its kit and at "
-                "this one",
+                f"the coordinator takes this party, {party_name}, for another: look at its kit and "
+                "at this one",
                 refusals.SUM,
             )
         strategy = ready.engine.strategy
@@ -407,13 +407,13 @@ class Party:
         # The newest by time, not by round: a late message may have asked for a round that is long
         # over.
         written = folder / f"after-{round:06d}.safetensors"
-        known = sorted(
+        states = sorted(
             folder.glob("after-*.safetensors"),
             key=lambda path: (path == written, path.stat().st_mtime_ns),
         )
-        newest = max(path.stat().st_mtime_ns for path in known)
+        newest = max(path.stat().st_mtime_ns for path in states)
         os.utime(written, ns=(newest + 1, newest + 1))  # a clock may have been moved back
-        for path in known[:-_KEPT]:
+        for path in states[:-_KEPT]:
             if int(path.stem.partition("-")[2]) != after:
                 path.unlink()
         losses = ", ".join(f"{name} {value:.4g}" for name, value in sorted(reply.terms.items()))

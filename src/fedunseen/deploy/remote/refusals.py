@@ -81,8 +81,8 @@ def described(code: object, text: str = "") -> str:
     """
     if text:
         return text
-    known = code if isinstance(code, str) and code in REFUSALS else DATA
-    return f"{REFUSALS[known]} [{known}]; its own messages say why"
+    known_code = code if isinstance(code, str) and code in REFUSALS else DATA
+    return f"{REFUSALS[known_code]} [{known_code}]; its own messages say why"
 
 
 class Hints:
@@ -98,17 +98,17 @@ class Hints:
         if again:
             path.unlink(missing_ok=True)
         try:
-            found = parse_json(path.read_bytes())
+            marks = parse_json(path.read_bytes())
         except FileNotFoundError:
             return
         except (OSError, ValueError):
-            found = None
-        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            marks = None
+        if not isinstance(marks, list) or not all(isinstance(mark, str) for mark in marks):
             raise RefusedError(
                 f"{path} is damaged, and it counts what coordinators were refused: restore the "
                 "newest copy, or join with --consent refusals"
             )
-        self._given = found
+        self._given = marks
 
     @property
     def spent(self) -> bool:
@@ -123,12 +123,12 @@ class Hints:
     def remove(self, message: bytes) -> None:
         """Do not count a greeting any more, since all parties have signed a plan for it."""
         if (mark := _mark(message)) in self._given:
-            self._write([one for one in self._given if one != mark])
+            self._write([counted for counted in self._given if counted != mark])
 
-    def _write(self, given: list[str]) -> None:
+    def _write(self, marks: list[str]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self.path, given)
-        self._given = given
+        write_json(self.path, marks)
+        self._given = marks
 
 
 def _mark(message: bytes) -> str:

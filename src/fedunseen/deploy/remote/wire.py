@@ -142,8 +142,8 @@ def read_tensors(header: Mapping[str, Any], body: bytes) -> Params:
     same = header.get(_SAME, {})
     if not isinstance(wide, list) or not isinstance(same, dict):
         raise WireError("its header names tensors that are not there")
-    named = [*wide, *same.values()]
-    if not all(isinstance(one, str) for one in named):
+    names = [*wide, *same.values()]
+    if not all(isinstance(name, str) for name in names):
         raise WireError("its header names tensors that are not there")
     if len(set(wide)) < len(wide) or max(Counter(same.values()).values(), default=0) > _ALIASES:
         raise WireError("its header names a tensor too often")
@@ -154,7 +154,7 @@ def read_tensors(header: Mapping[str, Any], body: bytes) -> Params:
         tensors = load(body)
     except (ValueError, SafetensorError) as error:
         raise WireError(f"it cannot be read ({error})") from None
-    if not tensors.keys() >= set(named) or tensors.keys() & same.keys():
+    if not tensors.keys() >= set(names) or tensors.keys() & same.keys():
         raise WireError("its header names tensors that are not there")
     if any(tensors[name].dtype != torch.int32 for name in wide):
         raise WireError("its header names tensors that are not there")
@@ -220,9 +220,9 @@ def read_holdings(
             raise WireError("it does not say which classes it holds")
     assert isinstance(held, list)
     assert isinstance(brings, list)
-    known = set(growing["classes"])
+    class_names = set(growing["classes"])
     tests = set(growing["tested"])
-    new = [name for name in held if name not in known]
+    new = [name for name in held if name not in class_names]
     if (
         not held
         or len(set(held)) < len(held)
@@ -391,16 +391,16 @@ def read_farewell(header: Mapping[str, Any], params: Params, expected: Params) -
         if name not in params:
             raise WireError(f"its model lacks {name!r}")
         if params[name].shape != value.shape:
-            found = tuple(params[name].shape)
+            shape = tuple(params[name].shape)
             raise WireError(
-                f"{name!r} of its model has the shape {found}, not {tuple(value.shape)}"
+                f"{name!r} of its model has the shape {shape}, not {tuple(value.shape)}"
             )
     if not finite(params):
         raise WireError("its model is not finite")
     warnings = [
-        {key: plain(one.get(key, "")) for key in ("what", "why", "remedy")}
-        for one in result["warnings"][:_WARNINGS]
-        if isinstance(one, dict)
+        {key: plain(warning.get(key, "")) for key in ("what", "why", "remedy")}
+        for warning in result["warnings"][:_WARNINGS]
+        if isinstance(warning, dict)
     ]
     whole = {name: int(value) if value.is_integer() else value for name, value in numbers.items()}
     return {**whole, "selection": result["selection"], "warnings": warnings}
@@ -415,14 +415,14 @@ def _check_update(update: Params, wanted: Params) -> None:
             f"its update holds {plain(stray[0], _NAME)!r}, which is not a shared parameter"
         )
     for name, value in wanted.items():
-        found = update[name]
-        if found.shape != value.shape:
+        tensor = update[name]
+        if tensor.shape != value.shape:
             raise WireError(
-                f"{name!r} of its update has the shape {tuple(found.shape)}, not "
+                f"{name!r} of its update has the shape {tuple(tensor.shape)}, not "
                 f"{tuple(value.shape)}"
             )
-        if found.dtype != value.dtype:
-            raise WireError(f"{name!r} of its update is of type {found.dtype}, not {value.dtype}")
+        if tensor.dtype != value.dtype:
+            raise WireError(f"{name!r} of its update is of type {tensor.dtype}, not {value.dtype}")
     if not finite(update):
         raise NotFiniteError("the update is not finite")
 
@@ -449,15 +449,15 @@ def _numbers(header: Mapping[str, Any], key: str) -> dict[str, float]:
         raise WireError(f"its {key} are not a table of numbers")
     if stray := [name for name in value if not _WORD.fullmatch(name)]:
         raise WireError(f"its {key} have an impossible name, {plain(stray[0], 40)!r}")
-    return {name: _number(one, f"{key} {name!r}") for name, one in value.items()}
+    return {name: _number(number, f"{key} {name!r}") for name, number in value.items()}
 
 
-def _number(value: object, what: str) -> float:
+def _number(value: object, name: str) -> float:
     try:
         if not isinstance(value, bool) and isinstance(value, int | float):
             if math.isfinite(value):
                 return float(value)
-            raise NotFiniteError(f"its {what} is not a finite number")
+            raise NotFiniteError(f"its {name} is not a finite number")
     except OverflowError:  # a whole number larger than any float
         pass
-    raise WireError(f"its {what} is not a finite number")
+    raise WireError(f"its {name} is not a finite number")

@@ -137,9 +137,9 @@ def open_total(total: MaskedTotal, exchange: Exchange) -> Elements:
 
 def agree_on(plan: Plan, clients: Mapping[str, SecAggClient]) -> None:
     """Let all parties of one process sign and accept a plan."""
-    signatures = {name: one.sign(plan) for name, one in clients.items()}
-    for one in clients.values():
-        one.accept(plan, signatures)
+    signatures = {name: client.sign(plan) for name, client in clients.items()}
+    for client in clients.values():
+        client.accept(plan, signatures)
 
 
 @dataclass(frozen=True, eq=False)

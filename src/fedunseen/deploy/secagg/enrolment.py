@@ -107,7 +107,9 @@ class Enrolment:
     def check_classes(self, name: str, held: Iterable[str], where: str = "") -> None:
         """Raise RefusedError if a party holds samples of a class that it must not send."""
         allowed = set(self.classes.get(name, ()))
-        if self.classes and (stray := [one for one in held if one not in allowed]):
+        if self.classes and (
+            stray := [class_name for class_name in held if class_name not in allowed]
+        ):
             raise RefusedError(
                 f"{where or 'this party'} holds samples of {shortened(stray[0])!r}, a class that "
                 f"{FEDERATION} does not let {name} send: leave these samples out, or ask the "
@@ -156,10 +158,10 @@ class Enrolment:
         try:
             tree = parse_json(text)
             keys = {
-                str(name): (from_hex(one["ed25519"], 32), from_hex(one["x25519"], 32))
-                for name, one in tree["parties"].items()
+                str(name): (from_hex(public["ed25519"], 32), from_hex(public["x25519"], 32))
+                for name, public in tree["parties"].items()
             }
-            found = cls(
+            enrolment = cls(
                 keys,
                 int(tree["c"]),
                 int(tree["serial"]),
@@ -167,15 +169,17 @@ class Enrolment:
                 tree["signature"],
             )
             if "coordinator" in tree:
-                found = replace(found, coordinator=from_hex(tree["coordinator"], 32))
+                enrolment = replace(enrolment, coordinator=from_hex(tree["coordinator"], 32))
             if "classes" in tree:
-                found = replace(found, classes=_allowed(tree["classes"], keys))
-            if found.content() != {key: value for key, value in tree.items() if key != "signature"}:
+                enrolment = replace(enrolment, classes=_allowed(tree["classes"], keys))
+            if enrolment.content() != {
+                key: value for key, value in tree.items() if key != "signature"
+            }:
                 raise ValueError("its numbers do not fit together")
             party_names(list(keys))  # they are shown
-            if not 0 <= 3 * found.colluding < max(1, len(keys)):
+            if not 0 <= 3 * enrolment.colluding < max(1, len(keys)):
                 raise ValueError(
-                    f"c = {found.colluding} of n = {len(keys)} parties is not below a third"
+                    f"c = {enrolment.colluding} of n = {len(keys)} parties is not below a third"
                 )
         except (
             ValueError,
@@ -188,11 +192,13 @@ class Enrolment:
             raise RefusedError(
                 f"{path} is damaged ({error}): copy it again from the authority"
             ) from None
-        if not verify(found.authority, found.signature, _PURPOSE + canonical(found.content())):
+        if not verify(
+            enrolment.authority, enrolment.signature, _PURPOSE + canonical(enrolment.content())
+        ):
             raise RefusedError(
                 f"{path} is not signed by its authority: copy it again from the authority"
             )
-        return found
+        return enrolment
 
 
 @dataclass(frozen=True)
@@ -211,7 +217,7 @@ class Credentials:
         path = folder / SECRET
         try:
             tree = parse_json(path.read_bytes())
-            own = cls(
+            credentials = cls(
                 str(tree["name"]),
                 enrolment,
                 from_hex(tree["ed25519"], 32),
@@ -221,13 +227,16 @@ class Credentials:
             raise RefusedError(
                 f"{path}: no private keys ({error}): make new ones with `fedunseen certs`"
             ) from None
-        public = primitives.signing_public(own.signing), primitives.exchange_public(own.exchange)
-        if enrolment.parties.get(own.name) != public:
+        public = (
+            primitives.signing_public(credentials.signing),
+            primitives.exchange_public(credentials.exchange),
+        )
+        if enrolment.parties.get(credentials.name) != public:
             raise RefusedError(
-                f"{path}: the keys of {own.name!r} are not those in {FEDERATION}: copy the newest "
-                f"{FEDERATION}, or take the credentials that were made together"
+                f"{path}: the keys of {credentials.name!r} are not those in {FEDERATION}: copy the "
+                f"newest {FEDERATION}, or take the credentials that were made together"
             )
-        return own
+        return credentials
 
     def sign(self, text: bytes) -> str:
         """Return the party's signature."""
@@ -335,10 +344,10 @@ def enrol(
     classes: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Write the federation's files into the folders that ``fedunseen certs`` has made."""
-    made, key, leading = _new(names, classes)
-    for own in made.values():
-        _hand_over(out / own.name, own)
-    enrolment = next(iter(made.values())).enrolment
+    by_party, key, leading = _new(names, classes)
+    for credentials in by_party.values():
+        _hand_over(out / credentials.name, credentials)
+    enrolment = next(iter(by_party.values())).enrolment
     _write(out / "coordinator" / FEDERATION, enrolment.text())
     own_key = json.dumps({"name": "coordinator", "ed25519": leading.hex()}).encode() + b"\n"
     _write(out / "coordinator" / SECRET, own_key, secret=True)
@@ -387,13 +396,13 @@ def change(
         for name, (a, b) in private.items()
     }
     c = min(old.colluding, colluders(len(public)))
-    left = {name: allowed for name, allowed in old.classes.items() if name in public}
+    remaining = {name: allowed for name, allowed in old.classes.items() if name in public}
     new = replace(
         old,
         parties=public,
         colluding=c,
         serial=old.serial + 1,
-        classes=left if classes is None else checked_classes(classes, public),
+        classes=remaining if classes is None else checked_classes(classes, public),
     ).signed(key)
     for name, both in private.items():
         _hand_over(out / name, Credentials(name, new, *both))
@@ -401,10 +410,14 @@ def change(
     _write(authority / FEDERATION, new.text())
 
 
-def _hand_over(folder: Path, own: Credentials) -> None:
-    tree = {"name": own.name, "ed25519": own.signing.hex(), "x25519": own.exchange.hex()}
+def _hand_over(folder: Path, credentials: Credentials) -> None:
+    tree = {
+        "name": credentials.name,
+        "ed25519": credentials.signing.hex(),
+        "x25519": credentials.exchange.hex(),
+    }
     _write(folder / SECRET, json.dumps(tree, indent=2).encode() + b"\n", secret=True)
-    _write(folder / FEDERATION, own.enrolment.text())
+    _write(folder / FEDERATION, credentials.enrolment.text())
 
 
 def _write(path: Path, content: bytes, secret: bool = False) -> None:

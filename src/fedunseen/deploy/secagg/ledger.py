@@ -68,20 +68,20 @@ class Ledger:
     @property
     def plans(self) -> dict[str, dict[str, Any]]:
         """The accepted plans."""
-        found: dict[str, dict[str, Any]] = self._content["plans"]
-        return found
+        plans: dict[str, dict[str, Any]] = self._content["plans"]
+        return plans
 
     @property
     def rosters(self) -> list[list[str]]:
         """All rosters of opened sums."""
-        found: list[list[str]] = self._content["rosters"]
-        return found
+        rosters: list[list[str]] = self._content["rosters"]
+        return rosters
 
     @property
     def writes(self) -> int | None:
         """How often the file was written, or None for a file of a version that did not count."""
-        found: int | None = self._content.get("writes")
-        return found
+        writes: int | None = self._content.get("writes")
+        return writes
 
     @property
     def noted(self) -> dict[str, Any]:
@@ -90,9 +90,9 @@ class Ledger:
 
     def pin(self, enrolment: Enrolment) -> None:
         """Keep the federation's authority, or check that it is the remembered one."""
-        known = self._content["authority"]
+        pinned = self._content["authority"]
         mine = enrolment.authority.hex()
-        if known and known != mine:
+        if pinned and pinned != mine:
             raise RefusedError(
                 f"{self.folder}: this ledger belongs to a federation of another authority: give "
                 "each federation its own --state"
@@ -102,7 +102,7 @@ class Ledger:
                 "federation.json is older than the one that this party has used before: copy the "
                 "newest one"
             )
-        if (known, self._content["serial"]) != (mine, enrolment.serial):
+        if (pinned, self._content["serial"]) != (mine, enrolment.serial):
             self.write({"authority": mine, "serial": enrolment.serial})
 
     def write(self, changes: Mapping[str, Any]) -> None:
@@ -139,8 +139,8 @@ class Ledger:
         """Return the keyed digest of each sample."""
         key = bytes.fromhex(self._content["key"])
         return [
-            hashlib.blake2b(one, key=key, digest_size=_DIGEST, person=b"sample").digest()
-            for one in samples
+            hashlib.blake2b(sample, key=key, digest_size=_DIGEST, person=b"sample").digest()
+            for sample in samples
         ]
 
     def released_elsewhere(
@@ -149,19 +149,27 @@ class Ledger:
         """Return the other plans that released some of these samples -> the digests of all samples
         that each did.
         """
-        others = {other: known for other, known in self._all_released().items() if other != plan}
-        return {other: known for other, known in others.items() if not known.isdisjoint(samples)}
+        other_plans = {
+            other_plan: digests
+            for other_plan, digests in self._all_released().items()
+            if other_plan != plan
+        }
+        return {
+            other_plan: digests
+            for other_plan, digests in other_plans.items()
+            if not digests.isdisjoint(samples)
+        }
 
     def release(self, plan: str, samples: frozenset[bytes]) -> None:
         """Keep durably that samples (digests) are released under a plan."""
         before = self._all_released().get(plan)
-        known = samples if before is None else before | samples
-        if known == before and plan in self._content["released"]:
+        digests = samples if before is None else before | samples
+        if digests == before and plan in self._content["released"]:
             return
         if self.folder is not None:
-            text = b"".join(sorted(known))
+            text = b"".join(sorted(digests))
             _write(self._path(f"released-{plan}.bin"), text + hashlib.sha256(text).digest())
-        self._released[plan] = known
+        self._released[plan] = digests
         if plan not in self._content["released"]:
             self.write({"released": [*self._content["released"], plan]})
 
@@ -211,9 +219,9 @@ class Ledger:
         samples: frozenset[bytes],
         differs: Callable[[str], str] | None,
     ) -> None:
-        known = self._all_released()
-        if plan in known:  # what came before was allowed with the plan's first sum
-            if known[plan] != samples:
+        released = self._all_released()
+        if plan in released:  # what came before was allowed with the plan's first sum
+            if released[plan] != samples:
                 raise RefusedError(
                     "this party's samples have changed since the round before, and the difference "
                     "of two sums can reveal single samples: the owner must consent with --consent "
@@ -222,17 +230,21 @@ class Ledger:
                 )
             return
         # A version that kept no digests of trained methods has opened sums of unknown samples.
-        opened = {one for one, record in self.plans.items() if record["opened"]}
-        left = {one for one in opened if (self.plans[one].get("offline") or {}).get("withdrawn")}
-        for other in sorted(known.keys() | opened - left):
-            theirs = known.get(other)
-            if other == plan or (theirs is not None and theirs.isdisjoint(samples)):
+        opened = {opened_plan for opened_plan, record in self.plans.items() if record["opened"]}
+        withdrawn = {
+            opened_plan
+            for opened_plan in opened
+            if (self.plans[opened_plan].get("offline") or {}).get("withdrawn")
+        }
+        for other_plan in sorted(released.keys() | opened - withdrawn):
+            theirs = released.get(other_plan)
+            if other_plan == plan or (theirs is not None and theirs.isdisjoint(samples)):
                 continue
-            if theirs == samples and not content["once"] and self._has_chosen(other):
+            if theirs == samples and not content["once"] and self._has_chosen(other_plan):
                 continue
-            if theirs == samples and self._asks_about(content, other):
+            if theirs == samples and self._asks_about(content, other_plan):
                 continue
-            why = "" if differs is None else differs(other)
+            why = "" if differs is None else differs(other_plan)
             if theirs != samples:
                 why = "this party's samples have changed since"
             if differs is None or why:
@@ -251,11 +263,11 @@ class Ledger:
         content = self.plans.get(plan, {}).get("content", {})
         return bool(content.get("choosing")) and not content["once"]
 
-    def _asks_about(self, content: Mapping[str, Any], other: str) -> bool:
+    def _asks_about(self, content: Mapping[str, Any], other_plan: str) -> bool:
         """Say whether a plan asks how sure models are of the samples of another, which has
         announced it, or whether both choose and ask before. It may ask once.
         """
-        earlier = self.plans.get(other, {}).get("content", {})
+        earlier = self.plans.get(other_plan, {}).get("content", {})
         announced = earlier.get("confidence") in _ANNOUNCED and not earlier.get("removing")
         alike = all(earlier.get(name) == content[name] for name in _SAME)
         return content["confidence"] == ASKING and announced and alike
@@ -280,15 +292,17 @@ class Ledger:
         """
         yield from (("", roster) for roster in self.rosters)
         for plan, record in self.plans.items():
-            one = record.get("offline") or {}
-            strict = one.get("masked") and one["answer"] and not record["content"]["dropouts"]
-            if strict and not one.get("replaced"):
-                yield plan, one["parties"]
+            offline = record.get("offline") or {}
+            strict = (
+                offline.get("masked") and offline["answer"] and not record["content"]["dropouts"]
+            )
+            if strict and not offline.get("replaced"):
+                yield plan, offline["parties"]
 
     def check_removal(
         self,
         removing: Collection[str],
-        asked: Collection[str],
+        parties: Collection[str],
         enrolment: Enrolment,
         consent: Collection[str],
     ) -> None:
@@ -302,34 +316,34 @@ class Ledger:
 
         Args:
             removing: whose samples are removed.
-            asked: who takes part; parties that stay send the sums of no sample.
+            parties: who takes part; parties that stay send the sums of no sample.
             enrolment: the federation.
             consent: what this party's owner has consented to; ``removal`` allows few parties.
 
         Raises:
             RefusedError: a party of ``removing`` is not asked, or too few remove or stay.
         """
-        if not set(removing) <= set(asked):
+        if not set(removing) <= set(parties):
             raise RefusedError(
                 "the plan removes samples of parties that it does not ask: ask for a new plan"
             )
         if "removal" in consent:
             return
         records = self.plans.values()
-        opened = [one for one in records if one["opened"]]
-        by_file = [one["offline"]["parties"] for one in records if one.get("offline")]
-        last = [list(one["opened"]["reply"].get("shares", ())) for one in opened]
+        opened = [record for record in records if record["opened"]]
+        by_file = [record["offline"]["parties"] for record in records if record.get("offline")]
+        last = [list(record["opened"]["reply"].get("shares", ())) for record in opened]
         took_part = [names for names in (*self.rosters, *by_file, *last) if names]
-        gone = set(removing).union(*(one["content"].get("removing", []) for one in opened))
-        staying = min(len(set(names) - gone) for names in (enrolment.names, asked, *took_part))
+        gone = set(removing).union(*(record["content"].get("removing", []) for record in opened))
+        staying = min(len(set(names) - gone) for names in (enrolment.names, parties, *took_part))
         batch = enrolment.colluding + 2
-        for count, what in (
+        for count, action in (
             (len(set(removing)), "removes samples of"),
             (staying, "keeps all samples of"),
         ):
             if count < batch:
                 raise RefusedError(
-                    f"the plan {what} {count} parties, and an observer of the sums from before "
+                    f"the plan {action} {count} parties, and an observer of the sums from before "
                     "learns their total: give --consent removal if the owner agrees, or ask for a "
                     f"plan with {batch}"
                 )
@@ -344,21 +358,24 @@ class Ledger:
         """Refuse to remove samples (digests) twice, or without ``removal`` those of no released sum
         with the scaling, quantization and noise of the removal: it would be a sum of its own.
         """
-        others = self.released_elsewhere(plan, samples)
-        contents = {one: self.plans.get(one, {}).get("content", {}) for one in others}
-        if any(one.get("removing") for one in contents.values()):
+        other_plans = self.released_elsewhere(plan, samples)
+        contents = {
+            other_plan: self.plans.get(other_plan, {}).get("content", {})
+            for other_plan in other_plans
+        }
+        if any(earlier.get("removing") for earlier in contents.values()):
             raise RefusedError("some of these samples were removed by another plan: leave them out")
         if "removal" in consent:
             return
-        if not samples <= frozenset().union(*others.values()):
+        if not samples <= frozenset().union(*other_plans.values()):
             raise RefusedError(
                 "some of these samples are in no sum that this party's ledger knows, and removing "
                 "them would reveal them: leave them out, or give --consent removal if the owner "
                 "agrees"
             )
         alike = [
-            others[one]
-            for one, earlier in contents.items()
+            other_plans[other_plan]
+            for other_plan, earlier in contents.items()
             if all(earlier.get(name) == content[name] for name in _SAME)
         ]
         if not samples <= frozenset().union(*alike):
@@ -373,13 +390,19 @@ class Ledger:
         """Return the digests in each other plan's sums that have some of these samples, without
         what other plans have removed.
         """
-        known = self._all_released()
+        released = self._all_released()
         removals = {
-            one for one in known if self.plans.get(one, {}).get("content", {}).get("removing")
+            other_plan
+            for other_plan in released
+            if self.plans.get(other_plan, {}).get("content", {}).get("removing")
         }
-        gone = frozenset[bytes]().union(*(known[one] for one in removals - {plan}))
-        others = self.released_elsewhere(plan, samples)
-        return [theirs - gone for one, theirs in others.items() if one not in removals]
+        gone = frozenset[bytes]().union(*(released[other_plan] for other_plan in removals - {plan}))
+        other_plans = self.released_elsewhere(plan, samples)
+        return [
+            theirs - gone
+            for other_plan, theirs in other_plans.items()
+            if other_plan not in removals
+        ]
 
     def check_removed_whole(self, plan: str, left_out: frozenset[bytes]) -> None:
         """Refuse a removal that leaves out samples (digests) for their small classes although sums
@@ -420,7 +443,9 @@ class Ledger:
             content = parse_json(text)
             if content.keys() not in (_KEYS, _FIRST):
                 raise ValueError
-            if missing := [one for one in content["released"] if one not in self._all_released()]:
+            if missing := [
+                plan for plan in content["released"] if plan not in self._all_released()
+            ]:
                 raise ValueError(missing)
         except FileNotFoundError:
             if any(self.folder.glob("released-*.bin")):

@@ -126,12 +126,12 @@ class Masks:
             if weighted and not bool((value.abs() <= self.range).all()):  # also false for NaN
                 raise RangeError(f"'update/{name}' holds a number beyond the range of the masks")
             values[f"update/{name}"] = value.detach().cpu().double() * weight if weighted else value
-        for one in layout.fields:
-            kind, _, name = one.name.partition("/")
+        for field in layout.fields:
+            kind, _, name = field.name.partition("/")
             if kind == "loss":
-                values[one.name] = weight * reply.terms.get(name, 0.0)
+                values[field.name] = weight * reply.terms.get(name, 0.0)
             elif kind == "having":
-                values[one.name] = weight if name in reply.terms else 0
+                values[field.name] = weight if name in reply.terms else 0
         return layout.encode(values, rho)
 
     def decode(
@@ -159,7 +159,9 @@ class Masks:
                 dtype=value.dtype, device=value.device
             )
         names = [
-            one.name.partition("/")[2] for one in layout.fields if one.name.startswith("loss/")
+            field.name.partition("/")[2]
+            for field in layout.fields
+            if field.name.startswith("loss/")
         ]
         having = {name: float(sums[f"having/{name}"]) for name in names}
         terms = {
@@ -173,9 +175,12 @@ class Masks:
     @cached_property
     def _simulated(self) -> tuple[dict[str, SecAggClient], Plan, itertools.count[int]]:
         """Credentials, clients and a plan for parties that are all in this process."""
-        own = in_memory([str(k) for k in range(self.clients)])
-        clients = {name: SecAggClient(one, Ledger(), ["dropouts"]) for name, one in own.items()}
-        enrolment = next(iter(own.values())).enrolment
+        credentials = in_memory([str(k) for k in range(self.clients)])
+        clients = {
+            name: SecAggClient(party_credentials, Ledger(), ["dropouts"])
+            for name, party_credentials in credentials.items()
+        }
+        enrolment = next(iter(credentials.values())).enrolment
         nothing = "00" * 32
         plan = Plan(
             enrolment.digest, nothing, nothing, "none", nothing, {}, nothing, 10**9, False, self.dropouts, ()
@@ -212,12 +217,12 @@ class Masks:
         )
         done = self.opened(strategy, layout, replies, round)
         weights = [float(weight_of(strategy, reply)) for reply in replies]
-        found = self.decode(
+        update = self.decode(
             strategy, layout, done.elements, weights, bytes.fromhex(done.rho), expected
         )
         clients = sorted(int(name) for name in done.roster)
         refused = {int(name): why for name, why in done.left_out.items()}
-        return MaskedSum(found, clients, refused, done.bytes_down, done.bytes_up)
+        return MaskedSum(update, clients, refused, done.bytes_down, done.bytes_up)
 
     def hidden_sum(
         self, strategy: Strategy, instruction: Instruction, replies: Sequence[Reply], round: int

@@ -67,7 +67,7 @@ def check_keys(message: object, name: str, enrolment: Enrolment) -> None:
     if (
         not isinstance(extra, list)
         or len(extra) > _LOSSES
-        or not all(isinstance(one, str) for one in extra)
+        or not all(isinstance(loss, str) for loss in extra)
     ):
         raise SecAggError(f"the keys of {name} are damaged, or those of another party")
     for key in ("seed", "seal", "pair"):
@@ -84,7 +84,7 @@ def exchanged(private: bytes, message: Mapping[str, Any], key: str, purpose: byt
 
 def rho_of(plan: str, k: int, keys: Iterable[Mapping[str, Any]]) -> str:
     """Return what binds all later messages of a sum to its roster and its keys."""
-    rows = sorted(canonical(dict(one)) for one in keys)
+    rows = sorted(canonical(dict(message)) for message in keys)
     return digest(b"fedunseen rho", bytes.fromhex(plan), str(k).encode(), *rows).hex()
 
 
@@ -265,15 +265,15 @@ class SecAggClient:
         parts = dict(
             zip(members, split(now.seed, self.enrolment.threshold, len(members)), strict=True)
         )
-        others = [holder for holder in members if holder != self.name]
-        sealing = {one: exchanged(now.seal, roster[one], "seal", SEALING) for one in others}
+        peers = [holder for holder in members if holder != self.name]
+        sealing = {peer: exchanged(now.seal, roster[peer], "seal", SEALING) for peer in peers}
         pairs = {
-            one: exchanged(now.pair, roster[one], "pair", b"fedunseen pair " + rho.encode())
-            for one in others
+            peer: exchanged(now.pair, roster[peer], "pair", b"fedunseen pair " + rho.encode())
+            for peer in peers
         }
         encrypted = {
-            one: seal(sealing[one], parts[one], associated(rho, self.name, one)).hex()
-            for one in others
+            peer: seal(sealing[peer], parts[peer], associated(rho, self.name, peer)).hex()
+            for peer in peers
         }
         commitments = {
             holder: share_commitment(rho, self.name, holder, parts[holder]) for holder in members
@@ -295,10 +295,10 @@ class SecAggClient:
     def _roster(self, keys: object) -> dict[str, Message]:
         now = self._current()
         if not isinstance(keys, list) or not all(
-            isinstance(one, dict) and "party" in one for one in keys
+            isinstance(message, dict) and "party" in message for message in keys
         ):
             raise SecAggError("the roster of the sum is damaged")
-        roster = {str(one["party"]): one for one in keys}
+        roster = {str(message["party"]): message for message in keys}
         if len(roster) < len(keys):
             raise SecAggError("the roster of the sum names a party twice")
         if len(roster) < self.enrolment.threshold:
@@ -310,14 +310,14 @@ class SecAggClient:
             raise SecAggError("the roster of the sum lacks this party's own keys")
         for name, message in roster.items():
             check_keys(message, name, self.enrolment)
-            for key, what in (
+            for key, part in (
                 ("plan", "plan"),
                 ("k", "sum"),
                 ("attempt", "attempt"),
                 ("instruction", "instruction"),
             ):
                 if message[key] != now.keys[key]:
-                    raise SecAggError(f"{name} has signed keys for another {what} than this party")
+                    raise SecAggError(f"{name} has signed keys for another {part} than this party")
         public = [message[key] for message in roster.values() for key in ("seal", "pair")]
         if len(set(public)) < len(public):
             raise SecAggError("two keys of the roster are the same")
@@ -332,7 +332,9 @@ class SecAggClient:
     @property
     def extra(self) -> list[str]:
         """The names that the roster adds to the layout."""
-        return sorted({name for one in self._current().roster.values() for name in one["extra"]})
+        return sorted(
+            {name for message in self._current().roster.values() for name in message["extra"]}
+        )
 
     @property
     def signed_for(self) -> tuple[str, int, str]:
@@ -362,17 +364,17 @@ class SecAggClient:
             )
         encrypted = message.get("encrypted_shares")
         commitments = message.get("share_commitments")
-        others = now.roster.keys() - {self.name}
+        peers = now.roster.keys() - {self.name}
         if (
             not isinstance(encrypted, dict)
             or not isinstance(commitments, dict)
-            or encrypted.keys() != others
+            or encrypted.keys() != peers
         ):
             raise SecAggError(
                 "a share from every other member of the roster is needed, and from no one else"
             )
         shares = {self.name: now.own_share.hex()}
-        for dealer in sorted(others):
+        for dealer in sorted(peers):
             way = now.rho, dealer, self.name
             try:
                 share = primitives.unseal(
@@ -389,8 +391,8 @@ class SecAggClient:
                 return complaint
             shares[dealer] = share.hex()
         hidden = elements + own_mask(now.rho, now.seed, len(elements))
-        for other, key in now.pairs.items():
-            (np.add if self.name < other else np.subtract)(
+        for peer, key in now.pairs.items():
+            (np.add if self.name < peer else np.subtract)(
                 hidden, key_stream(key, len(elements)), out=hidden
             )
         shares = dict(sorted(shares.items()))  # as they are read from the ledger

@@ -56,7 +56,7 @@ class Plan:
     @classmethod
     def read(cls, content: object) -> "Plan":
         """Read a plan from a message."""
-        names = [one.name for one in fields(cls)]
+        names = [field.name for field in fields(cls)]
         if not isinstance(content, dict) or sorted(content) != sorted(names):
             raise SecAggError("the plan lacks fields, or has unknown ones")
         for name in ("federation", "experiment", "space", "layout", "model"):
@@ -65,18 +65,18 @@ class Plan:
         weights = content["weights"]
         removing = content["removing"]
         if (
-            not all(isinstance(content[one], str) for one in _TEXTS)
+            not all(isinstance(content[key], str) for key in _TEXTS)
             or type(content["sums"]) is not int
             or not 1 <= content["sums"] <= 10**9
             or any(type(content[name]) is not bool for name in ("once", "dropouts", "choosing"))
             or not isinstance(removing, list)
-            or not all(isinstance(one, str) for one in removing)
+            or not all(isinstance(party, str) for party in removing)
             or len(set(removing)) < len(removing)
             or (removing and not content["once"])
             or not isinstance(weights, dict)
             or not all(
-                type(one) in (int, float) and math.isfinite(one) and one > 0
-                for one in weights.values()
+                type(weight) in (int, float) and math.isfinite(weight) and weight > 0
+                for weight in weights.values()
             )
         ):
             raise SecAggError("the plan has a field of the wrong kind")

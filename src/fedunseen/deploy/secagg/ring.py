@@ -78,7 +78,9 @@ class Layout:
 
     def digest(self) -> str:
         """Return what identifies this layout."""
-        rows = [f"{one.name} {list(one.shape)} {one.kind} {one.most!r}" for one in self.fields]
+        rows = [
+            f"{field.name} {list(field.shape)} {field.kind} {field.most!r}" for field in self.fields
+        ]
         return digest(str(self.parties).encode(), *(row.encode() for row in rows)).hex()
 
     def step(self, field: Field) -> float:

@@ -97,13 +97,13 @@ class MaskedTotal:
             or shares.keys() != self.seeds.keys()
         ):
             raise SecAggError(f"{name} has opened another roster than it was asked for")
-        found = {dealer: from_hex(share, SEED) for dealer, share in shares.items()}
-        for dealer, share in found.items():
+        opened = {dealer: from_hex(share, SEED) for dealer, share in shares.items()}
+        for dealer, share in opened.items():
             if self.commitments[dealer][name] != party.share_commitment(
                 self.rho, dealer, name, share
             ):
                 raise SecAggError(f"{name} has sent another share of {dealer} than it was dealt")
-        self.replies[name] = found
+        self.replies[name] = opened
 
     def sum(self) -> Elements:
         """Return the sum of the parties' ring elements."""
@@ -115,7 +115,9 @@ class MaskedTotal:
         roster = self.roster
         holders = sorted(self.replies)[: self.threshold]
         for dealer in roster:
-            seed = combine({roster.index(one): self.replies[one][dealer] for one in holders})
+            seed = combine(
+                {roster.index(holder): self.replies[holder][dealer] for holder in holders}
+            )
             if digest(b"fedunseen seed", seed).hex() != self.seeds[dealer]:
                 raise SecAggError(
                     f"the shares that {dealer} has dealt do not restore its seed: keep it out of "
@@ -193,21 +195,21 @@ class SecAggServer:
         party.check_keys(message, name, self.enrolment)
         for key in ("seal", "pair"):
             party.exchanged(_TRIAL, message, key, b"trial")
-        asked = (self.plan, self.k, self.attempt, self.instruction)
-        if tuple(message[key] for key in ("plan", "k", "attempt", "instruction")) != asked:
+        requested = (self.plan, self.k, self.attempt, self.instruction)
+        if tuple(message[key] for key in ("plan", "k", "attempt", "instruction")) != requested:
             raise SecAggError(f"{name} has signed keys for another sum than it was asked for")
-        known = {
-            one[key]
-            for other, one in self.keys.items()
-            if other != name
+        other_keys = {
+            keys[key]
+            for other_name, keys in self.keys.items()
+            if other_name != name
             for key in ("seal", "pair")
         }
-        if message["seal"] == message["pair"] or {message["seal"], message["pair"]} & known:
+        if message["seal"] == message["pair"] or {message["seal"], message["pair"]} & other_keys:
             raise SecAggError(f"{name} has sent a key twice, or a key of another party")
         self.keys[name] = message
 
-    def _all(self, what: Mapping[str, Any] | set[str], why: str) -> None:
-        if self.keys.keys() - what:
+    def _all(self, received: Mapping[str, Any] | set[str], why: str) -> None:
+        if self.keys.keys() - received:
             raise self.end(why)
 
     def ask_shares(self) -> Message:
@@ -245,10 +247,14 @@ class SecAggServer:
             name: {
                 "rho": self.rho,
                 "encrypted_shares": {
-                    d: one["encrypted_shares"][name] for d, one in self.shares.items() if d != name
+                    d: reply["encrypted_shares"][name]
+                    for d, reply in self.shares.items()
+                    if d != name
                 },
                 "share_commitments": {
-                    d: one["share_commitments"][name] for d, one in self.shares.items() if d != name
+                    d: reply["share_commitments"][name]
+                    for d, reply in self.shares.items()
+                    if d != name
                 },
             }
             for name in sorted(self.keys)
@@ -257,7 +263,7 @@ class SecAggServer:
     @property
     def extra(self) -> list[str]:
         """The names that the roster adds to the layout."""
-        return sorted({name for one in self.keys.values() for name in one["extra"]})
+        return sorted({name for keys in self.keys.values() for name in keys["extra"]})
 
     # 3. Masked elements
 

@@ -54,7 +54,7 @@ class Connection:
         self.loop = asyncio.new_event_loop()
         self.link: ClientConnection | None = None
         self.accepted = False
-        self.lost = self.strange = self.taken = (
+        self.lost = self.strange = self.taken_since = (
             0.0  # since when; strange: something else than a coordinator answers
         )
         self.key: ec.EllipticCurvePrivateKey | None = None
@@ -115,7 +115,7 @@ class Connection:
                 if self.accepted:
                     self.accepted = False
                     self.strange = 0.0
-                    self.taken = 0.0
+                    self.taken_since = 0.0
                     self.lost = said = time.monotonic()
                 end, reason = self._judged(error)
             now = time.monotonic()
@@ -123,9 +123,9 @@ class Connection:
                 raise ConnectionLost(f"no coordinator at {self.where}: {reason}")
             if now - said >= WORD and end < math.inf:
                 said = now
-                more = f"trying for {end - now:.0f} s more"
+                remaining = f"trying for {end - now:.0f} s more"
                 _log.warning(
-                    "no coordinator at %s (%s): %s", self.where, reason, more, extra=LOOKING
+                    "no coordinator at %s (%s): %s", self.where, reason, remaining, extra=LOOKING
                 )
             await asyncio.sleep(min(0.1 if now - self.lost < 1 else 0.5, end - now))
 
@@ -179,8 +179,8 @@ class Connection:
         if code == messages.TAKEN:
             # Perhaps the party's last process, on a machine that is gone: the coordinator waits for
             # its time-out.
-            self.taken = self.taken or now
-            if now - self.taken > SILENCE + 2:
+            self.taken_since = self.taken_since or now
+            if now - self.taken_since > SILENCE + 2:
                 raise RefusedError(
                     f"another process is connected to {self.where} as party {self.place.name!r}: "
                     "end it, or join under another name and with its key"
@@ -205,12 +205,12 @@ class Connection:
     def _unknown(self) -> RefusedError:
         """Return the error of a party that the coordinator lacks."""
         name = self.place.name
-        known = (
+        reason = (
             f"does not know this key of {name!r}" if self.place.kit else f"has no party {name!r}"
         )
         return RefusedError(
-            f"the coordinator at {self.where} {known}: take the name and the folder that were made "
-            "with the coordinator's, or ask for them to be added"
+            f"the coordinator at {self.where} {reason}: take the name and the folder that were "
+            "made with the coordinator's, or ask for them to be added"
         )
 
     def _is_cut(self, error: Exception, tls: ssl.SSLError | None) -> bool:

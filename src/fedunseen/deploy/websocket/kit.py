@@ -41,7 +41,7 @@ def revoked(kit: Path, authority: x509.Certificate) -> frozenset[int]:
         raise RefusedError(
             f"{path} is not signed by this federation's authority; copy the one that it has made"
         )
-    return frozenset(one.serial_number for one in revocations)
+    return frozenset(certificate.serial_number for certificate in revocations)
 
 
 def registered(kit: Path, parties: Sequence[str]) -> dict[str, ec.EllipticCurvePublicKey]:
@@ -62,10 +62,11 @@ def registered(kit: Path, parties: Sequence[str]) -> dict[str, ec.EllipticCurveP
             raise RefusedError(
                 f"{path}: not an elliptic curve key; make one with `ssh-keygen -t ecdsa -b 384`"
             )
-        for other, known in keys.items():
-            if known == key:
+        for other_name, other_key in keys.items():
+            if other_key == key:
                 raise RefusedError(
-                    f"{path}: parties {other!r} and {name!r} have the same key; give each its own"
+                    f"{path}: parties {other_name!r} and {name!r} have the same key; give each "
+                    "its own"
                 )
         keys[name] = key
     return {name: key for name, key in keys.items() if serial_of(key) not in gone}

@@ -223,8 +223,12 @@ class Connections:
                 raise _Refused(messages.REFUSED, "not registered") from None
         if name not in self.parties or self._expired(name):
             raise _Refused(messages.REFUSED, "not registered")
-        other = self.seen.get(name)
-        if other is not None and other.token != token and other.connection.state is State.OPEN:
+        earlier = self.seen.get(name)
+        if (
+            earlier is not None
+            and earlier.token != token
+            and earlier.connection.state is State.OPEN
+        ):
             raise _Refused(messages.TAKEN, "another process is connected as this party")
         return _Party(name, token, connection)
 
