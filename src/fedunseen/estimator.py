@@ -173,7 +173,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
                 diverged.
         """
         table = self.classes if classes is None else classes
-        given = X, y, groups, unlabelled
+        arrays = X, y, groups, unlabelled
         X, y, groups, pool = _without_unlabelled(X, y, groups, table)
         # read by quantizing alone
         once = isinstance(X, np.memmap) and not find("method", self.method).trained
@@ -189,7 +189,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         parties = np.unique([0] if groups is None else groups).tolist()
         self._clients = {name: k for k, name in enumerate(parties)}
         several = len(parties) > 1 and not federation.method.trained
-        self._fitted_on = (*given, table) if several else None
+        self._fitted_on = (*arrays, table) if several else None
         self.seen_ = np.isin(np.arange(len(self.classes_)), benchmark.space.seen)
         if pools:
             self._adapt(pools)
@@ -322,8 +322,8 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
                 validate_data(self, X, reset=False, ensure_min_samples=0), "the unlabelled samples"
             )
         except (TypeError, ValueError) as error:
-            what = str(error).splitlines()[0].rstrip(".:")
-            place = f"the unlabelled samples cannot be used ({what})"
+            reason = str(error).splitlines()[0].rstrip(".:")
+            place = f"the unlabelled samples cannot be used ({reason})"
             raise ArgumentError(
                 f"{place}: give (m, {self.n_features_in_}) finite numbers"
             ) from None
@@ -333,10 +333,10 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         self, pools: Sequence[NDArray[Any]], among: str = "all", settings: Adaptation | None = None
     ) -> None:
         """Adapt in place."""
-        self._model, found = self._model.adapted(pools, among, settings)
-        for sign in diagnosed(adaptation_note(found, self.classes_.tolist())):
+        self._model, adapted = self._model.adapted(pools, among, settings)
+        for sign in diagnosed(adaptation_note(adapted, self.classes_.tolist())):
             warnings.warn(f"{sign.what} {sign.remedy}", stacklevel=3)
-        self.soft_counts_ = found.samples.numpy()
+        self.soft_counts_ = adapted.samples.numpy()
         self.calibration_ = self._model.calibration.offset
 
     def learn(self, classes: Any = None, examples: Mapping[Any, ArrayLike] | None = None) -> Self:
@@ -420,29 +420,29 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             )
         if len(self._clients) == 1:
             raise ArgumentError("there is one party: without it nothing is left")
-        given = getattr(self, "_fitted_on", None)
-        if given is None and not self._model.statistics:
+        arrays = getattr(self, "_fitted_on", None)
+        if arrays is None and not self._model.statistics:
             raise ArgumentError(
                 "no sums of single parties are here: call forget after fit, before learn, adapt "
                 "and save, or save the statistics too"
             )
         if group not in self._clients:
             raise ArgumentError("groups: " + unknown("party", str(group), map(str, self._clients)))
-        return self._subtracted(group) if given is None else self._fitted_without(group, *given)
+        return self._subtracted(group) if arrays is None else self._fitted_without(group, *arrays)
 
     def _fitted_without(
         self, group: Any, X: Any, y: Any, groups: Any, unlabelled: Any, table: Any
     ) -> Self:
         """Return a copy that is fitted to the samples of the other parties."""
-        left = np.asarray(groups) != group
+        remaining = np.asarray(groups) != group
         changed = copy(self)
         changed.random_state = self._seed  # one that was drawn would be drawn anew
         labels = np.asarray(y, dtype=object) if isinstance(y, (list, tuple)) and None in y else y
         changed.fit(
-            _safe_indexing(X, left),
-            _safe_indexing(labels, left),
+            _safe_indexing(X, remaining),
+            _safe_indexing(labels, remaining),
             classes=table,
-            groups=_safe_indexing(groups, left),
+            groups=_safe_indexing(groups, remaining),
             unlabelled=unlabelled,
         )
         changed.random_state = self.random_state
@@ -625,9 +625,9 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
                 DAMAGED,
             )
         with refusing_damage(place):
-            made = cls(**_with_table(content["classifier"]["arguments"]))
-            made._restore(content["classifier"], Model.of_content(place, content, tensors))
-        return made
+            classifier = cls(**_with_table(content["classifier"]["arguments"]))
+            classifier._restore(content["classifier"], Model.of_content(place, content, tensors))
+        return classifier
 
     def _restore(self, about: Mapping[str, Any], model: Model) -> None:
         """Take over what :meth:`save` has written."""
@@ -753,9 +753,9 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         The model's own classes are the first rows, in its order: it knows more of them than their
         descriptions.
         """
-        own = np.arange(len(self.classes_))
+        model_classes = np.arange(len(self.classes_))
         if classes is None:
-            return self.classes_, self._model.space.semantics, own
+            return self.classes_, self._model.space.semantics, model_classes
         if isinstance(classes, Mapping) or hasattr(classes, "columns"):
             if not find("method", self.method).zero_shot:
                 raise ArgumentError(
@@ -764,7 +764,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
                 )
             names, rows = self._described(classes)
             semantics = np.concatenate([self._model.space.semantics, rows])
-            columns = len(own) + np.arange(len(names))
+            columns = len(model_classes) + np.arange(len(names))
             for i in np.flatnonzero(np.isin(names, self.classes_)):
                 place = _places(names[i : i + 1], self.classes_)[0]
                 columns[i] = (
@@ -879,8 +879,8 @@ def _warn_if_bounded(chosen: ChosenOffset) -> None:
             "wanted": chosen.wanted,
             "bounded_by": chosen.bounded_by,
         }
-        found = bounded_calibration(note)
-        warnings.warn(f"{found.what} {found.remedy}", stacklevel=4)
+        finding = bounded_calibration(note)
+        warnings.warn(f"{finding.what} {finding.remedy}", stacklevel=4)
 
 
 def _warn_if_outdone(method: Method, sums: Params, model: Params) -> None:
@@ -889,9 +889,11 @@ def _warn_if_outdone(method: Method, sums: Params, model: Params) -> None:
     """
     if not isinstance(method, ClosedForm) or not len(method.space.unseen):
         return
-    found = outdone(estimates(method, sums, model, examples=False))
-    if found is not None:
-        warnings.warn(f"{found.what} {found.remedy.replace('method.name', 'method')}", stacklevel=4)
+    finding = outdone(estimates(method, sums, model, examples=False))
+    if finding is not None:
+        warnings.warn(
+            f"{finding.what} {finding.remedy.replace('method.name', 'method')}", stacklevel=4
+        )
 
 
 def _of_users(benchmark: Benchmark) -> Partition:
@@ -916,7 +918,7 @@ def _sorted(table: Any) -> tuple[NDArray[Any], dict[Any, dict[str, float]]]:
     }
 
 
-def _places(names: NDArray[Any], known: NDArray[Any]) -> NDArray[np.int64]:
+def _places(names: NDArray[Any], class_names: NDArray[Any]) -> NDArray[np.int64]:
     """Return the place of each name (n,) among the known ones.
 
     Raises:
@@ -924,11 +926,11 @@ def _places(names: NDArray[Any], known: NDArray[Any]) -> NDArray[np.int64]:
     """
     if names.ndim != 1 or not len(names):
         raise ArgumentError("give class names as a list, (n,), with at least one")
-    unknown = ~np.isin(names, known)
+    unknown = ~np.isin(names, class_names)
     if unknown.any():
         raise ArgumentError(
             f"{names[unknown].tolist()[0]!r} is not a class of this classifier: name some of its "
             "classes_"
         )
-    order = np.argsort(known)
-    return order[np.searchsorted(known, names, sorter=order)]
+    order = np.argsort(class_names)
+    return order[np.searchsorted(class_names, names, sorter=order)]

@@ -324,19 +324,19 @@ class Model:
         answers = scores.argmax(1)
         if classes is not None:
             answers = np.array([self._place(name) for name in classes], dtype=np.int64)
-        asked = torch.from_numpy(answers)
-        linear = method.discriminants(self.params, samples, method.semantics, asked)
+        class_ids = torch.from_numpy(answers)
+        linear = method.discriminants(self.params, samples, method.semantics, class_ids)
         offset = self.calibration.offset * self.seen_mask
         offset = offset + method.own_offset(self.params) * self.seen_mask
         if "raised" in self.params:
             offset = offset - self.params["raised"].numpy()
-        own = scores[np.arange(len(answers)), answers].astype(np.float64)
+        class_scores = scores[np.arange(len(answers)), answers].astype(np.float64)
         places = None
         if rows.ndim == 4:
             whole = rows.mean((2, 3), dtype=np.float64)
-            places = split_places(rows, whole, Scaler((), {}), linear, own)
+            places = split_places(rows, whole, Scaler((), {}), linear, class_scores)
         elif maps is not None:
-            places = split_places(maps, rows, self.scaler, linear, own)
+            places = split_places(maps, rows, self.scaler, linear, class_scores)
         return Asked(
             method,
             self.params,
@@ -344,7 +344,7 @@ class Model:
             self.space.attribute_names if self.space.names_say_something else (),
             samples,
             answers,
-            own,
+            class_scores,
             offset[answers],
             places,
         ).explained(top)
@@ -373,12 +373,12 @@ class Model:
         if not isinstance(self.method, ClosedForm):
             return None
         with torch.no_grad():
-            found = [
+            distances = [
                 self.method.distances(self.params, part, self.method.semantics)
                 for part in _blocks(self.scaled(rows))
             ]
-        some = [part.double().numpy() for part in found if part is not None]
-        return np.concatenate(some) if some else None
+        parts = [part.double().numpy() for part in distances if part is not None]
+        return np.concatenate(parts) if parts else None
 
     def rank(
         self,
@@ -434,12 +434,12 @@ class Model:
         """
         adaptable(self.method)
         rows = [self.scaled(pool) for pool in pools]
-        found = adapt(
+        adapted = adapt(
             self.method, self.params, rows, self.calibration.offset, settings or Adaptation(), among
         )
-        offset = self.calibration.offset * found.offset_share
-        model = replace(self, params=found.params, calibration=Calibration(offset), statistics={})
-        return model.no_surer_than(self, pools), found
+        offset = self.calibration.offset * adapted.offset_share
+        model = replace(self, params=adapted.params, calibration=Calibration(offset), statistics={})
+        return model.no_surer_than(self, pools), adapted
 
     def no_surer_than(self, before: Model, pools: Sequence[Rows]) -> Model:
         """Return the model with probabilities that are no larger, on average over samples spread
@@ -511,14 +511,16 @@ class Model:
             )
         statistics, total = without(self.method, self.statistics, added(parts), client, part)
         seen = torch.nonzero(total["count"] > 0)[:, 0].numpy()
-        left = replace(
+        remaining = replace(
             self.space,
             seen=seen,
             validation=np.intersect1d(self.space.validation, seen),
             unseen=np.setdiff1d(np.arange(len(self.space.names)), seen),
         )
-        model = self.with_classes(left, self.params)
-        among = Candidates(left.names, model.method.semantics, left.seen, left.unseen)
+        model = self.with_classes(remaining, self.params)
+        among = Candidates(
+            remaining.names, model.method.semantics, remaining.seen, remaining.unseen
+        )
         params = model.method.fit_heads(total, among, self.seed)
         return replace(model, params=params, statistics=statistics)
 
@@ -679,13 +681,13 @@ def _method_of(
     kind = find("method", settings["name"])
     saved = content["backbone"]
     trained = _encoder_of(saved["encoder"], kind.takes, encoder)
-    made: Method = kind(
+    method: Method = kind(
         kind.Settings.model_validate(settings),
         space,
         torch.from_numpy(scaling(space.semantics)),
         make_backbone(trained, saved["input_shape"], kind.takes),
     )
-    return made
+    return method
 
 
 def _encoder_of(

@@ -180,7 +180,7 @@ def test_what_a_strategy_says_is_not_lost(name):
     instruction = pipeline.recall(pipeline.instruct(state, params, 4), {}, 4)
     assert instruction.extras["told"] == 4
     assert instruction.kept["recalled"] == 4.5
-    trained = {"w": torch.ones(1)} | {own: torch.ones(1) for own in instruction.own}
+    trained = {"w": torch.ones(1)} | {own: torch.ones(1) for own in instruction.client_params}
     update, client_state = pipeline.finish(instruction, LocalResult(trained), {})
     assert update["w"] == 101
     assert client_state["strategy/remembered"] == 1

@@ -111,7 +111,7 @@ def test_fedrep_is_heads_first_and_bodies_then():
             for n in body
         }
     for client in range(4):
-        model = {**state.params, **federation.own(state, client)}
+        model = {**state.params, **federation.client_params(state, client)}
         for name, value in {**body, **own[client]}.items():
             assert torch.allclose(model[name], value, atol=1e-5), name
     assert kept

@@ -106,7 +106,7 @@ def test_what_a_client_remembers_joins_at_the_client_and_what_it_sends_is_merged
     state, own = strategy.init(params, 3), {}
     for round in range(2):
         sent = strategy.instruct(state, params, round)
-        assert (sent.kept, sent.own) == ({}, {})
+        assert (sent.kept, sent.client_params) == ({}, {})
         before = {n: v.clone() for n, v in (sent.params | sent.extras).items()}
         answer = strategy.recall(sent, own, round)
         assert same(sent.params | sent.extras, before)
@@ -114,9 +114,9 @@ def test_what_a_client_remembers_joins_at_the_client_and_what_it_sends_is_merged
             assert answer.params is sent.params
             assert answer.extras is sent.extras
         elif round:
-            assert answer.own is own
+            assert answer.client_params is own
         result = LocalResult(
-            {n: v + 1 for n, v in (answer.params | answer.own).items()}, {}, 1, LENGTHS
+            {n: v + 1 for n, v in (answer.params | answer.client_params).items()}, {}, 1, LENGTHS
         )
         update, own = strategy.finish(answer, result, own)
         replies = [Reply(0, update, 1, 1, {}, LENGTHS)]

@@ -44,12 +44,12 @@ def test_what_stays_starts_from_the_seed_and_then_from_itself():
     sent = {"generator.w": torch.tensor([1.0])}
     first = strategy.recall(strategy.instruct({}, sent, 0), {}, 0)
     assert first.params is sent
-    assert first.own == own
+    assert first.client_params == own
     trained = {"generator.w": torch.tensor([1.5]), "critic.w": torch.tensor([7.0])}
     update, state = strategy.finish(first, LocalResult(trained, {}, 1), {})
     assert update == {"generator.w": torch.tensor([0.5])}
     trained["critic.w"] += 1  # what is kept is a copy: results may be views of a whole round
-    assert strategy.recall(strategy.instruct({}, sent, 1), state, 1).own == {
+    assert strategy.recall(strategy.instruct({}, sent, 1), state, 1).client_params == {
         "critic.w": torch.tensor([7.0])
     }
 

@@ -50,7 +50,12 @@ def test_the_total_is_the_sum_in_client_order_whoever_came_when(inner):
 def test_nothing_is_sent_to_clients_and_their_sums_are_sent_as_they_are():
     strategy = Summed(Scaffold(), NOTHING)
     instruction = strategy.recall(strategy.instruct({}, sums(3), 0), {}, 0)
-    assert (instruction.params, instruction.extras, instruction.kept, instruction.own) == (
+    assert (
+        instruction.params,
+        instruction.extras,
+        instruction.kept,
+        instruction.client_params,
+    ) == (
         {},
         {},
         {},

@@ -105,8 +105,8 @@ class Buffered(InProcess):
             )
             ((reply, after),) = self.worker.round([work], clock.begun[client])
             clock.begun[client] += 1
-            if what := not_finite(reply, after):
-                raise FedUnseenError(diverged(what, client, round))
+            if diverging := not_finite(reply, after):
+                raise FedUnseenError(diverged(diverging, client, round))
             up += wire_size(reply.update)
             states |= {client: self.kept(after)} if after else {}
             update = self.strategy.decode(reply.update, instruction)
@@ -177,19 +177,19 @@ class _Clock:
 
     def next_done(self) -> tuple[int, int]:
         """Move to when the next client is done; return it and the merge that it began after."""
-        client = min(self.work, key=lambda one: (self.work[one][0], one))
+        client = min(self.work, key=lambda candidate: (self.work[candidate][0], candidate))
         self.now, version = self.work.pop(client)
         return client, version
 
     def packed(self) -> Params:
         """Return the clock as tensors: see :class:`Buffered`."""
-        left = sorted(self.work)
-        ends = [self.work[client][0] for client in left]
-        versions = [self.work[client][1] for client in left]
+        busy = sorted(self.work)
+        ends = [self.work[client][0] for client in busy]
+        versions = [self.work[client][1] for client in busy]
         tensors = {
             "now": torch.tensor(self.now, dtype=torch.float64),
             "begun": torch.tensor(self.begun),
-            "client": torch.tensor(left, dtype=torch.int64),
+            "client": torch.tensor(busy, dtype=torch.int64),
             "end": torch.tensor(ends, dtype=torch.float64),
             "version": torch.tensor(versions, dtype=torch.int64),
         }

@@ -211,14 +211,14 @@ class Federation:
         """
         return [self.fit_heads(state.params)] if self.strategy.one_model else OwnModels(self, state)
 
-    def own(self, state: State, client: int) -> Params:
+    def client_params(self, state: State, client: int) -> Params:
         """Return the parameters that stay with a client: none, some (``strategy.shared``) or all
         (``local``).
         """
         instruction = self.strategy.instruct(state.server, state.params, state.round)
         return self.strategy.recall(
             instruction, dict(state.clients.get(client, {}).items()), state.round
-        ).own
+        ).client_params
 
     def fit_heads(self, params: Params) -> Params:
         """Add what the method's scores need to merged parameters: a generative method's
@@ -324,7 +324,7 @@ class OwnModels(Sequence[Params]):
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             return [self[k] for k in range(*place.indices(len(self)))]
-        client_params = self.federation.own(self.state, self.clients[place])
+        client_params = self.federation.client_params(self.state, self.clients[place])
         return self.federation.fit_heads({**self.state.params, **client_params})
 
 

@@ -199,9 +199,9 @@ def next_version(
     space = before.space
     added = dict(added or {})
     corrected = dict(corrected or {})
-    known = by_folded(space.names)
+    folded_names = by_folded(space.names)
     for name in added:
-        check_new_name(name, known)
+        check_new_name(name, folded_names)
     if added:
         check_semantics(list(added), np.stack(list(added.values())))
     now_held = set(held)
@@ -221,8 +221,8 @@ def next_version(
     first_held = {**before.held, **dict.fromkeys(gained, round)}
     still_held = set(holders)
     seen = np.array(sorted(place[name] for name in first_held), np.int64)
-    left = tuple(name for name in first_held if name not in still_held)
-    changes = (left, former, tuple(added), tuple(gained), tuple(changed))
+    no_longer_held = tuple(name for name in first_held if name not in still_held)
+    changes = (no_longer_held, former, tuple(added), tuple(gained), tuple(changed))
     return Version(round, _with_classes(space, names, semantics, seen, round), first_held, *changes)
 
 
@@ -246,20 +246,20 @@ def _with_classes(
     )
 
 
-def check_new_name(name: str, known: Mapping[str, str]) -> None:
+def check_new_name(name: str, folded_names: Mapping[str, str]) -> None:
     """Refuse the name of a new class that is a known one when compared, or has characters that do
     not show.
 
-    ``known``: the known names, :func:`~fedunseen.data.names.by_folded`.
+    ``folded_names``: the known names, :func:`~fedunseen.data.names.by_folded`.
     """
     if not is_visible(name):
         raise DataError(
             f"the name of the new class {name!a} has invisible characters: give it another name"
         )
-    if other := known.get(folded(name)):
+    if known_name := folded_names.get(folded(name)):
         raise DataError(
-            f"the new class {name!r} has the name of the known class {other!r}: leave it out if "
-            "they are the same, and otherwise give it another name"
+            f"the new class {name!r} has the name of the known class {known_name!r}: leave it out "
+            "if they are the same, and otherwise give it another name"
         )
 
 
@@ -296,29 +296,29 @@ class Timeline:
         self.benchmark = benchmark
         self.partition = partition
         names = benchmark.space.names
-        known = np.zeros(len(names), dtype=np.int64)
+        known_from = np.zeros(len(names), dtype=np.int64)
         counts = partition.counts(benchmark.labels, len(names)) > 0  # (clients, classes)
         first = np.where(counts, partition.first[:, None], NEVER).min(0)
         self.last = np.where(counts, partition.last[:, None], -1).max(0)
         if settings.name == "unknown":
             seen = benchmark.space.seen
-            known[seen] = first[seen]
+            known_from[seen] = first[seen]
         for name, round in settings.arrive.items():
             if name not in names:
                 raise ExperimentError("growth.arrive: " + unknown("class", name, names))
-            known[names.index(name)] = round
+            known_from[names.index(name)] = round
         trainable = np.maximum(
-            partition.first[:, None], known[None]
+            partition.first[:, None], known_from[None]
         )  # from when on a client can train on a class
         self.held = np.where(counts & (trainable < partition.last[:, None]), trainable, NEVER).min(
             0
         )
-        self.known = known
+        self.known_from = known_from
         holder = np.where(
             counts & (trainable == self.held[None]), np.arange(len(counts))[:, None], len(counts)
         ).min(0)
-        holder[self.held > self.known] = -1  # it arrives as a description alone
-        self.order = [int(c) for c in np.lexsort((np.arange(len(names)), holder, self.known))]
+        holder[self.held > self.known_from] = -1  # it arrives as a description alone
+        self.order = [int(c) for c in np.lexsort((np.arange(len(names)), holder, self.known_from))]
         if not self.rounds()[1:]:
             raise ExperimentError(
                 f"growth.name = {settings.name!r}, but every class has its holder in round 0 and "
@@ -329,7 +329,7 @@ class Timeline:
         """Return the rounds (counted from 0) in which something may change, and round 0."""
         rounds = {
             0,
-            *self.known.tolist(),
+            *self.known_from.tolist(),
             *self.held.tolist(),
             *self.last.tolist(),
             *self.settings.files(),
@@ -341,12 +341,12 @@ class Timeline:
         space = self.benchmark.space
         names = self.benchmark.space.names
         files = self.settings.files()
-        version = first_version(_only(space, np.flatnonzero(self.known <= 0)))
+        version = first_version(_only(space, np.flatnonzero(self.known_from <= 0)))
         for now in (some for some in self.rounds() if some <= round):
             new = [
                 c
                 for c in self.order
-                if self.known[c] <= now and names[c] not in version.space.names
+                if self.known_from[c] <= now and names[c] not in version.space.names
             ]
             version = next_version(
                 version,
@@ -363,7 +363,7 @@ def _only(space: ClassSpace, ids: Ids) -> ClassSpace:
     """Return a class space with some of the classes, whose ids are sorted."""
     splits = {"seen": space.seen, "validation": space.validation, "unseen": space.unseen}
     kept: dict[str, Any] = {
-        s: np.searchsorted(ids, np.intersect1d(own, ids)) for s, own in splits.items()
+        s: np.searchsorted(ids, np.intersect1d(split_ids, ids)) for s, split_ids in splits.items()
     }
     return replace(
         space, names=tuple(space.names[c] for c in ids), semantics=space.semantics[ids], **kept

@@ -101,14 +101,14 @@ class InProcess(Engine):
         )
         part = max(1, self.worker.memory // (_PART * model_size)) if many else max(1, len(clients))
         for start in range(0, len(clients), part):
-            for reply, own in self._part(
+            for reply, client_state in self._part(
                 clients[start : start + part], instruction, client_states, round
             ):
                 up += wire_size(reply.update)
-                if what := not_finite(reply, own):
+                if diverging := not_finite(reply, client_state):
                     if not self.drop_non_finite:
-                        raise FedUnseenError(diverged(what, reply.client, round))
-                    dropped[reply.client] = f"{what} is not finite"
+                        raise FedUnseenError(diverged(diverging, reply.client, round))
+                    dropped[reply.client] = f"{diverging} is not finite"
                     continue
                 update = self.strategy.decode(reply.update, instruction)
                 if self.drop_non_finite and (
@@ -117,8 +117,8 @@ class InProcess(Engine):
                     dropped[reply.client] = why
                     continue
                 replies.append(replace(reply, update=self.store.put(update) if many else update))
-                if own:
-                    states[reply.client] = self.kept(own)
+                if client_state:
+                    states[reply.client] = self.kept(client_state)
         down = len(clients) * bytes_sent(self.strategy, instruction)
         up = 0 if self.strategy.pools else up
         arrived = Arrivals(replies, lambda place: instruction.params, states, down, up, dropped)
@@ -128,11 +128,11 @@ class InProcess(Engine):
             )
         return server_step(self.strategy, state, params, arrived, round)
 
-    def kept(self, own: Params) -> Mapping[str, Tensor]:
+    def kept(self, client_state: Params) -> Mapping[str, Tensor]:
         """Return what a client keeps as it is kept until its next round: on disk where there are
         many clients.
         """
-        return self.store.put(own) if len(self.worker.samples) > _MANY else own
+        return self.store.put(client_state) if len(self.worker.samples) > _MANY else client_state
 
     def _part(
         self,

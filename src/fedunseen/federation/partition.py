@@ -120,13 +120,13 @@ class PartitionSettings(Settings):
         first = np.zeros(self.clients, dtype=np.int64)
         last = np.full(self.clients, NEVER, dtype=np.int64)
         for option, rounds, target in (("join", self.join, first), ("leave", self.leave, last)):
-            named: set[int] = set()
+            listed: set[int] = set()
             for key, value in rounds.items():
                 clients = _client_range(option, key, self.clients)
-                twice = named.intersection(clients)
+                twice = listed.intersection(clients)
                 if twice:
                     raise ExperimentError(f"partition.{option} names client {min(twice)} twice")
-                named.update(clients)
+                listed.update(clients)
                 target[clients.start : clients.stop] = value
         return first, last
 
@@ -211,8 +211,8 @@ def never_taking_part(settings: PartitionSettings, benchmark: Benchmark, seed: i
         return np.empty(0, dtype=np.int64)
     held = _deal(settings, benchmark, seed)
     gone = _gone(settings, held)
-    left = np.concatenate(_left(held, gone))
-    return benchmark.train[np.setdiff1d(np.concatenate(gone), left)]
+    taking_part = np.concatenate(_left(held, gone))
+    return benchmark.train[np.setdiff1d(np.concatenate(gone), taking_part)]
 
 
 def _left(held: Sequence[Ids], gone: Sequence[Ids]) -> list[Ids]:

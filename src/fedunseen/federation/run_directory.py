@@ -94,9 +94,9 @@ class RunDirectory:
                 "another --out"
             )
         manifest = self.manifest()
-        if found := differences(manifest["experiment"], experiment):
+        if changes := differences(manifest["experiment"], experiment):
             raise RunDirectoryError(
-                f"{self.path} holds a run of another experiment ({'; '.join(found[:3])}): "
+                f"{self.path} holds a run of another experiment ({'; '.join(changes[:3])}): "
                 "choose another --out, or resume it with the settings that it was started with"
             )
         if manifest["data_fingerprint"] != fingerprint:
@@ -161,15 +161,20 @@ class RunDirectory:
         """Record who the parties of a deployment are, and what each held when it was last
         connected.
         """
-        known: dict[str, Any] = {}
+        recorded: dict[str, Any] = {}
         with suppress(OSError, ValueError, TypeError, KeyError):
-            known = {party["name"]: party for party in parse_json(self.parties_path.read_bytes())}
+            recorded = {
+                party["name"]: party for party in parse_json(self.parties_path.read_bytes())
+            }
         now = {
             p.name: {"name": p.name, "classes": p.classes, "samples": p.samples} for p in parties
         }
         write_json(
             self.parties_path,
-            [party if party["samples"] else known.get(name, party) for name, party in now.items()],
+            [
+                party if party["samples"] else recorded.get(name, party)
+                for name, party in now.items()
+            ],
         )
 
     def _party_names(self) -> list[str]:
@@ -208,7 +213,7 @@ class RunDirectory:
                 seed: RunDirectory(self.path / f"seed-{seed}").result() or {}
                 for seed in result["seeds"]
             }
-            of_seed = {seed: one.get("warnings", []) for seed, one in runs.items()}
+            of_seed = {seed: run_result.get("warnings", []) for seed, run_result in runs.items()}
             first, *others = of_seed.values()
             common = [
                 sign for sign in first if all(sign in other for other in others)
@@ -219,8 +224,10 @@ class RunDirectory:
                 for sign in warnings
                 if sign not in common
             ]
-            more = [{**sign, "what": f"Seed {seed}: {sign['what']}"} for seed, sign in signs]
-            return {"warnings": common + more}
+            seed_warnings = [
+                {**sign, "what": f"Seed {seed}: {sign['what']}"} for seed, sign in signs
+            ]
+            return {"warnings": common + seed_warnings}
         if measured is None and self.manifest().get("brought_home"):
             return {"warnings": list(result["warnings"])}  # the coordinator's, who has the tests
         measured = self._measured() if measured is None else measured
@@ -409,15 +416,19 @@ class RunDirectory:
         )
         return read_json(earlier[-1], problem, ("round", "classes"))
 
-    def newest_checkpoint(self, device: torch.device, known: int | None = None) -> State | None:
+    def newest_checkpoint(
+        self, device: torch.device, measured_rounds: int | None = None
+    ) -> State | None:
         """Read the newest checkpoint that is whole and whose rounds all have their metrics; None if
         there is none.
 
-        ``known`` is how many rounds have metrics, where they were read already.
+        ``measured_rounds`` is how many rounds have metrics, where they were read already.
         """
-        known = len(self.metrics()) if known is None else known
+        measured_rounds = len(self.metrics()) if measured_rounds is None else measured_rounds
         for path in reversed(_numbered(self.checkpoints, "safetensors")):
-            if int(path.stem) > known:  # no kill leaves this: something else damaged the metrics
+            if (
+                int(path.stem) > measured_rounds
+            ):  # no kill leaves this: something else damaged the metrics
                 continue
             try:
                 tensors = load_params(path, device)
@@ -429,11 +440,13 @@ class RunDirectory:
             )
         return None
 
-    def resumable(self, device: torch.device, selected: int | None, known: int) -> State | None:
+    def resumable(
+        self, device: torch.device, selected: int | None, measured_rounds: int
+    ) -> State | None:
         """Return the state to continue from; None without one, or where only training again makes
         the chosen model.
         """
-        state = self.newest_checkpoint(device, known)
+        state = self.newest_checkpoint(device, measured_rounds)
         return (
             None
             if state and (selected or 1) <= state.round and not is_whole(self.model_path)

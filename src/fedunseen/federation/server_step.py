@@ -106,7 +106,11 @@ def server_step(
     def model(place: int) -> Params:
         return strategy.local_model(arrived.start(place), arrived.replies[place].update)
 
-    kept = {client: own for client, own in sorted(arrived.client_states.items()) if own}
+    kept = {
+        client: client_state
+        for client, client_state in sorted(arrived.client_states.items())
+        if client_state
+    }
     return RoundResult(
         **vars(arrived) | {"client_states": kept}, state=state, params=params, models=model
     )
@@ -126,17 +130,17 @@ def staleness_weighted(
     ]
 
 
-def diverged(what: str, client: int, round: int) -> str:
+def diverged(diverging: str, client: int, round: int) -> str:
     """Return what is said of a client whose reply is not finite."""
     return (
-        f"training diverged: {what} of client {client} in round {round + 1} is not finite; "
+        f"training diverged: {diverging} of client {client} in round {round + 1} is not finite; "
         "lower method.lr or scale the features (data.features)"
     )
 
 
-def not_finite(reply: Reply, own: Params) -> str:
+def not_finite(reply: Reply, client_state: Params) -> str:
     """Say what of a reply, or of what its client keeps, is not finite; nothing if all is."""
-    if not (finite(reply.update) and finite(own)):
+    if not (finite(reply.update) and finite(client_state)):
         return "the update"
     lost = [name for name, value in sorted(reply.terms.items()) if not math.isfinite(value)]
     return f"the loss {lost[0]!r}" if lost else ""

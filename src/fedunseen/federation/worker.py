@@ -97,7 +97,7 @@ class Worker:
         self.keeps_sums = False  # for a federation with more samples
         self.held: dict[int, NDArray[np.int64]] = {}  # all samples of clients that were restricted
         self.host_labels = labels.cpu().numpy()
-        self.classes = [np.unique(self.host_labels[own]) for own in samples]
+        self.classes = [np.unique(self.host_labels[rows]) for rows in samples]
         context = to_device(method.context(), self.device)
         self.phases = method.phases()
         if strategy.settings.head_epochs is not None:
@@ -126,13 +126,13 @@ class Worker:
     def restrict(self, client: int, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Leave a client only those of its samples that are among ``samples``, and return them."""
         self.held[client] = self.samples[client]
-        left = [
-            np.intersect1d(own, samples) if k == client else own
-            for k, own in enumerate(self.samples)
+        restricted = [
+            np.intersect1d(rows, samples) if k == client else rows
+            for k, rows in enumerate(self.samples)
         ]
-        self.samples = left
-        self.classes = [np.unique(self.host_labels[own]) for own in left]
-        return left[client]
+        self.samples = restricted
+        self.classes = [np.unique(self.host_labels[rows]) for rows in restricted]
+        return restricted[client]
 
     def left_out_of(self, client: int) -> str:
         """Return the sentence about classes that a client's last sums lack for their few samples;
@@ -225,7 +225,7 @@ class Worker:
                 plans[name] = replace(plan, extras={**plan.extras, AUGMENT: draws})
         context = to_device(self.method.client_context(self.classes[work.client]), self.device)
         instruction = work.instruction
-        params = instruction.params | instruction.own
+        params = instruction.params | instruction.client_params
         extras = instruction.extras | instruction.kept
         if (
             type(self.method).round_parameters is not Method.round_parameters
@@ -254,29 +254,35 @@ class Worker:
             sums = {}
         held = self.held.get(work.client)
         among = None if held is None or method.min_samples == 1 else self._read(held)
-        found = method.statistics(*self._read(samples[~np.isin(samples, before)]), among)
+        client_sums = method.statistics(*self._read(samples[~np.isin(samples, before)]), among)
         if sums:
-            found = method.merged(sums, found)
+            client_sums = method.merged(sums, client_sums)
         if self.keeps_sums:
-            self.known_sums[work.client] = samples, found
-        return LocalResult(found, {}, 1)
+            self.known_sums[work.client] = samples, client_sums
+        return LocalResult(client_sums, {}, 1)
 
     def _read(self, samples: NDArray[np.int64]) -> tuple[Tensor | CodedRows, Tensor]:
         """Return samples as statistics read them, and their labels."""
         rows = torch.from_numpy(samples).to(self.device)
         inputs = self.trainer.inputs
-        own = CodedRows(inputs, rows) if isinstance(inputs, ScaledSamples) else inputs[rows]
-        return own, self.trainer.labels[rows]
+        client_inputs = (
+            CodedRows(inputs, rows) if isinstance(inputs, ScaledSamples) else inputs[rows]
+        )
+        return client_inputs, self.trainer.labels[rows]
 
     def finish(self, work: Work, result: LocalResult) -> tuple[Reply, Params]:
         """Return a client's reply and its state for its next round, from what its training ended
         with.
         """
-        known = work.instruction.params.keys() | work.instruction.own.keys()
-        if self.method.trained and len(known) < len(result.params):  # drop what lives for one round
-            params = {name: result.params[name] for name in result.params if name in known}
+        initial_names = work.instruction.params.keys() | work.instruction.client_params.keys()
+        if self.method.trained and len(initial_names) < len(
+            result.params
+        ):  # drop what lives for one round
+            params = {name: result.params[name] for name in result.params if name in initial_names}
             lengths = {
-                name: length for name, length in result.step_lengths.items() if name in known
+                name: length
+                for name, length in result.step_lengths.items()
+                if name in initial_names
             }
             result = replace(result, params=params, step_lengths=lengths)
         update, client_state = self.strategy.finish(work.instruction, result, work.client_state)
@@ -299,8 +305,8 @@ class SoftWorker(Worker):
     data are here.
     """
 
-    def __init__(self, pools: Sequence[NDArray[np.int64]], *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, pools: Sequence[NDArray[np.int64]], *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.pools = pools
         self.small: dict[int, dict[str, float]] = {}  # client -> class -> soft count
 
@@ -308,12 +314,12 @@ class SoftWorker(Worker):
         assert isinstance(self.method, Gaussian)  # a rule's
         scores = received(self.method, work.instruction)
         pool = torch.from_numpy(self.pools[work.client])
-        sums, left, apart = self._soft_sums(scores, pool)
+        sums, small, apart = self._soft_sums(scores, pool)
         while bool(apart.any()):  # fewer samples each time
             pool = pool[~apart]
-            sums, left, apart = self._soft_sums(scores, pool)
+            sums, small, apart = self._soft_sums(scores, pool)
         names = self.method.space.names
-        self.small[work.client] = {names[place]: count for place, count in left.items()}
+        self.small[work.client] = {names[place]: count for place, count in small.items()}
         return LocalResult(sums, {}, 1)
 
     def _soft_sums(self, scores: Scorer, rows: Tensor) -> tuple[Params, dict[int, float], Tensor]:
@@ -335,11 +341,11 @@ class SoftWorker(Worker):
         sums = soft_statistics(scores, features, clipped, few, first, stages)
         repeats = not bool(first.all())
         distinct = soft_statistics(scores, features[first])["count"] if repeats else None
-        sums, left = without_small(sums, few, distinct)
+        sums, small = without_small(sums, few, distinct)
         apart = torch.zeros(len(rows), dtype=torch.bool)
         if few > 1:
             apart = set_apart(scores, features, sums["count"] > 0, first)
-        return sums, left, apart
+        return sums, small, apart
 
     def left_out_of(self, client: int) -> str:
         """Return the sentence about classes of small soft counts that a client's last sums lack."""
@@ -356,7 +362,7 @@ class AnsweringWorker(Worker):
         assert isinstance(self.method, ClosedForm)  # no other one is asked
         inputs = self.trainer.inputs
         labels = self.trainer.labels
-        own = self.samples[work.client]
-        asked = work.instruction.params
-        found = own_counts(self.method, asked, inputs, labels, own, self.seed)
-        return LocalResult(found, {}, 1)
+        rows = self.samples[work.client]
+        question = work.instruction.params
+        counts = own_counts(self.method, question, inputs, labels, rows, self.seed)
+        return LocalResult(counts, {}, 1)

@@ -144,20 +144,20 @@ class Episodic(OneLoss):
         """Return the ``loss`` of one task, its named parts and the ``accuracy`` in percent."""
         raise TypeError(f"{type(self).__name__} must say what it minimizes")
 
-    def means(self, one: Callable[[Tasks], Terms], batch: Batch) -> Terms:
+    def means(self, terms_of_task: Callable[[Tasks], Terms], batch: Batch) -> Terms:
         """Return the means of one task's terms over the tasks of a batch."""
         return {
             name: values.mean(0)
-            for name, values in self.each_task(one, self.tasks_of(batch)).items()
+            for name, values in self.each_task(terms_of_task, self.tasks_of(batch)).items()
         }
 
-    def each_task(self, one: Callable[[Tasks], Terms], tasks: Tasks) -> Terms:
+    def each_task(self, terms_of_task: Callable[[Tasks], Terms], tasks: Tasks) -> Terms:
         """Return the terms (T, ...) of all tasks, run as one batch or one after the other."""
         choice = self.batch_tasks
         on_cpu = tasks.support.device.type == "cpu"
         if choice == "vmap" or (choice == "auto" and not (self.backbone.convolves and on_cpu)):
-            return torch.func.vmap(one)(tasks)
-        each = [one(Tasks(*pair)) for pair in zip(*tasks, strict=True)]
+            return torch.func.vmap(terms_of_task)(tasks)
+        each = [terms_of_task(Tasks(*pair)) for pair in zip(*tasks, strict=True)]
         return {name: torch.stack([terms[name] for terms in each]) for name in each[0]}
 
     def classify(self, params: Params, tasks: Tasks) -> Tensor:

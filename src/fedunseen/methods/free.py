@@ -97,10 +97,10 @@ class FREE(VAEGAN, name="free"):
     def draw_shapes(self) -> dict[str, tuple[int, ...]]:
         """Add what the refinement draws."""
         attributes = (self.attribute_count,)
-        more: dict[str, tuple[int, ...]] = {
+        shapes: dict[str, tuple[int, ...]] = {
             "refine.noise": attributes, "generator.refine": attributes, "refine.other": ()
         }  # fmt: skip
-        return super().draw_shapes() | more
+        return super().draw_shapes() | shapes
 
     def client_context(self, classes: NDArray[np.int64]) -> Context:
         """Add (C,) ``peers``: the client's classes, over and over, and how many they are."""
@@ -144,10 +144,10 @@ class FREE(VAEGAN, name="free"):
         features = self.features(params, batch["inputs"])
         labels = batch["labels"]
         _, mean, _ = self.predict(params, features)
-        other = None
+        peer = None
         if self.settings.contrast == "random":
             place = (batch["refine.other"] * context["peer_count"]).long()
-            other = context["peers"][place.clamp_max(len(self.space.names) - 1)]
+            peer = context["peers"][place.clamp_max(len(self.space.names) - 1)]
         s = self.settings
         samc = margin_loss(
             mean,
@@ -156,7 +156,7 @@ class FREE(VAEGAN, name="free"):
             context["held"],
             s.margin,
             s.balance,
-            other,
+            peer,
             batch["weights"],
         )
         cycle = self.cycle(params, features, batch, context, "refine.noise")

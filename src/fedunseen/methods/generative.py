@@ -247,12 +247,12 @@ class Generative(Method):
         samples = len(labels)
         batch = self.settings.batch_size
         steps = epochs * -(-samples // batch) * self.settings.critic_steps
-        taken = min(samples, batch)
+        drawn = min(samples, batch)
         index = np.zeros((steps, batch), dtype=np.int64)
         weight = np.zeros((steps, batch), dtype=np.float32)
-        weight[:, :taken] = 1.0
+        weight[:, :drawn] = 1.0
         for row in index:
-            row[:taken] = rng.choice(samples, taken, replace=False)
+            row[:drawn] = rng.choice(samples, drawn, replace=False)
         return Plan(index, weight, draws=draws_of(rng, batch, self.draw_shapes(), self.uniform))
 
     def condition(
@@ -391,11 +391,11 @@ class Generative(Method):
             if real is None
             else real
         )
-        known = np.union1d(generated, real_labels.cpu().numpy())
-        if not len(known):
-            known = np.array([0])  # no class is asked for
+        class_ids = np.union1d(generated, real_labels.cpu().numpy())
+        if not len(class_ids):
+            class_ids = np.array([0])  # no class is asked for
         place = torch.full((len(among.names),), -1, dtype=torch.int64)
-        place[torch.from_numpy(known)] = torch.arange(len(known))
+        place[torch.from_numpy(class_ids)] = torch.arange(len(class_ids))
         width = self.refine(params, torch.zeros(1, self.width, device=device)).shape[1]
         total = len(generated) * count + len(real_labels)
         labels = torch.cat(
@@ -418,12 +418,12 @@ class Generative(Method):
         adam = Adam(s.head_lr, (0.5, 0.999), weight_decay=s.head_weight_decay)
         rng = stream(seed, f"classifier {name}")
         weight, bias = softmax_head(
-            features, labels, len(known), adam, s.head_epochs, count, rng, device
+            features, labels, len(class_ids), adam, s.head_epochs, count, rng, device
         )
         whole = torch.zeros(len(among.names), width, device=device)
         level = torch.full((len(among.names),), _ABSENT, device=device)
-        whole[torch.from_numpy(known)] = weight
-        level[torch.from_numpy(known)] = bias
+        whole[torch.from_numpy(class_ids)] = weight
+        level[torch.from_numpy(class_ids)] = bias
         return {f"{name}.weight": whole, f"{name}.bias": level}
 
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:

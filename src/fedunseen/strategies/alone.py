@@ -19,7 +19,7 @@ class Local(Strategy, name="local"):
         """Continue from the client's own model; in its first round, from the common
         initialization.
         """
-        return Instruction({}, own=client_state or instruction.params)
+        return Instruction({}, client_params=client_state or instruction.params)
 
     def finish(
         self, instruction: Instruction, result: LocalResult, client_state: Params

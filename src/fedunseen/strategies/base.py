@@ -75,13 +75,13 @@ class Instruction:
         params: the parameters to start from.
         extras: what else its loss or gradient function needs from the server.
         kept: likewise from the client's own state: it does not travel.
-        own: parameters to start from that are the client's own: they do not travel either.
+        client_params: parameters to start from that do not travel either.
     """
 
     params: Params
     extras: Params = field(default_factory=dict)
     kept: Params = field(default_factory=dict)
-    own: Params = field(default_factory=dict)
+    client_params: Params = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,10 +38,13 @@ class CompressionSettings(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> "CompressionSettings":
-        for name, own in OF_FORM.items():
-            if self.name != name and getattr(self, own) != type(self).model_fields[own].default:
+        for name, setting in OF_FORM.items():
+            if (
+                self.name != name
+                and getattr(self, setting) != type(self).model_fields[setting].default
+            ):
                 raise ValueError(
-                    f"{own} has no effect with name = {self.name!r}: it is for name = {name!r}"
+                    f"{setting} has no effect with name = {self.name!r}: it is for name = {name!r}"
                 )
         return self
 
@@ -191,7 +194,7 @@ class Codec:
         """Return the short form of an update and of what was left before, and what it leaves
         out.
         """
-        left = within("left/", state)
+        residual = within("left/", state)
         starts = within("start/", state)
         sent: Params = {}
         state = {}
@@ -200,7 +203,7 @@ class Codec:
             if parts is None:
                 sent[name] = value
                 continue
-            whole = value + left[name] if name in left else value
+            whole = value + residual[name] if name in residual else value
             start = starts[name] if name in starts else self.start(name, parts, value)
             written = self.form.encode(whole, start)
             sent |= under(f"{name}:", written)

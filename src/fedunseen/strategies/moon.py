@@ -85,13 +85,15 @@ class Moon(Strategy, name="moon"):
 
 
 def contrast(
-    own: Tensor, shared: Tensor, previous: Tensor, weights: Tensor, temperature: float
+    local: Tensor, shared: Tensor, previous: Tensor, weights: Tensor, temperature: float
 ) -> Tensor:
     r"""Eq. 3: :math:`-\log\mathrm{sigmoid}((\cos(z, z_{glob}) - \cos(z, z_{prev})) / \tau)`, of
     features (B, d).
     """
-    own, shared, previous = (
-        z.to(torch.promote_types(z.dtype, torch.float32)) for z in (own, shared, previous)
+    local, shared, previous = (
+        z.to(torch.promote_types(z.dtype, torch.float32)) for z in (local, shared, previous)
     )
-    nearer = F.cosine_similarity(own, shared, dim=-1) - F.cosine_similarity(own, previous, dim=-1)
+    nearer = F.cosine_similarity(local, shared, dim=-1) - F.cosine_similarity(
+        local, previous, dim=-1
+    )
     return weighted_mean(-F.logsigmoid(nearer / temperature), weights)

@@ -53,7 +53,7 @@ class Peers(Filter):
 
     def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
         """Add the peer, which is made of what the client is sent and what it keeps."""
-        peer = instruction.params or instruction.own
+        peer = instruction.params or instruction.client_params
         kept = dict(instruction.kept)
         if self.exclusive:
             weight = float(instruction.extras[_WEIGHT])

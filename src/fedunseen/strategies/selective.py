@@ -101,7 +101,7 @@ class Selective(Filter):
 
     def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
         """Add the client's own parameters (Eq. 5)."""
-        return replace(instruction, own=client_state or self.initial)
+        return replace(instruction, client_params=client_state or self.initial)
 
     def correct(self, correct: Correct) -> Correct:
         """Correct the gradient by what travels, and leave that by the rest as it is."""

@@ -148,8 +148,8 @@ class Summed(Strategy):
         """
         if self.influence is None:
             return {}
-        found = self.influence(of_each_client(state))
-        return {"influence": found} if found else {}
+        influence = self.influence(of_each_client(state))
+        return {"influence": influence} if influence else {}
 
 
 def is_sum(value: Tensor) -> bool:
@@ -170,10 +170,10 @@ def forget(state: Params, client: int) -> tuple[Params, Params]:
     del parts[client]
     if not parts:
         raise FedUnseenError(f"client {client} is the only one: without it nothing is left")
-    left = {
+    remaining = {
         name: value for name, value in state.items() if not name.startswith(f"client/{client}/")
     }
-    return left, added(parts.values())
+    return remaining, added(parts.values())
 
 
 def added(parts: Collection[Params]) -> Params:

@@ -78,7 +78,11 @@ class AnyShotPredictor(zero_shot.ZeroShotPredictor):
         described = zero_shot.added_classes(model.space, question.classes)
         names = {
             *question.examples,
-            *(name for name, given in zip(described[0], described[3], strict=True) if given),
+            *(
+                name
+                for name, is_described in zip(described[0], described[3], strict=True)
+                if is_described
+            ),
         }
         seen = learned.seen_mask
         allowed = zero_shot.candidates(
@@ -106,10 +110,10 @@ class AnyShotPredictor(zero_shot.ZeroShotPredictor):
         before = len(names)
         for name in examples:
             if name not in names:
-                if other := lookalike(name, names):
+                if similar := lookalike(name, names):
                     raise DataError(
-                        f"the examples are of {name!r}, and there is a class {other!r}: name the "
-                        f"folder {other!r} if they are the same, and otherwise something else"
+                        f"the examples are of {name!r}, and there is a class {similar!r}: name the "
+                        f"folder {similar!r} if they are the same, and otherwise something else"
                     )
                 names.append(name)
         described = np.ones(len(names), dtype=bool)
@@ -123,11 +127,15 @@ class AnyShotPredictor(zero_shot.ZeroShotPredictor):
         )
         count = torch.zeros(len(names), dtype=torch.float64)
         total = torch.zeros(len(names), method.width).double()
-        for name, some in examples.items():
-            own = some if isinstance(some, ClassSum) else summed(model, method, name, some)
+        for name, class_examples in examples.items():
+            class_sum = (
+                class_examples
+                if isinstance(class_examples, ClassSum)
+                else summed(model, method, name, class_examples)
+            )
             place = names.index(name)
-            count[place] = own.count
-            total[place] = own.total
+            count[place] = class_sum.count
+            total[place] = class_sum.total
         shows = bool(examples) or "raised" in model.params
         offset = model.calibration.offset if shows else None
         params = method.extend(
@@ -181,7 +189,9 @@ def curve(
     for draws in np.split(np.arange(_DRAWS), range(at_once, _DRAWS, at_once)):
         orders = [[rng.permutation(np.flatnonzero(labels == c)) for c in classes] for _ in draws]
         for place, k in enumerate(shots):
-            shown = np.array([np.concatenate([own[:k] for own in order]) for order in orders])
+            shown = np.array(
+                [np.concatenate([class_rows[:k] for class_rows in order]) for order in orders]
+            )
             tested = np.ones((len(draws), len(labels)))
             np.put_along_axis(tested, shown, 0.0, axis=1)
             if not k:

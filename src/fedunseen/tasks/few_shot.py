@@ -180,7 +180,7 @@ class FewShotEvaluator(Evaluator):
     ) -> dict[str, Any]:
         """Measure the chosen model, and the baselines, on the test episodes."""
         device = self.federation.device
-        models = [own for _, own in of_clients(model_path, device)] or [
+        models = [client_model for _, client_model in of_clients(model_path, device)] or [
             load_params(model_path, device)
         ]
         self.final[:] = [self.answers(model, self.tests) for model in models]
@@ -215,7 +215,7 @@ class FewShotEvaluator(Evaluator):
         start = self.federation.start()
         first = {
             **start.params,
-            **self.federation.own(start, 0),
+            **self.federation.client_params(start, 0),
         }  # what stays with a client begins alike everywhere
         backbone = self.method.backbone
         ways = self.method.settings.ways
@@ -244,7 +244,7 @@ class FewShotEvaluator(Evaluator):
         images = benchmark.images()
         if images is not None:
             first = self.tests.rows[e.index[0]]
-            shown = np.stack([[small(images[one]) for one in row] for row in first])
+            shown = np.stack([[small(images[image]) for image in row] for row in first])
             q = min(_SHOWN_QUERIES, shown.shape[1] - e.shots)
             tensors |= {
                 "support_images": shown[:, : e.shots],
@@ -269,12 +269,12 @@ class FewShotEvaluator(Evaluator):
             inputs[torch.from_numpy(rows[e.index[:1]]).to(inputs.device)], e.shots
         ).support[0]
         adapted = method.adapted(params, support, "none", steps=method.settings.test_steps)
-        others = np.ones(len(labels), dtype=bool)
-        others[e.index[0, :, : e.shots]] = (
+        unused = np.ones(len(labels), dtype=bool)
+        unused[e.index[0, :, : e.shots]] = (
             False  # the examples it has learned from would flatter it
         )
         chosen = np.concatenate(
-            [np.flatnonzero((labels == c) & others)[:_POINTS] for c in e.classes[0]]
+            [np.flatnonzero((labels == c) & unused)[:_POINTS] for c in e.classes[0]]
         )
         with torch.no_grad():
             points = method.backbone(
@@ -391,10 +391,10 @@ class FewShot(Task):
         reasons = []
         scarce: list[int] = []
         size = Size(method.ways, method.shots, method.queries, method.rotations)
-        for k, own in enumerate(partition.clients):
-            few, reason = too_few(benchmark.labels[own], size)
-            if reason is not None and len(own):
-                kept[k] = own[:0]
+        for k, rows in enumerate(partition.clients):
+            few, reason = too_few(benchmark.labels[rows], size)
+            if reason is not None and len(rows):
+                kept[k] = rows[:0]
                 reasons.append(f"client {k}: {reason}")
             scarce += [k] if len(few) else []
         if not any(map(len, kept)):
@@ -407,11 +407,11 @@ class FewShot(Task):
             warnings.warn(
                 f"{len(reasons)} of {len(kept)} clients are left out ({reasons[0]})", stacklevel=2
             )
-        left = [k for k in scarce if len(kept[k])]
-        if left:
+        limited = [k for k in scarce if len(kept[k])]
+        if limited:
             warnings.warn(
-                f"{len(left)} of {len(kept)} clients, the first of them client {left[0]}, make no "
-                f"episodes of classes with fewer than {method.shots + method.queries} samples",
+                f"{len(limited)} of {len(kept)} clients, the first of them client {limited[0]}, make "
+                f"no episodes of classes with fewer than {method.shots + method.queries} samples",
                 stacklevel=2,
             )
         return replace(partition, clients=tuple(kept))
@@ -484,4 +484,6 @@ def examples_of(support: Shown) -> dict[str, Any]:
 
 def _mean_accuracies(answers: Sequence[NDArray[np.int64]]) -> NDArray[np.float64]:
     """Return (E,) the accuracy in each episode, the mean over some models' answers (E, N, Q)."""
-    return np.asarray(np.mean([episode_accuracies(one) for one in answers], axis=0))
+    return np.asarray(
+        np.mean([episode_accuracies(model_answers) for model_answers in answers], axis=0)
+    )

@@ -141,21 +141,24 @@ class ZeroShotEvaluator(Evaluator):
         if result.masked is None and self.measures_clients(round, loop.rounds, choice):
             if federation.strategy.one_model:
                 chosen = zero_shot_summary.some(range(len(replies)))
-                own = [federation.answers(federation.fit_heads(result.models(i))) for i in chosen]
+                of_clients = [
+                    federation.answers(federation.fit_heads(result.models(i))) for i in chosen
+                ]
             else:  # ``models`` are the clients' own
                 answers = dict(
                     zip(zero_shot_summary.some(sorted(loop.state.clients)), many, strict=True)
                 )
                 chosen = [i for i, reply in enumerate(replies) if reply.client in answers]
-                own = [answers[replies[i].client] for i in chosen]
+                of_clients = [answers[replies[i].client] for i in chosen]
             if len(chosen) < len(replies):
                 line["measured"] = [replies[i].client for i in chosen]
-            measured = [accuracies(one, offset) for one in own]
+            measured = [accuracies(client_answers, offset) for client_answers in of_clients]
             if (
                 measured
             ):  # of many clients with a model each, perhaps none of those measured has taken part
                 line["clients"] = {
-                    name: [getattr(one, name) for one in measured] for name in self.accuracies
+                    name: [getattr(of_client, name) for of_client in measured]
+                    for name in self.accuracies
                 }
         return line
 
@@ -163,10 +166,10 @@ class ZeroShotEvaluator(Evaluator):
         """Say whether clients' own models are measured in ``round``, counted from 1:
         ``evaluation.clients``.
         """
-        asked = self.evaluation.clients
+        setting = self.evaluation.clients
         method = self.federation.method
-        if asked is not None or not method.trained or method.generates:
-            return bool(asked)
+        if setting is not None or not method.trained or method.generates:
+            return bool(setting)
         if (
             choice.round is None or not self.federation.strategy.one_model
         ):  # any round may be the reported one
@@ -183,7 +186,9 @@ class ZeroShotEvaluator(Evaluator):
 
     def _means(self, many: Sequence[Answers], offset: float) -> dict[str, float]:
         each = [asdict(accuracies(answers, offset)) for answers in many]
-        return {name: float(np.mean([one[name] for one in each])) for name in self.accuracies}
+        return {
+            name: float(np.mean([numbers[name] for numbers in each])) for name in self.accuracies
+        }
 
     def observe(self, loop: Loop, path: Path) -> None:
         """Write similarities after some rounds, and what an attack does."""
@@ -212,7 +217,7 @@ class ZeroShotEvaluator(Evaluator):
         labels = federation.benchmark.labels
         holding = [k for k, rows in enumerate(federation.partition.clients) if len(rows)]
         plain = None if merged is None else federation.answers(merged)
-        found: dict[str, Any] = {
+        personal: dict[str, Any] = {
             "clients": [],
             **({} if plain is None else {"merged": {}}),
             "own": {},
@@ -224,15 +229,15 @@ class ZeroShotEvaluator(Evaluator):
             tested = right[~np.isnan(right)]
             numbers["held"] = float(tested.mean()) if len(tested) else None
             for name in (*self.accuracies, "held"):
-                found[kind].setdefault(name, []).append(numbers[name])
+                personal[kind].setdefault(name, []).append(numbers[name])
 
         for client, model in models(set(zero_shot_summary.some(holding))):
             classes = np.unique(labels[federation.partition.clients[client]])
-            found["clients"].append(client)
+            personal["clients"].append(client)
             if plain is not None:
                 note("merged", plain, classes)
             note("own", federation.answers(model), classes)
-        return found
+        return personal
 
     def numbers(
         self, lines: Sequence[Mapping[str, Any]], selected: int, model_path: Path
@@ -244,22 +249,24 @@ class ZeroShotEvaluator(Evaluator):
             "calibration_factor",
         )
         line = lines[selected - 1]
-        more = ("gzsl_accuracy", *_ESTIMATED)  # older lines lack the first
-        found = {name: line[name] for name in (*names, *(name for name in more if name in line))}
+        optional = ("gzsl_accuracy", *_ESTIMATED)  # older lines lack the first
+        numbers = {
+            name: line[name] for name in (*names, *(name for name in optional if name in line))
+        }
         for monitor in self.federation.monitors:
-            found |= monitor.result(self.federation, lines, selected)
+            numbers |= monitor.result(self.federation, lines, selected)
         if "stages" in lines[-1]:
-            found["stages"] = lines[-1]["stages"]
+            numbers["stages"] = lines[-1]["stages"]
             fallen = forgetting([line["stages"] for line in lines])
-            found["forgetting"] = {
+            numbers["forgetting"] = {
                 name: fall for name, fall in fallen.items() if name.startswith("from round ")
             }
         if self.federation.method.generates:
             real = "real seen and synthetic unseen features"
-            found["gzsl_head"] = (
+            numbers["gzsl_head"] = (
                 real if self.federation.strategy.pools else "synthetic features of all classes"
             )
-        return found
+        return numbers
 
     def summary(self, params: Params, result: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """Return answers, who held what, similarities, pictures and embeddings."""
@@ -291,10 +298,10 @@ class ZeroShotPredictor(Predictor):
                 f"method.name = {model.method_name!r} learns classes from descriptions: give "
                 "--classes instead of --support"
             )
-        names, semantics, seen, given = added_classes(model.space, question.classes)
+        names, semantics, seen, in_question = added_classes(model.space, question.classes)
         if question.classes is not None or among != "all":
             _check_descriptions(model, "predict")
-        allowed = candidates(question, seen, given)
+        allowed = candidates(question, seen, in_question)
         rows = question.read()
         described = model.described(semantics)
         if (
@@ -369,12 +376,12 @@ class ZeroShot(Task):
 
 
 def candidates(
-    question: Question, seen: NDArray[np.bool_], given: NDArray[np.bool_]
+    question: Question, seen: NDArray[np.bool_], in_question: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     """Return which classes (C,) are ranked."""
     among = question.among
     check_question(among, question.top)
-    allowed = {"all": np.ones(len(seen), dtype=bool), "unseen": ~seen, "given": given}[among]
+    allowed = {"all": np.ones(len(seen), dtype=bool), "unseen": ~seen, "given": in_question}[among]
     if not allowed.any():
         raise ExperimentError(f"--among {among}: there is no such class; give some with --classes")
     return allowed
@@ -439,8 +446,8 @@ def added_classes(
     names = list(place)
     semantics = np.concatenate([semantics, np.zeros((added, space.attributes))])
     semantics[places] = rows
-    given = np.isin(np.arange(len(names)), places)
-    return names, semantics, np.concatenate([seen, np.zeros(added, dtype=bool)]), given
+    in_question = np.isin(np.arange(len(names)), places)
+    return names, semantics, np.concatenate([seen, np.zeros(added, dtype=bool)]), in_question
 
 
 def _described(space: ClassSpace, classes: Classes) -> tuple[Sequence[str], NDArray[np.float64]]:

@@ -57,7 +57,7 @@ def summary_tensors(
 
 
 def model_outputs(
-    federation: Federation, params: Params, rows: NDArray[np.int64], what: str
+    federation: Federation, params: Params, rows: NDArray[np.int64], output: str
 ) -> NDArray[np.float64]:
     """Return (n, ...) what a model makes of samples, by name: ``scores``, ``attributes``,
     ``features``, ...
@@ -66,11 +66,11 @@ def model_outputs(
     parts = []
     with torch.no_grad():
         for inputs in federation.batches(rows):
-            if what in ("scores", "unseen_scores"):
-                found = getattr(method, what)(params, inputs, federation.semantics)
+            if output in ("scores", "unseen_scores"):
+                outputs = getattr(method, output)(params, inputs, federation.semantics)
             else:
-                found = getattr(method, what)(params, inputs)
-            parts.append(found.double().cpu())
+                outputs = getattr(method, output)(params, inputs)
+            parts.append(outputs.double().cpu())
     return np.asarray(torch.cat(parts).numpy())
 
 
@@ -117,9 +117,12 @@ def _spread(federation: Federation, most: int) -> NDArray[np.int64]:
     by_class = [
         benchmark.test_unseen[benchmark.labels[benchmark.test_unseen] == c] for c in space.unseen
     ]
-    rows = [own[i] for i in range(max(map(len, by_class))) for own in by_class if i < len(own)][
-        :most
-    ]
+    rows = [
+        class_rows[i]
+        for i in range(max(map(len, by_class)))
+        for class_rows in by_class
+        if i < len(class_rows)
+    ][:most]
     chosen = np.sort(np.array(rows))
     return chosen[np.argsort(benchmark.labels[chosen], kind="stable")]
 
@@ -186,22 +189,22 @@ def _generated(federation: Federation, params: Params, kind: str) -> dict[str, N
     rows = _spread(federation, _EMBEDDED // 2)
     labels = federation.benchmark.labels[rows]
     among = Candidates(space.names, federation.semantics, space.seen, space.unseen)
-    made = []
+    generated = []
     with torch.no_grad():
         for c in np.unique(labels).tolist():
             count = int((labels == c).sum())
-            made.append(method.generated(params, among, c, count, federation.seed))
+            generated.append(method.generated(params, among, c, count, federation.seed))
     real = model_outputs(federation, params, rows, "represent")
     points = np.concatenate(
-        [real, torch.cat(made).double().cpu().numpy()]
+        [real, torch.cat(generated).double().cpu().numpy()]
     )  # rows are class by class too
     if len(rows) < 5 or not np.isfinite(points).all() or points.std(axis=0).max() < 1e-12:
         return {}  # what has collapsed to one point has no picture
     answers = federation.answers(params)
     of_class = [answers.labels == c for c in space.unseen]
     right = [
-        100 * float((answers.zsl[own] == c).mean()) if own.any() else np.nan
-        for own, c in zip(of_class, space.unseen, strict=True)
+        100 * float((answers.zsl[in_class] == c).mean()) if in_class.any() else np.nan
+        for in_class, c in zip(of_class, space.unseen, strict=True)
     ]
     return {
         "generated_labels": np.concatenate([labels, labels]),
