@@ -307,11 +307,12 @@ def confusion(labels: ArrayLike, answers: ArrayLike, classes: ArrayLike) -> Floa
         )
     if not np.isin(truth, order).any():
         return np.full((len(order), len(order)), np.nan)
-    known = np.argsort(order, kind="stable")
+    order_of_ids = np.argsort(order, kind="stable")
     counts = np.zeros((len(order), len(order)), dtype=np.int64)
     among = np.isin(truth, order) & np.isin(answered, order)
     rows, columns = (
-        known[np.searchsorted(order, given[among], sorter=known)] for given in (truth, answered)
+        order_of_ids[np.searchsorted(order, ids[among], sorter=order_of_ids)]
+        for ids in (truth, answered)
     )
     np.add.at(counts, (rows, columns), 1)
     totals = np.array([[(truth == item).sum()] for item in order])
@@ -502,28 +503,28 @@ def _checked(scores: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.floating]
     return table, _ids("labels", truth, table.shape[1])
 
 
-def _ids(what: str, given: ArrayLike, classes: int) -> Ids:
+def _ids(role: str, columns: ArrayLike, classes: int) -> Ids:
     """Return ids of columns, from ids or from (C,) bool, or raise ``ArgumentError`` if they are
     none.
     """
-    values = np.asarray(given)
-    if what != "labels" and values.dtype == bool and values.shape == (classes,):
+    values = np.asarray(columns)
+    if role != "labels" and values.dtype == bool and values.shape == (classes,):
         return np.flatnonzero(values)
     if values.ndim != 1 or (len(values) and values.dtype.kind not in "iu"):
-        raise ArgumentError(f"{what} are not a list of whole numbers: give columns of the scores")
+        raise ArgumentError(f"{role} are not a list of whole numbers: give columns of the scores")
     if len(values) and not (values.min() >= 0 and values.max() < classes):
         wrong = values.min() if values.min() < 0 else values.max()
         raise ArgumentError(
-            f"{what} name class {wrong}, but the scores have the columns 0 to {classes - 1}"
+            f"{role} name class {wrong}, but the scores have the columns 0 to {classes - 1}"
         )
     return values.astype(np.int64)
 
 
-def _samples_of(what: str, labels: Ids, ids: Ids) -> Right:
+def _samples_of(side: str, labels: Ids, ids: Ids) -> Right:
     mine = np.isin(labels, ids)
     if not mine.any():
         raise ArgumentError(
-            f"no sample is of {'an' if what == 'unseen' else 'a'} {what} class: there is nothing "
+            f"no sample is of {'an' if side == 'unseen' else 'a'} {side} class: there is nothing "
             "to measure"
         )
     return mine

@@ -151,18 +151,20 @@ def pccd(
     if phi is not None and abs(times - 1) > 1e-9:
         wanted = max(1, round(phi * len(samples)))
         if times < 1:
-            dealt = [own[:wanted] for own in dealt]
+            dealt = [class_ids[:wanted] for class_ids in dealt]
         else:
             # what was dealt sees to it that every class has a holder; the rest is each client's own draw
-            for k, own in enumerate(dealt):
-                others = np.setdiff1d(shuffled, own)
-                extra = max(0, wanted - len(own))
-                own += (
+            for k, class_ids in enumerate(dealt):
+                unheld = np.setdiff1d(shuffled, class_ids)
+                extra = max(0, wanted - len(class_ids))
+                class_ids += (
                     stream(seed, "partition shared classes", k)
-                    .choice(others, size=extra, replace=False)
+                    .choice(unheld, size=extra, replace=False)
                     .tolist()
                 )
-    return _held(_shares([[samples[c] for c in own] for own in dealt], labels, rho, seed))
+    return _held(
+        _shares([[samples[c] for c in class_ids] for class_ids in dealt], labels, rho, seed)
+    )
 
 
 def user(
@@ -185,17 +187,17 @@ def user(
             f"users have the shape {whose.shape} and labels {numbers.shape}: give a user for each "
             "sample"
         )
-    known = np.unique(whose)
-    if clients > len(known):
+    user_ids = np.unique(whose)
+    if clients > len(user_ids):
         raise ArgumentError(
-            f"{clients} clients cannot each hold users of their own out of {len(known)}: lower "
+            f"{clients} clients cannot each hold users of their own out of {len(user_ids)}: lower "
             "clients"
         )
-    shuffled = stream(seed, "partition users").permutation(np.arange(len(known)))
-    client = np.empty(len(known), dtype=np.int64)
-    for k, own in enumerate(np.array_split(shuffled, clients)):
-        client[own] = k
-    holder = client[np.searchsorted(known, whose)]
+    shuffled = stream(seed, "partition users").permutation(np.arange(len(user_ids)))
+    client = np.empty(len(user_ids), dtype=np.int64)
+    for k, places in enumerate(np.array_split(shuffled, clients)):
+        client[places] = k
+    holder = client[np.searchsorted(user_ids, whose)]
     parts = []
     for k in range(clients):
         mine = np.flatnonzero(holder == k)
@@ -230,12 +232,12 @@ def _uneven_sizes(
 
 def _numbers(labels: ArrayLike) -> Ids:
     """Return (n,) class numbers."""
-    given = np.asarray(labels)
-    if given.ndim != 1 or not len(given):
-        raise ArgumentError(f"labels have the shape {given.shape}: give one a sample, (n,)")
-    if given.dtype.kind in "iu" and given.min() >= 0:
-        return given.astype(np.int64)
-    return np.unique(given, return_inverse=True)[1].astype(np.int64)
+    array = np.asarray(labels)
+    if array.ndim != 1 or not len(array):
+        raise ArgumentError(f"labels have the shape {array.shape}: give one a sample, (n,)")
+    if array.dtype.kind in "iu" and array.min() >= 0:
+        return array.astype(np.int64)
+    return np.unique(array, return_inverse=True)[1].astype(np.int64)
 
 
 def _samples(labels: ArrayLike) -> dict[int, Ids]:
@@ -252,8 +254,8 @@ def _shares(
         return parts
     numbers = _numbers(labels)
     return [
-        [_share(ids, rho, seed, k, int(numbers[ids[0]])) for ids in own if len(ids)]
-        for k, own in enumerate(parts)
+        [_share(ids, rho, seed, k, int(numbers[ids[0]])) for ids in class_samples if len(ids)]
+        for k, class_samples in enumerate(parts)
     ]
 
 
@@ -272,7 +274,7 @@ def _by_holder(holder: Ids, clients: int) -> list[Ids]:
 
 def _held(parts: Sequence[Sequence[Ids]]) -> list[Ids]:
     """Return each client's samples, sorted, or raise ``ArgumentError`` if a client has none."""
-    held = [np.sort(np.concatenate([np.empty(0, dtype=np.int64), *own])) for own in parts]
+    held = [np.sort(np.concatenate([np.empty(0, dtype=np.int64), *part])) for part in parts]
     for k, ids in enumerate(held):
         if not len(ids):
             raise ArgumentError(f"client {k} would hold no sample: lower clients ({len(held)})")

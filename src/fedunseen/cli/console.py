@@ -85,16 +85,16 @@ def open_run(path: Path, client: int | None, **options: Any) -> Run:
     return run if client is None else run.of_client(client)
 
 
-def check_named(named: Sequence[str] | None, classes: Path | None) -> None:
+def check_named(class_names: Sequence[str] | None, classes: Path | None) -> None:
     """Raise an ExperimentError where classes are given by their names and in a table."""
-    if named and classes is not None:
+    if class_names and classes is not None:
         raise ExperimentError("--class and --classes both name classes to add: give one of them")
 
 
-def check_consent(consent: Sequence[str] | None, known: Collection[str]) -> None:
+def check_consent(consent: Sequence[str] | None, choices: Collection[str]) -> None:
     """Raise an ExperimentError where a party consents to something unknown."""
-    if stray := sorted(set(consent or ()) - set(known)):
-        raise ExperimentError(f"--consent {stray[0]}: choose among {', '.join(sorted(known))}")
+    if stray := sorted(set(consent or ()) - set(choices)):
+        raise ExperimentError(f"--consent {stray[0]}: choose among {', '.join(sorted(choices))}")
 
 
 @contextmanager

@@ -90,8 +90,8 @@ def data_deal(
     plan = chosen(experiment, overrides)
     from fedunseen.experiment.deal import deal
 
-    named = [name.strip() for name in parties.split(",")] if parties is not None else None
-    info = deal(plan, out, named)
+    names = [name.strip() for name in parties.split(",")] if parties is not None else None
+    info = deal(plan, out, names)
     show(info, texts.data_dealt(info), as_json)
 
 
@@ -117,8 +117,8 @@ def data_encode(
 def _lacking(info: Mapping[str, Any]) -> list[str]:
     """Say what a part of a benchmark does not have."""
     untrained = info["untrained"]
-    more = f" and {len(untrained) - 3} more" if len(untrained) > 3 else ""
-    classes = [f"no sample to train on of {', '.join(untrained[:3])}{more}"] if untrained else []
+    further = f" and {len(untrained) - 3} more" if len(untrained) > 3 else ""
+    classes = [f"no sample to train on of {', '.join(untrained[:3])}{further}"] if untrained else []
     words = {
         "test_seen": "no test sample of a seen class",
         "test_unseen": "no sample of an unseen class",

@@ -27,7 +27,7 @@ def learn(
     path: opt.RunPath,
     out: New,
     classes: opt.Described = None,
-    named: opt.Named = None,
+    class_names: opt.Named = None,
     support: opt.Support = None,
     sums: Annotated[
         list[Path] | None,
@@ -42,19 +42,19 @@ def learn(
     """Add classes to a finished run for good: described, shown by examples, or both. Nothing is
     trained.
     """
-    if sums and (named or classes is not None or support is not None):
+    if sums and (class_names or classes is not None or support is not None):
         raise ArgumentError(
             "--sums brings its own descriptions and examples: learn from it and from others in turn"
         )
-    check_named(named, classes)
-    if classes is None and not named and support is None and not sums:
+    check_named(class_names, classes)
+    if classes is None and not class_names and support is None and not sums:
         raise ExperimentError(
             "there is nothing to learn: give --classes FILE, --class NAME, --support FOLDER or "
             "--sums FILE"
         )
     run = open_run(path, client)
     if not sums:
-        done = run.learn(named or classes, support, out)
+        done = run.learn(class_names or classes, support, out)
     else:
         from fedunseen.experiment.changed import read_all_class_sums
 

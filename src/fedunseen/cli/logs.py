@@ -78,7 +78,7 @@ def subscribed(listener: Listener) -> Iterator[None]:
 @contextmanager
 def logged(
     folder: Path | None = None,
-    *more: logging.Handler,
+    *further_handlers: logging.Handler,
     name: str = "fedunseen.federation",
     least: int = logging.INFO,
 ) -> Iterator[None]:
@@ -90,7 +90,7 @@ def logged(
     shown.setFormatter(
         _Machines() if is_json() else logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
     )
-    handlers: list[logging.Handler] = [shown, *more]
+    handlers: list[logging.Handler] = [shown, *further_handlers]
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         kept = logging.FileHandler(folder / "federation.log", encoding="utf-8")

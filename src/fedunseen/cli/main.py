@@ -44,8 +44,8 @@ PANELS: dict[str, tuple[str, ...]] = {
 def panels() -> dict[str, list[str]]:
     """Return title -> commands of each panel: the core's, then those of the folders beside it."""
     shown = {title: list(names) for title, names in PANELS.items()}
-    for other in commands():
-        shown.setdefault(other.panel, []).append(other.name)
+    for command in commands():
+        shown.setdefault(command.panel, []).append(command.name)
     return shown
 
 
@@ -62,10 +62,10 @@ class Known(typer.core.TyperGroup):
 class Grouped(Known):
     """Lists commands by what they are for, and lets runs record what was typed."""
 
-    def main(self, args: Sequence[str] | None = None, *given: Any, **more: Any) -> Any:
+    def main(self, args: Sequence[str] | None = None, *arguments: Any, **options: Any) -> Any:
         """Run a command."""
         with typed(["fedunseen", *(sys.argv[1:] if args is None else args)]):
-            return super().main(args, *given, **more)
+            return super().main(args, *arguments, **options)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a section for each panel."""
@@ -161,7 +161,7 @@ def compare(
     from fedunseen.experiment.result.run import load_run
     from fedunseen.experiment.tables import compare as compare_runs
 
-    comparisons = [compare_runs(load_run(other), load_run(path)) for other in others]
+    comparisons = [compare_runs(load_run(other_run), load_run(path)) for other_run in others]
     show(
         [result.to_dict() for result in comparisons],
         texts.compared(comparisons, SHORT),
@@ -181,11 +181,11 @@ def presets() -> None:
 
 for command in (init, predict, new, learn, adapt, sums, forget, estimate):
     app.command()(command)
-for other in commands():
-    if other.group:
-        app.add_typer(at(other.place), name=other.name, cls=Known)
+for listed in commands():
+    if listed.group:
+        app.add_typer(at(listed.place), name=listed.name, cls=Known)
     else:
-        app.command(other.name)(at(other.place))
+        app.command(listed.name)(at(listed.place))
 
 
 @app.command()
@@ -208,7 +208,7 @@ def doctor(as_json: opt.Json = False) -> None:
 _WARNED: set[str] = set()
 
 
-def _warn(message: Warning | str, *place: Any, **more: Any) -> None:
+def _warn(message: Warning | str, *place: Any, **options: Any) -> None:
     """Show a warning as one line, and once; where in the code it arose is of no use to the user."""
     if str(message) not in _WARNED:
         _WARNED.add(str(message))

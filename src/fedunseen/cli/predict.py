@@ -33,7 +33,7 @@ def predict(
         ),
     ],
     classes: opt.Described = None,
-    named: opt.Named = None,
+    class_names: opt.Named = None,
     among: Annotated[
         str,
         typer.Option(
@@ -99,8 +99,8 @@ def predict(
     as_json: opt.Json = False,
 ) -> None:
     """Rank classes for new inputs, also classes that the model was never trained on."""
-    _check(path, classes, named, table, among, top)
-    _check_details(sets, why, bool(named or classes or support) or among != "all")
+    _check(path, classes, class_names, table, among, top)
+    _check_details(sets, why, bool(class_names or classes or support) or among != "all")
     if heat is not None and not why:
         raise ArgumentError("--why-pictures shows reasons: give --why, too")
     settings = overrides_of(overrides)
@@ -108,7 +108,7 @@ def predict(
     done = open_run(path, client, encoder=encoder, overrides=settings)
     answers: list[dict[str, Any]] = []
     for name, ranking, details in _ranked(
-        done, inputs, named or classes, among, support, Details(sets, why, heat)
+        done, inputs, class_names or classes, among, support, Details(sets, why, heat)
     ):
         best = [
             {
@@ -139,11 +139,11 @@ def _show(answer: dict[str, Any], scores: bool) -> None:
     print(shown(answer["input"]))
     unfamiliar = float(answer.get("unfamiliar", 1.0))
     odd = unfamiliar <= ALARM
-    for place, one in enumerate(answer["classes"], 1):
-        score = f"  {one['score']:z.3f}" if scores else ""
+    for place, ranked in enumerate(answer["classes"], 1):
+        score = f"  {ranked['score']:z.3f}" if scores else ""
         # percentages are of samples like the known ones alone
-        stated = "not stated" if odd else percent(one["probability"])
-        print(f"  {place}. {shown(one['name'])}  {stated}{score}")
+        stated = "not stated" if odd else percent(ranked["probability"])
+        print(f"  {place}. {shown(ranked['name'])}  {stated}{score}")
     if odd:
         print(
             f"  Unlike all known samples: {100 * unfamiliar:.1f} % of these are as far away. No "
@@ -161,7 +161,7 @@ def _show(answer: dict[str, Any], scores: bool) -> None:
 def _check(
     run: Path,
     classes: Path | None,
-    named: list[str] | None,
+    class_names: list[str] | None,
     table: Path | None,
     among: str,
     top: int,
@@ -169,15 +169,17 @@ def _check(
     """Refuse what cannot be answered or written while that takes no time: PyTorch is not loaded
     yet.
     """
-    check_named(named, classes)
+    check_named(class_names, classes)
     check_question(among, top)
-    if (named or classes is not None) and (run / "classes.csv").is_file():
-        _check_classes(named, classes, run, among)
+    if (class_names or classes is not None) and (run / "classes.csv").is_file():
+        _check_classes(class_names, classes, run, among)
     if table is not None and (table.is_dir() or not table.absolute().parent.is_dir()):
         raise DataError(f"--csv {table}: name a file in a folder that is there")
 
 
-def _check_classes(named: list[str] | None, classes: Path | None, run: Path, among: str) -> None:
+def _check_classes(
+    class_names: list[str] | None, classes: Path | None, run: Path, among: str
+) -> None:
     """Refuse classes that do not fit the run: a name that it knows, where that changes nothing, or
     other attributes.
     """
@@ -186,11 +188,11 @@ def _check_classes(named: list[str] | None, classes: Path | None, run: Path, amo
     from fedunseen.experiment.class_descriptions import names_in
 
     space = ClassSpace.load(run / "classes.csv", of_run=True)
-    names = named if classes is None else names_in(classes)
+    names = class_names if classes is None else names_in(classes)
     if names is None and classes is not None:
         read_classes(classes, space)
-    known = {plain(name) for name in space.names}
-    if among != "given" and (again := [name for name in names or () if plain(name) in known]):
+    known_names = {plain(name) for name in space.names}
+    if among != "given" and (again := [name for name in names or () if plain(name) in known_names]):
         raise ExperimentError(
             f"--class {again[0]}: this run has the class already: leave it out, or rank it alone "
             "with --among given",
@@ -198,14 +200,14 @@ def _check_classes(named: list[str] | None, classes: Path | None, run: Path, amo
         )
 
 
-def _check_details(sets: float | None, why: bool, other: bool) -> None:
+def _check_details(sets: float | None, why: bool, changes_classes: bool) -> None:
     """Refuse a coverage that is none, and details of classes that the run does not have."""
     if sets is not None and not 0 < sets < 1:
         raise ArgumentError(
             f"--sets {sets:g} is not between 0 and 1: give for example 0.9, for sets that hold the "
             "right class nine times in ten"
         )
-    if other and (sets is not None or why):
+    if changes_classes and (sets is not None or why):
         raise ArgumentError(
             "--sets and --why are about the run's own classes: leave out --class, --classes, "
             "--support and --among, or add the classes with `fedunseen learn` first"
@@ -233,7 +235,7 @@ def _ranked(
     """Yield the name, the whole ranking and details of every input, asked in batches."""
     reader = run.first
     model = reader.model
-    given = reader.described(classes)  # once: a text encoder takes seconds
+    described = reader.described(classes)  # once: a text encoder takes seconds
     shown = None if support is None else reader.read_examples(support)
     for batch in reader.batches(inputs):
         names, rows, _ = batch
@@ -246,17 +248,17 @@ def _ranked(
                 detail["set"] = [model.space.names[c] for c in inside.nonzero()[0]]
         if wanted.why:
             _explain(reader, batch, details, wanted.heat)
-        rankings = reader.predict(rows, given, None, among, shown)
+        rankings = reader.predict(rows, described, None, among, shown)
         yield from zip(names, rankings, details, strict=True)
 
 
 def _explain(run: Any, batch: Any, details: list[dict[str, Any]], heat: Path | None) -> None:
     """Add reasons to details, and write pictures of them."""
     explanations = run.model.explain(batch.rows, maps=run.maps_of(batch.pictures))
-    for detail, one in zip(details, explanations, strict=True):
-        detail["why"] = one.sentence()
-        detail["why_attributes"] = one.attribute_sentence() if one.parts else ""
-        detail["why_places"] = "" if one.places is None else one.places.sentence()
+    for detail, explanation in zip(details, explanations, strict=True):
+        detail["why"] = explanation.sentence()
+        detail["why_attributes"] = explanation.attribute_sentence() if explanation.parts else ""
+        detail["why_places"] = "" if explanation.places is None else explanation.places.sentence()
     if heat is not None:
         _write_heat(heat, batch, explanations)
 
@@ -265,15 +267,15 @@ def _write_heat(folder: Path, batch: Any, explanations: list[Any]) -> None:
     """Write the pictures of a batch under their heat, by the names of the files."""
     from fedunseen.core.files import replacing
 
-    if batch.pictures is None or any(one.places is None for one in explanations):
+    if batch.pictures is None or any(explanation.places is None for explanation in explanations):
         raise DataError(
             "--why-pictures needs pictures whose features are means over places: use an encoder "
             "that averages them (efficientnet-lite, resnet, tflite), or leave it out"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    for name, pixels, one in zip(batch.names, batch.pictures, explanations, strict=True):
+    for name, pixels, explanation in zip(batch.names, batch.pictures, explanations, strict=True):
         with replacing(_free(folder, name)) as temporary:
-            one.places.over(pixels).save(temporary, "png")
+            explanation.places.over(pixels).save(temporary, "png")
 
 
 def _free(folder: Path, name: str) -> Path:
@@ -290,10 +292,12 @@ def _free(folder: Path, name: str) -> Path:
 def _write(answers: list[dict[str, Any]], table: Path) -> None:
     from fedunseen.data.io.csv_io import write_table
 
-    more = [key for key in _DETAILS if key in (answers or [{}])[0]]
-    rows: list[list[object]] = [["input", "place", "class", "score", "probability", *more]]
+    detail_keys = [key for key in _DETAILS if key in (answers or [{}])[0]]
+    rows: list[list[object]] = [["input", "place", "class", "score", "probability", *detail_keys]]
     for prediction in answers:
-        details = ["; ".join(prediction[key]) if key == "set" else prediction[key] for key in more]
+        details = [
+            "; ".join(prediction[key]) if key == "set" else prediction[key] for key in detail_keys
+        ]
         for place, answer in enumerate(prediction["classes"], 1):
             rows.append(
                 [

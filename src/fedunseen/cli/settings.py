@@ -61,8 +61,8 @@ class _Row:
         names: dict[str, list[str]] = {}
         for name, default in self.defaults.items():
             names.setdefault(default, []).append(name)
-        usual, *others = sorted(names, key=lambda default: -len(names[default]))
-        return "; ".join([usual, *(f"{', '.join(names[one])}: {one}" for one in others)])
+        usual, *rare_values = sorted(names, key=lambda default: -len(names[default]))
+        return "; ".join([usual, *(f"{', '.join(names[value])}: {value}" for value in rare_values)])
 
 
 def _rows(kinds: Mapping[str, type[Settings]]) -> list[_Row]:

@@ -192,9 +192,9 @@ def _requirements() -> list[str]:
         return ["torch", "numpy"]
     return [
         line
-        for own in lines
-        if "extra ==" not in own
-        for line in re.findall(r"^[A-Za-z0-9._-]+", own)
+        for requirement in lines
+        if "extra ==" not in requirement
+        for line in re.findall(r"^[A-Za-z0-9._-]+", requirement)
     ]
 
 

@@ -91,8 +91,8 @@ def _classes_and_samples(info: Mapping[str, Any], nameable: bool) -> list[str]:
         groups = f", {grouped} of them in {counted(info['groups'], 'group')}" if grouped else ""
         described = f"{info['attributes']}{groups}"
     else:
-        named = "; data.text_encoder = 'minilm' describes them by name" if nameable else ""
-        described = f"none, the classes are learned from examples (few-shot){named}"
+        hint = "; data.text_encoder = 'minilm' describes them by name" if nameable else ""
+        described = f"none, the classes are learned from examples (few-shot){hint}"
     return [
         f"  classes: {info['classes']} ({info['seen']} seen, of them {info['validation']} for "
         f"validation; {info['unseen']} unseen)",
@@ -126,10 +126,10 @@ def data_dealt(info: Mapping[str, Any]) -> str:
         f"{info['out']}: {len(parties)} parties and a coordinator, dealt with run.seed = "
         f"{info['seed']}"
     ]
-    for what, place in [*(("training", party) for party in parties), ("test", coordinator)]:
+    for role, place in [*(("training", party) for party in parties), ("test", coordinator)]:
         many = "s" if place["samples"] != 1 else ""
         lines.append(
-            f"  {place['name']:{width}}  {place['samples']:,} {what} sample{many} of "
+            f"  {place['name']:{width}}  {place['samples']:,} {role} sample{many} of "
             f"{counted(place['classes'], 'class')}"
         )
     lines += [

@@ -61,14 +61,14 @@ def with_options(*names: str) -> Callable[[Command], Command]:
         }
 
         @wraps(command)
-        def with_watching(log_format: Format, **given: Any) -> None:
+        def with_watching(log_format: Format, **arguments: Any) -> None:
             speak(log_format)
             watching = {}
             for name, kind in kinds.items():
-                asked = kind(**{option: given.pop(option) for option in options[name]})
-                if asked is not None:
-                    watching[name] = asked
-            command(watching=watching, **given)
+                watcher = kind(**{option: arguments.pop(option) for option in options[name]})
+                if watcher is not None:
+                    watching[name] = watcher
+            command(watching=watching, **arguments)
 
         parameters = dict(inspect.signature(command, eval_str=True).parameters)
         del parameters["watching"]
@@ -102,7 +102,7 @@ def watched(
         progress: what the command itself shows.
     """
     with ExitStack() as stack:
-        watchers = [stack.enter_context(one.of_run(experiment, out)) for one in watching.values()]
+        watchers = [stack.enter_context(kind.of_run(experiment, out)) for kind in watching.values()]
 
         def on_round(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
             for each in (*(watcher.on_round for watcher in watchers), progress):

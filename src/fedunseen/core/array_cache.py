@@ -71,8 +71,8 @@ def cached_blocks(
         for block in produce():
             file.write(np.ascontiguousarray(block, dtype=dtype).data)
             progress.add(len(block))
-    made: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False).view(Mapped)
-    return made
+    blocks: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False).view(Mapped)
+    return blocks
 
 
 def cache_path(kind: str, depends: Any) -> Path:

@@ -156,8 +156,8 @@ def _check(name: str, value: object, depth: int, setting: bool = False) -> None:
     if isinstance(value, (list, tuple, Mapping)):
         _check_length(name, value, depth, setting)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        others = ANY_SETTING if setting else ANY_WHOLE
-        check_number(name, value, bound or (others if isinstance(value, int) else ANY))
+        default_bound = ANY_SETTING if setting else ANY_WHOLE
+        check_number(name, value, bound or (default_bound if isinstance(value, int) else ANY))
     elif bound is not None and value is not None and value not in bound.words:
         raise _refused(name, value, f"a number is needed, {bound}", MALFORMED)
     elif setting and isinstance(value, str) and _reads_as_number(name, value):
@@ -238,8 +238,8 @@ def check_model(tensors: Mapping[str, Tensor]) -> None:
 def _check_tensor(name: str, value: Tensor, bound: Bound) -> None:
     numbers = value.detach().double()
     fits = (numbers >= bound.least) & (numbers <= bound.most)
-    for one in bound.also:
-        fits |= numbers == one
+    for exception in bound.also:
+        fits |= numbers == exception
     if bound.whole:
         fits &= numbers == numbers.round()
     if not bool(fits.all()):

@@ -58,9 +58,9 @@ def class_similarity(semantics: NDArray[np.float64], alpha: float = 0.01) -> NDA
     s = correlation(semantics)
     key = hashlib.sha256(f"{_VERSION} {alpha!r} {s.shape}".encode() + s.tobytes()).hexdigest()[:32]
     cached = cache_folder() / "class-similarity" / f"{key}.safetensors"
-    known = _read(cached)
-    if known is not None:
-        gamma, solved = known
+    stored = _read(cached)
+    if stored is not None:
+        gamma, solved = stored
     else:
         solution = _solve(s, alpha)
         if solution is None and alpha > _NEAR:

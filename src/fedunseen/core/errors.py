@@ -101,7 +101,7 @@ def shortened(name: str) -> str:
     return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+def unknown(kind: str, name: str, choices: Iterable[str]) -> str:
     """Say that ``name`` is unknown: with the nearest known name and all others, or with the nearest
     three of many.
 
@@ -116,7 +116,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
         cub-fedzsl, sun-free)"
     """
     name = shortened(name)
-    names = sorted(known)
+    names = sorted(choices)
     close = difflib.get_close_matches(name, names, n=1)
     hint = f": did you mean {close[0]!r}?" if close else ""
     if len(names) > FEW:

@@ -135,15 +135,15 @@ def extensions() -> tuple[ModuleType, ...]:
     )
 
 
-def added(what: str) -> list[Any]:
+def added(listing: str) -> list[Any]:
     """Return what all extensions list under a name such as ``HOOKS`` or ``RULES``."""
-    return [item for extension in extensions() for item in getattr(extension, what, ())]
+    return [item for extension in extensions() for item in getattr(extension, listing, ())]
 
 
 @cache
 def sections() -> dict[str, Section]:
     """Return name -> section, in the order in which an experiment lists them."""
-    return {one.name: one for one in (*_FIRST, *added("SECTIONS"), *_LAST)}
+    return {section.name: section for section in (*_FIRST, *added("SECTIONS"), *_LAST)}
 
 
 def kept_sections() -> tuple[str, ...]:
@@ -189,11 +189,11 @@ def commands() -> tuple[Command, ...]:
     Such a file has the function of its own name, and may name a ``PANEL`` of the help.
     """
     listed = tuple(added("COMMANDS"))
-    known = {command.place.partition(":")[0] for command in listed}
+    listed_modules = {command.place.partition(":")[0] for command in listed}
     parents = (*(extension.__name__.rpartition(".")[0] for extension in extensions()), "fedunseen")
     packages = [f"{parent}.cli" for parent in parents if find_spec(f"{parent}.cli") is not None]
     modules = [f"{package}.{name}" for package in packages for name in further_modules(package)]
-    return listed + tuple(map(_command_of, sorted({*modules} - known)))
+    return listed + tuple(map(_command_of, sorted({*modules} - listed_modules)))
 
 
 def _command_of(module: str) -> Command:

@@ -128,9 +128,9 @@ def depth(value: Any) -> int:
     """
     level = 0
     inner = [value]
-    while inner := [one for one in inner if isinstance(one, (dict, list))]:
+    while inner := [item for item in inner if isinstance(item, (dict, list))]:
         level += 1
-        inner = [one for box in inner for one in (box.values() if isinstance(box, dict) else box)]
+        inner = [item for box in inner for item in (box.values() if isinstance(box, dict) else box)]
     return level
 
 

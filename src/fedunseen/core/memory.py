@@ -20,16 +20,16 @@ def enough_memory(remedy: str) -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
-        what = str(error)
+        message = str(error)
     except RuntimeError as error:
-        what = str(error)
+        message = str(error)
         # PyTorch, which is not loaded here, has an exception of its own for devices, and none for
         # the CPU.
-        if type(error).__name__ != "OutOfMemoryError" and "allocate memory" not in what:
+        if type(error).__name__ != "OutOfMemoryError" and "allocate memory" not in message:
             raise
     else:
         return
-    task = " ".join(what.split())[:120]
+    task = " ".join(message.split())[:120]
     raise FedUnseenError(
         f"this takes more memory than there is{f' ({task})' if task else ''}: {remedy}"
     )

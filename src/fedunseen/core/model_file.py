@@ -80,8 +80,8 @@ def read_model_file(path: Path) -> Content:
             names = file.keys()  # it is not a mapping
             tensors = {name: file.get_tensor(name) for name in names}
     except (OSError, SafetensorError, RepeatedKeyError) as error:
-        what = "there is no such file" if isinstance(error, FileNotFoundError) else error
-        raise DataError(f"{path} cannot be read as a model ({what}): {remedy}", DAMAGED) from None
+        reason = "there is no such file" if isinstance(error, FileNotFoundError) else error
+        raise DataError(f"{path} cannot be read as a model ({reason}): {remedy}", DAMAGED) from None
     if _KEY not in metadata and _OLDER not in metadata:
         raise DataError(f"{path} is not the file of a model: {remedy}", DAMAGED)
     with refusing_damage(path):
@@ -113,12 +113,12 @@ def refusing_damage(path: Path) -> Iterator[None]:
         yield
     except FedUnseenError as error:
         message = str(error)
-        known = type(error) is not DataError or error.code != DataError.code
+        has_code = type(error) is not DataError or error.code != DataError.code
         prefix = "" if message.startswith(str(path)) else f"{path}: "
-        raise type(error)(prefix + message, error.code if known else DAMAGED) from None
+        raise type(error)(prefix + message, error.code if has_code else DAMAGED) from None
     except _WRONG as error:
-        what = str(error).partition("\n")[0]
-        raise DataError(f"{path} is damaged ({what}): save the model again", DAMAGED) from None
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"{path} is damaged ({reason}): save the model again", DAMAGED) from None
 
 
 def _of_older_classifier(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Content:
@@ -126,7 +126,7 @@ def _of_older_classifier(about: Mapping[str, Any], tensors: Mapping[str, Tensor]
     settings = about["settings"]
     data = settings["data"]
     seed = int(settings["run"]["seed"])
-    given = {
+    params = {
         part: {
             key: value
             for key, value in without_removed(part, settings[part]).items()
@@ -137,8 +137,8 @@ def _of_older_classifier(about: Mapping[str, Any], tensors: Mapping[str, Tensor]
     classifier = {
         "arguments": {
             **about["estimator"],
-            "method_params": given["method"],
-            "strategy_params": given["strategy"],
+            "method_params": params["method"],
+            "strategy_params": params["strategy"],
             "features": data["features"],
             "semantics": data["semantics"],
             "calibration": about["calibration"],

@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from fedunseen.core.errors import MissingDependencyError
 
 
-def check_onnx(what: str) -> None:
-    """Refuse ``what`` where a library of the extra `onnx` is missing: torch says less plainly that
-    it is.
+def check_onnx(feature: str) -> None:
+    """Refuse ``feature`` where a library of the extra `onnx` is missing: torch says less plainly
+    that it is.
     """
     for library in ("onnx", "onnxruntime", "onnxscript"):
         try:
             import_module(library)
         except ImportError:
             raise MissingDependencyError(
-                f"{what} needs a library that is not installed ({library}): pip install "
+                f"{feature} needs a library that is not installed ({library}): pip install "
                 "'fedunseen[onnx]'"
             ) from None
 

@@ -125,7 +125,7 @@ def transformed(*values: Tensor) -> bool:
 
 def stack(many: Sequence[Mapping[str, Tensor]]) -> Params:
     """Stack the parameters of K clients: each tensor (...) becomes (K, ...)."""
-    return {name: torch.stack([one[name] for one in many]) for name in many[0]}
+    return {name: torch.stack([params[name] for params in many]) for name in many[0]}
 
 
 def unstack(stacked: Mapping[str, Tensor], position: int) -> Params:

@@ -103,7 +103,7 @@ class SGD:
         fused = [value.shape[-1:].numel() % 16 == 0 for value in params]
         for act, kind in ((self._fused, True), (self._plain, False)):
             chosen = (
-                [v for v, own in zip(of, fused, strict=True) if own is kind]
+                [v for v, is_fused in zip(of, fused, strict=True) if is_fused is kind]
                 for of in (params, grads, *state)
             )
             values, gradients, *velocity = chosen

@@ -46,7 +46,9 @@ def lazily(
     """
     places = {place.partition(":")[2]: place for place in table.values()}
     places |= {
-        name: f"{package}.{module}:{name}" for module, own in modules.items() for name in own
+        name: f"{package}.{module}:{name}"
+        for module, class_names in modules.items()
+        for name in class_names
     }
 
     def find(name: str) -> Any:
@@ -68,7 +70,9 @@ TASK = Section(
 
 def choosable() -> dict[str, Section]:
     """Return name -> section for each whose ``name`` chooses a class, and ``task``."""
-    return {name: one for name, one in (*sections().items(), ("task", TASK)) if one.base}
+    return {
+        name: section for name, section in (*sections().items(), ("task", TASK)) if section.base
+    }
 
 
 def own(section: str) -> Mapping[str, str]:
@@ -219,8 +223,8 @@ def announce(files: list[Path] | None) -> None:
     for file in files or ():
         if not file.is_file():
             raise ExperimentError(f"--plugin {file}: there is no such file")
-        known = os.environ.get(VARIABLE)
-        os.environ[VARIABLE] = os.pathsep.join(filter(None, [known, str(file.resolve())]))
+        announced = os.environ.get(VARIABLE)
+        os.environ[VARIABLE] = os.pathsep.join(filter(None, [announced, str(file.resolve())]))
 
 
 def announced() -> list[str]:
@@ -276,8 +280,8 @@ def fault(error: BaseException) -> str:
     """Return the sentence about an error that the code of a loaded file has raised, or ""."""
     for file, module in _LOADED.items():
         if line := line_in(sys.modules[module].__file__, error):
-            what = " ".join([f"{type(error).__name__}:", *str(error).strip().splitlines()[:1]])
-            return f"--plugin {file}, line {line} fails ({what.rstrip(':')}): fix that file"
+            reason = " ".join([f"{type(error).__name__}:", *str(error).strip().splitlines()[:1]])
+            return f"--plugin {file}, line {line} fails ({reason.rstrip(':')}): fix that file"
     return ""
 
 

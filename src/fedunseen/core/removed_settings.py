@@ -48,9 +48,9 @@ def without_removed(section: str, settings: Mapping[str, Any]) -> dict[str, Any]
 
     One that says something else stays: the section refuses it as an unknown key.
     """
-    left = dict(settings)
+    remaining = dict(settings)
     for key, value in REMOVED.get(section, {}).items():
         today = value.get(settings.get("name")) if isinstance(value, Mapping) else value
         if today is not None and settings.get(key) == today:
-            del left[key]
-    return left
+            del remaining[key]
+    return remaining

@@ -101,10 +101,10 @@ def first_of_equal(samples: Iterable[NDArray[Any]], enough: int | None = None) -
     """
     digests = set[bytes]()
     first = list[bool]()
-    for one in samples:
-        known = len(digests)
-        digests.add(hashlib.sha256(np.ascontiguousarray(one).data).digest())
-        first.append(len(digests) > known)
+    for sample in samples:
+        distinct = len(digests)
+        digests.add(hashlib.sha256(np.ascontiguousarray(sample).data).digest())
+        first.append(len(digests) > distinct)
         if len(digests) == enough:
             break
     return first

@@ -65,10 +65,10 @@ class Settings(BaseModel):
     @classmethod
     def _locate_paths(cls, content: Any) -> Any:
         paths = {key for key, field in cls.model_fields.items() if _is_path(field.annotation)}
-        known = content if isinstance(content, dict) else {}
+        settings = content if isinstance(content, dict) else {}
         return (
-            {**known, **{key: _path(known[key]) for key in paths & known.keys()}}
-            if known
+            {**settings, **{key: _path(settings[key]) for key in paths & settings.keys()}}
+            if settings
             else content
         )
 

@@ -74,8 +74,8 @@ class TensorStore:
 
     def put_record(self, layout: Layout, record: bytes) -> "StoredTensors":
         """Keep a record as :meth:`StoredTensors.record` returns it."""
-        known = self.free.get(len(record))
-        place = known.pop() if known else self.end
+        free_places = self.free.get(len(record))
+        place = free_places.pop() if free_places else self.end
         try:
             if os.pwrite(self.file.fileno(), record, place) < len(record):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -175,7 +175,7 @@ def write_records(path: Path, stored: Mapping[int, StoredTensors]) -> None:
             "data_offsets": [ids.nbytes, ids.nbytes + count * size],
         },
     }
-    _write(path, header, chain([ids.tobytes()], (one.record() for one in stored.values())))
+    _write(path, header, chain([ids.tobytes()], (tensors.record() for tensors in stored.values())))
 
 
 def write_models(

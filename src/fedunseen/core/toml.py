@@ -75,7 +75,7 @@ def toml_value(value: Any) -> str:
         '{ 5-9 = [10, 0.5, true] }'
     """
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{toml_key(key)} = {toml_value(one)}" for key, one in value.items())
+        inner = ", ".join(f"{toml_key(key)} = {toml_value(item)}" for key, item in value.items())
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(toml_value, value))}]"

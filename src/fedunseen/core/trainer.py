@@ -153,10 +153,10 @@ class Trainer:
         )
         chosen = [tasks[i] for i in order]
         params = stack([task.params for task in chosen])
-        own, own_dims = _share([task.context for task in chosen])
+        client_context, client_dims = _share([task.context for task in chosen])
         extras, extras_dims = _share([task.extras for task in chosen])
-        context = {**self.context, **own}
-        context_dims: dict[str, int | None] = {**dict.fromkeys(self.context), **own_dims}
+        context = {**self.context, **client_context}
+        context_dims: dict[str, int | None] = {**dict.fromkeys(self.context), **client_dims}
         log = _Log(len(chosen))
         total = np.zeros(len(chosen), dtype=np.int64)
         for name, phases in self._turns():
@@ -208,7 +208,12 @@ class Trainer:
         batch.
         """
         steps = np.array([plan.steps for plan in plans])
-        rows = _padded([own[plan.index] for plan, own in zip(plans, samples, strict=True)])
+        rows = _padded(
+            [
+                rows_of_client[plan.index]
+                for plan, rows_of_client in zip(plans, samples, strict=True)
+            ]
+        )
         weights = _padded([plan.weight for plan in plans])
         # What was drawn for each place must stay in place; otherwise the places up to the last one
         # in use will do.
@@ -217,13 +222,13 @@ class Trainer:
         width = weights.shape[2] if fixed else 1 + int(used[-1]) if len(used) else 0
         index = self._tensor(rows[..., :width])
         weight = self._tensor(weights[..., :width])
-        more = {
+        plan_extras = {
             k: self._tensor(_padded([plan.extras[k] for plan in plans])) for k in plans[0].extras
         }
 
         def batch_of(step: int) -> tuple[slice, dict[str, Tensor]]:
             active = slice(0, int((steps > step).sum()))
-            extra = {k: value[step, active] for k, value in more.items()}
+            extra = {k: value[step, active] for k, value in plan_extras.items()}
             drawn = [plan.draws(step) for plan in plans[active] if plan.draws]
             for name in drawn[0] if drawn else ():
                 extra[name] = self._tensor(np.stack([item[name] for item in drawn]))

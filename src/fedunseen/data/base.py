@@ -130,8 +130,8 @@ class BenchmarkLoader(Named):
         return next(iter(cls.find(root.expanduser())), root.expanduser())
 
     @classmethod
-    def missing(cls, root: Path, given: Mapping[str, Any]) -> list[str]:
-        """Return what of ``needs`` a root lacks; ``given`` are settings beside the root."""
+    def missing(cls, root: Path, settings: Mapping[str, Any]) -> list[str]:
+        """Return what of ``needs`` a root lacks; ``settings`` are settings beside the root."""
         return [
             part.replace("|", " or ") for part in cls.needs if part_of_layout(root, part) is None
         ]

@@ -270,8 +270,8 @@ class Benchmark:
             bad = bad + int((~np.isfinite(numbers).all(axis=1)).sum())
             first = first + len(block)
         if bad:
-            what = f"{self.name}: the features of {bad} of {len(self.labels)} samples"
-            raise DataError(f"{what} hold NaN or infinity: leave those out")
+            problem = f"{self.name}: the features of {bad} of {len(self.labels)} samples"
+            raise DataError(f"{problem} hold NaN or infinity: leave those out")
 
     @property
     def kind(self) -> Literal["vectors", "sequences", "maps", "images"]:
@@ -528,11 +528,11 @@ def check_unlabelled(number: int, place: str = "") -> None:
 
 def _class_ids(names: Any, ids: Mapping[Any, int]) -> NDArray[np.int64]:
     """Return the ids of classes by name."""
-    given = np.ravel(names).tolist() if isinstance(names, np.ndarray) else list(names)
-    for name in given:
+    listed = np.ravel(names).tolist() if isinstance(names, np.ndarray) else list(names)
+    for name in listed:
         if name not in ids:
             raise DataError(
                 f"the label {name!r} is not a class of "
                 f"`classes`{did_you_mean(str(name), map(str, ids))}"
             )
-    return np.array([ids[name] for name in given], dtype=np.int64)
+    return np.array([ids[name] for name in listed], dtype=np.int64)

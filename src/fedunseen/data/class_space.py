@@ -93,12 +93,12 @@ class ClassSpace:
         self._check_ids()
         if len(self.undescribed):  # placeholders, spread as the seen classes are
             semantics = self.semantics.copy()
-            known = self.semantics[self.seen]
+            seen_rows = self.semantics[self.seen]
             for c in self.undescribed:
                 drawn = stream(0, "placeholder", zlib.crc32(self.names[c].encode())).normal(
                     size=self.attributes
                 )
-                semantics[c] = known.mean(0) + known.std(0) * drawn
+                semantics[c] = seen_rows.mean(0) + seen_rows.std(0) * drawn
             set_(self, "semantics", semantics)
         check_semantics(self.names, self.semantics, self.attribute_names)
 
@@ -177,7 +177,7 @@ class ClassSpace:
                 [self.seen.tolist(), self.unseen.tolist()]
             ).encode(),
         }
-        return {what: hashlib.sha256(value).hexdigest()[:16] for what, value in parts.items()}
+        return {part: hashlib.sha256(value).hexdigest()[:16] for part, value in parts.items()}
 
     @property
     def attributes(self) -> int:
@@ -337,8 +337,8 @@ def read_classes(path: Path, space: ClassSpace) -> tuple[tuple[str, ...], NDArra
         place[ids[text]] = column
     missing = [attribute for i, attribute in enumerate(space.attribute_names) if i not in place]
     if missing:
-        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise DataError(f"{path}: the attribute column {missing[0]!r} is missing{more}")
+        further = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise DataError(f"{path}: the attribute column {missing[0]!r} is missing{further}")
     undescribed = {space.names[c] for c in space.undescribed}
     rows = [
         item

@@ -103,8 +103,8 @@ def too_few(labels: Ids, size: Size) -> tuple[Ids, str | None]:
     """
     present, counts = np.unique(labels, return_counts=True)
     enough = counts >= size.shots + size.queries
-    left = enough.sum() * (QUARTERS if size.rotations else 1)
-    return present[~enough], None if left >= size.ways else _lacking(present, counts, size)
+    usable = enough.sum() * (QUARTERS if size.rotations else 1)
+    return present[~enough], None if usable >= size.ways else _lacking(present, counts, size)
 
 
 def _lacking(present: Ids, counts: Ids, size: Size) -> str:
@@ -134,10 +134,10 @@ def for_episodes(benchmark: Benchmark) -> Benchmark:
         return benchmark
     in_training = np.isin(benchmark.labels[benchmark.train], space.train)
     in_tests = np.isin(benchmark.labels[benchmark.test_seen], space.train)
-    left = replace(space, seen=space.train, validation=np.array([], dtype=np.int64))
+    train_space = replace(space, seen=space.train, validation=np.array([], dtype=np.int64))
     return replace(
         benchmark,
-        space=left,
+        space=train_space,
         train=benchmark.train[in_training],
         test_seen=benchmark.test_seen[in_tests],
     )

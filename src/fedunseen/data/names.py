@@ -99,13 +99,13 @@ def grouped(groups: Iterable[str]) -> dict[str, tuple[int, ...]]:
     return columns
 
 
-def check_collisions(names: Iterable[str], what: str) -> None:
+def check_collisions(names: Iterable[str], kind: str) -> None:
     """Refuse names that differ only by case or by ``_`` and space."""
     first: dict[str, str] = {}
     for name in names:
-        other = first.setdefault(plain(name), name)
-        if other is not name:
+        first_name = first.setdefault(plain(name), name)
+        if first_name is not name:
             raise DataError(
-                f"{what} {other!r} and {name!r} collide (case, '_' and space do not count): rename "
-                "one"
+                f"{kind} {first_name!r} and {name!r} collide (case, '_' and space do not count): "
+                "rename one"
             )

@@ -225,7 +225,7 @@ class Scaler:
                     )  # a rounded mean gives a constant column a tiny deviation
                     fitted["deviation"] = np.where(high > low, np.sqrt(squares / len(rows)), np.inf)
             statistics |= {
-                f"{i}.{what}": value.astype(np.float32) for what, value in fitted.items()
+                f"{i}.{statistic}": value.astype(np.float32) for statistic, value in fitted.items()
             }
         return Scaler(tuple(steps), statistics)
 
@@ -278,11 +278,11 @@ class Scaler:
         Each step rounds to float32: a large mean makes different values one.
         """
         scaled = rows.astype(np.float32)
-        found: list[NDArray[Any]] = [rows]
+        stages: list[NDArray[Any]] = [rows]
         for i, step in enumerate(self.steps):
             self._apply(step, i, scaled)
-            found.append(scaled.copy())
-        return [*found, self.unrounded(rows)]
+            stages.append(scaled.copy())
+        return [*stages, self.unrounded(rows)]
 
     def of_parts(self, rows: NDArray[Any], parts: NDArray[Any]) -> NDArray[np.float64]:
         """Return ``parts`` (n, p, d) scaled so that their mean over p is what :meth:`unrounded`

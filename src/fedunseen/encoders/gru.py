@@ -75,11 +75,11 @@ class GRUBackbone(Backbone):
         """
         words = as_floats(inputs)
         h = self.hidden
-        given = F.linear(words, params["f.gru.weight_ih"], params["f.gru.bias_ih"])
+        from_inputs = F.linear(words, params["f.gru.weight_ih"], params["f.gru.bias_ih"])
         padding = (words == 0).all(-1, keepdim=True)
         # Where there is no word the update gate keeps the state: sigmoid(1e4) is exactly one.
         # Cut by split and unbind, not by slices, each of whose gradients is as large as the whole.
-        gates, news = torch.split(given, [2 * h, h], -1)
+        gates, news = torch.split(from_inputs, [2 * h, h], -1)
         of_update = torch.arange(2 * h, device=words.device) >= h
         gates = gates + _KEEP * (padding & of_update)
         state = torch.zeros_like(news[:, 0])

@@ -29,13 +29,13 @@ def local_files_only() -> Iterator[None]:
         _local.reset(before)
 
 
-def require_transformers(what: str) -> None:
+def require_transformers(feature: str) -> None:
     """Refuse to continue without the library."""
     try:
         import transformers
     except ImportError:
         raise MissingDependencyError(
-            f"{what} needs transformers: pip install 'fedunseen[encoders]'"
+            f"{feature} needs transformers: pip install 'fedunseen[encoders]'"
         ) from None
     # `load_model` checks what it would warn of: missing weights
     transformers.logging.set_verbosity_error()

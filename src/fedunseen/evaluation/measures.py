@@ -55,9 +55,9 @@ ZERO_SHOT: tuple[ZeroShotName, ...] = get_args(ZeroShotName)
 FEW_SHOT: tuple[FewShotName, ...] = get_args(FewShotName)
 FEW_SHOT_DETAILS: tuple[FewShotDetail, ...] = get_args(FewShotDetail)
 """What else a few-shot run may have."""
-SHORT = {one.name: one.short for one in ZERO_SHOT_MEASURES} | {
+SHORT = {measure.name: measure.short for measure in ZERO_SHOT_MEASURES} | {
     str(name): of[0] for name, of in _FEW_SHOT.items()
 }
-TITLES = {one.name: one.title for one in ZERO_SHOT_MEASURES} | {
+TITLES = {measure.name: measure.title for measure in ZERO_SHOT_MEASURES} | {
     str(name): of[1] for name, of in _FEW_SHOT.items()
 }

@@ -39,13 +39,13 @@ class Group(NamedTuple):
 
 def misplaced(features: NDArray[Any], labels: NDArray[np.int64]) -> list[Group]:
     """Return groups of samples that look as if they were in a wrong class, the clearest first."""
-    known = np.flatnonzero(labels >= 0)
-    names, classes = np.unique(labels[known], return_inverse=True)
+    labeled = np.flatnonzero(labels >= 0)
+    names, classes = np.unique(labels[labeled], return_inverse=True)
     counts = np.bincount(classes, minlength=len(names))
     large = counts >= ENOUGH
-    if large.sum() < 2 or len(known) > MANY:
+    if large.sum() < 2 or len(labeled) > MANY:
         return []
-    answers = _left_out(_directions(features[known], classes), classes)
+    answers = _left_out(_directions(features[labeled], classes), classes)
     nearest = answers.argmax(1)
     rows_of = [np.flatnonzero(classes == c) for c in range(len(names))]
     least = LEAD + np.log(max(1.0, large.sum() * (large.sum() - 1) / USUAL))
@@ -64,9 +64,9 @@ def misplaced(features: NDArray[Any], labels: NDArray[np.int64]) -> list[Group]:
         if lead > least and members.sum() >= LEAST:
             order = np.argsort(-posterior[members], kind="stable")
             result.append(
-                (lead, Group(int(names[a]), int(names[b]), known[rows_of[a][members][order]]))
+                (lead, Group(int(names[a]), int(names[b]), labeled[rows_of[a][members][order]]))
             )
-    return [group for _, group in sorted(result, key=lambda one: -one[0])]
+    return [group for _, group in sorted(result, key=lambda scored: -scored[0])]
 
 
 def misplaced_files(benchmark: Benchmark) -> list[dict[str, Any]]:
@@ -112,12 +112,12 @@ def _left_out(rows: NDArray[np.float64], classes: NDArray[np.intp]) -> NDArray[n
 
 
 def _mixture(
-    answers: NDArray[np.float64], own: NDArray[np.intp], other: NDArray[np.intp], a: int, b: int
+    answers: NDArray[np.float64], rows_a: NDArray[np.intp], rows_b: NDArray[np.intp], a: int, b: int
 ) -> tuple[float, NDArray[np.float64]]:
     """Return by how much the log likelihood of class a gains where some samples are b's, and how
     surely each is.
     """
-    own_margins, other_margins = (answers[rows, b] - answers[rows, a] for rows in (own, other))
+    own_margins, other_margins = (answers[rows, b] - answers[rows, a] for rows in (rows_a, rows_b))
     middle = np.median(own_margins)
     far = np.median(other_margins)
     widths = [
@@ -125,7 +125,7 @@ def _mixture(
         for x, m in ((own_margins, middle), (other_margins, far))
     ]
     if far <= middle:
-        return 0.0, np.zeros(len(own))
+        return 0.0, np.zeros(len(rows_a))
     ratio = (
         _t_density((own_margins - far) / widths[1])
         / widths[1]

@@ -69,20 +69,23 @@ def weak_classes(
             instead = names[int(np.bincount(wrong).argmax())]
             cause = "rule" if without.get(c, 0.0) >= WEAK else "data"
             result.append(Weak(names[c], accuracy, instead, cause, without.get(c)))
-    return sorted(result, key=lambda one: (one.accuracy, one.name))
+    return sorted(result, key=lambda weak: (weak.accuracy, weak.name))
 
 
 def weak_words(weak: Sequence[Weak], of: int, kind: str) -> str:
     """Name the weak classes in a sentence."""
     if not weak:
         return f"None of the {of} {kind}: each has at least half of its samples right."
-    named = [
+    examples = [
         f"{item.name} ({item.accuracy:.0f} %; most often predicted as {item.instead})"
         for item in weak
     ]
     verb, whose = ("has", "its") if len(weak) == 1 else ("have", "their")
     remedy = _REMEDIES.get(kind, "")
-    return f"{len(weak)} of {of} {kind} {verb} less than half of {whose} samples right: {listed(named)}.{remedy}"
+    return (
+        f"{len(weak)} of {of} {kind} {verb} less than half of {whose} samples right: "
+        f"{listed(examples)}.{remedy}"
+    )
 
 
 def rule_words(weak: Sequence[Weak], of: int, kind: str, setting: str) -> str:
@@ -91,13 +94,13 @@ def rule_words(weak: Sequence[Weak], of: int, kind: str, setting: str) -> str:
         "seen classes": "without the offset that lowers seen classes",
         "unseen classes": "if unseen classes alone compete",
     }
-    named = [
+    examples = [
         f"{item.name} ({item.accuracy:.0f} %; {how[kind]} {item.otherwise:.0f} %)" for item in weak
     ]
     verb = "is" if len(weak) == 1 else "are"
     return (
         f"{len(weak)} of {of} {kind} {verb} weak by the decision rule, not by the data: "
-        f"{listed(named)}. {setting}"
+        f"{listed(examples)}. {setting}"
     )
 
 
@@ -110,10 +113,10 @@ def moved_rule(kind: str, prior: Any, result: Mapping[str, Any]) -> str:
     place = order.index(prior) + step if prior in order else -1
     if 0 <= place < len(order):
         return f'Set evaluation.prior = "{order[place]}", if questions are like that.'
-    more = "smaller" if step > 0 else "larger"
+    direction = "smaller" if step > 0 else "larger"
     example = 0.02 if step > 0 else 0.8
     return (
-        f"Give evaluation.prior a {more} share of questions about unseen classes, for example "
+        f"Give evaluation.prior a {direction} share of questions about unseen classes, for example "
         f"{example}."
     )
 
@@ -123,7 +126,7 @@ def calibration_falls(names: Sequence[str], true: Ids, before: Ids, after: Ids) 
     old = _accuracies(true, before)
     new = _accuracies(true, after)
     falls = [Fall(names[c], old[c], new[c]) for c in old if old[c] - new[c] >= FALL]
-    return sorted(falls, key=lambda one: (one.after - one.before, one.name))
+    return sorted(falls, key=lambda fall: (fall.after - fall.before, fall.name))
 
 
 def examples_advice(result: Mapping[str, Any], answers: Mapping[str, NDArray[Any]]) -> str:
@@ -219,8 +222,8 @@ def _cost(result: Mapping[str, Any], falls: Sequence[Fall]) -> str:
     ]
     u, s = (f"{old:.1f} to {new:.1f} %" for old, new in sides)
     before, after = (metrics.harmonic_mean(*pair) for pair in zip(*sides, strict=True))
-    named = [f"{item.name} ({item.before:.0f} to {item.after:.0f} %)" for item in falls]
-    most = f" It costs most: {listed(named)}." if named else ""
+    examples = [f"{item.name} ({item.before:.0f} to {item.after:.0f} %)" for item in falls]
+    most = f" It costs most: {listed(examples)}." if examples else ""
     if before - after >= GAIN:
         most += (
             f" Their harmonic mean falls from {before:.1f} to {after:.1f} %: "

@@ -120,7 +120,7 @@ class _CifarSplit(_CifarLoader, FewShotBenchmark):
         """Read all images of each class; the split is fixed."""
         images = class_images(find_source(settings.root))
         parts = class_parts(settings.name.replace("-", "_"))
-        roles = [[c for c, part in enumerate(parts.values()) if part == own] for own in PARTS]
+        roles = [[c for c, part in enumerate(parts.values()) if part == role] for role in PARTS]
         return cls.build(
             settings.name, list(parts), roles, images, np.repeat(np.arange(CLASSES), TRAIN + TEST)
         )

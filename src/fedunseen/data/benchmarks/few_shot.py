@@ -58,7 +58,7 @@ class FewShotBenchmark(BenchmarkLoader):
         features: NDArray[Any],
         labels: NDArray[np.int64],
         held_out: Sequence[int] | NDArray[np.int64] = (),
-        **more: Any,
+        **fields: Any,
     ) -> Benchmark:
         """Return the benchmark, whose classes are learned from examples alone: nothing describes
         them.
@@ -70,7 +70,7 @@ class FewShotBenchmark(BenchmarkLoader):
             features: (n, ...) the samples.
             labels: (n,) ids of their classes.
             held_out: ids of samples of training classes that are for tests.
-            more: further fields of the benchmark.
+            fields: further fields of the benchmark.
         """
         training, validation, novel = roles
         seen, held, unseen = (
@@ -82,7 +82,7 @@ class FewShotBenchmark(BenchmarkLoader):
                 raise DataError(f"{name}: the class {names[c]!r} has no sample{cls.remedy}")
         splits = split_ids(space, labels, np.isin(np.arange(len(labels)), held_out))
         return Benchmark(
-            name, space, features, labels, image_shape=cls.image_shape, **splits, **more
+            name, space, features, labels, image_shape=cls.image_shape, **splits, **fields
         )
 
     @classmethod
@@ -147,12 +147,12 @@ class MiniImageNet(FewShotBenchmark, name="miniimagenet"):
         return all((folder / f"{part}.csv").is_file() for part in PARTS)
 
     @classmethod
-    def missing(cls, root: Path, given: Mapping[str, Any]) -> list[str]:
+    def missing(cls, root: Path, settings: Mapping[str, Any]) -> list[str]:
         """Return the image that the lists name first, if it is not there; what is wrong with lists
         says `load`.
         """
         with suppress(DataError, ValueError, StopIteration):
-            rows = iter_csv(Path(given.get("splits") or root) / "train.csv")
+            rows = iter_csv(Path(settings.get("splits") or root) / "train.csv")
             next(rows)
             _, (file, label) = next(rows)
             if _is_name(file) and _is_name(label) and _place(root, file, label) is None:

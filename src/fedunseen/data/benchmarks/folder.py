@@ -169,12 +169,12 @@ def write_folder(
 
 
 def _image_shape(
-    path: Path, given: NDArray[Any] | None, features: NDArray[Any]
+    path: Path, array: NDArray[Any] | None, features: NDArray[Any]
 ) -> tuple[int, ...] | None:
     """Return the shape of the images that the features are, None if they are none."""
-    if given is None:
+    if array is None:
         return None
-    shape = tuple(given.ravel().tolist()) if given.dtype.kind in "iu" else ()
+    shape = tuple(array.ravel().tolist()) if array.dtype.kind in "iu" else ()
     sample_shape = features.shape[1:]
     fits = (
         math.prod(shape) == math.prod(sample_shape)
@@ -183,7 +183,7 @@ def _image_shape(
     )
     if len(shape) not in (2, 3) or min(shape) < 1 or not fits:
         raise DataError(
-            f"{path}: image_shape is {given.ravel().tolist()}, but the features have the shape "
+            f"{path}: image_shape is {array.ravel().tolist()}, but the features have the shape "
             f"{features.shape}: give (height, width) or (channels, height, width) of a sample, or "
             "leave it out"
         )
@@ -201,16 +201,16 @@ def _image_shape(
 
 
 def _counted(
-    path: Path, key: str, given: NDArray[Any] | None, count: int, each: str
+    path: Path, key: str, array: NDArray[Any] | None, count: int, each: str
 ) -> NDArray[np.int64] | None:
     """Return an optional array of numbers that are counted from 0."""
-    if given is None:
+    if array is None:
         return None
-    if given.shape != (count,) or given.dtype.kind not in "iu" or (count and given.min() < 0):
+    if array.shape != (count,) or array.dtype.kind not in "iu" or (count and array.min() < 0):
         raise DataError(
             f"{path}: {key} must have a whole number from 0 on for each {each}: {count} numbers"
         )
-    return given.astype(np.int64)
+    return array.astype(np.int64)
 
 
 def _labels(path: Path, labels: NDArray[Any], space: ClassSpace) -> NDArray[np.int64]:

@@ -115,10 +115,10 @@ class ImageFolder(ImageBenchmark, name="images"):
             half for half in ("train", "test") if (root / half).is_dir() and plain(half) not in ids
         ]
         if len(halves) == 1 and not settings.part:
-            other = "test" if halves == ["train"] else "train"
+            absent_half = "test" if halves == ["train"] else "train"
             raise DataError(
-                f"{root} has the folder {halves[0]}, but not {other}: add it, or put the classes' "
-                f"folders in {root}"
+                f"{root} has the folder {halves[0]}, but not {absent_half}: add it, or put the "
+                f"classes' folders in {root}"
             )
         folders = [
             (folder, c, half)
@@ -133,9 +133,9 @@ class ImageFolder(ImageBenchmark, name="images"):
         return (folder / "classes.csv").is_file() and not (folder / "features.npz").exists()
 
     @classmethod
-    def missing(cls, root: Path, given: Mapping[str, Any]) -> list[str]:
+    def missing(cls, root: Path, settings: Mapping[str, Any]) -> list[str]:
         """Return what ``root`` lacks; the class table may lie elsewhere."""
-        return [] if "classes" in given else super().missing(root, given)
+        return [] if "classes" in settings else super().missing(root, settings)
 
     @classmethod
     def resembles(cls, folder: Path) -> float:

@@ -74,12 +74,12 @@ class Omniglot(FewShotBenchmark, name="omniglot"):
         """Read the drawings of the sets that are there."""
         root, (packed,) = cls.parts(settings.root)
         sets = [cls._set(packed, BACKGROUND)]
-        if (more := root / f"{EVALUATION}.zip").is_file():
-            sets.append(cls._set(more, EVALUATION))
+        if (evaluation_set := root / f"{EVALUATION}.zip").is_file():
+            sets.append(cls._set(evaluation_set, EVALUATION))
         elif settings.split == "santoro":
             raise DataError(
-                f'{more} is missing, which data.split = "santoro" needs: get it ({cls.page}), or '
-                'use "alphabets"'
+                f'{evaluation_set} is missing, which data.split = "santoro" needs: get it '
+                f'({cls.page}), or use "alphabets"'
             )
         names = [name for characters, _ in sets for name in characters]
         roles = cls._roles(names, len(sets[0][0]), settings.split)
@@ -108,8 +108,12 @@ class Omniglot(FewShotBenchmark, name="omniglot"):
         for expected in (*TRAINING, *VALIDATION, *NOVEL):
             if expected not in alphabets[:background]:
                 raise cls.damaged("omniglot:", f"{BACKGROUND} lacks the alphabet {expected!r}")
-        more = alphabets[background:]
-        parts = ((*TRAINING, *NOVEL) if more else TRAINING, VALIDATION, more or NOVEL)
+        evaluation_alphabets = alphabets[background:]
+        parts = (
+            (*TRAINING, *NOVEL) if evaluation_alphabets else TRAINING,
+            VALIDATION,
+            evaluation_alphabets or NOVEL,
+        )
         return [[c for c, alphabet in enumerate(alphabets) if alphabet in part] for part in parts]
 
     @classmethod

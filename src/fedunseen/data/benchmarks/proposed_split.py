@@ -100,23 +100,23 @@ def class_split(folder: Path, names: Sequence[str]) -> ClassSplit | None:
     return ClassSplit(shown, hidden)
 
 
-def find_split(given: Path | None, root: Path, dataset: str) -> Path | None:
+def find_split(splits: Path | None, root: Path, dataset: str) -> Path | None:
     """Return ``att_splits.mat`` of the data set."""
-    if given is None:
+    if splits is None:
         folders = (
             root,
             root.parent / "xlsa17" / dataset,
             root.parent / "xlsa17" / "data" / dataset,
         )
     else:
-        given = given.expanduser()
-        if given.is_file():
-            return given
-        folders = (given, given / dataset, given / "data" / dataset)
+        splits = splits.expanduser()
+        if splits.is_file():
+            return splits
+        folders = (splits, splits / dataset, splits / "data" / dataset)
     place = next((folder / SPLITS for folder in folders if (folder / SPLITS).is_file()), None)
-    if place is None and given is not None:
+    if place is None and splits is not None:
         raise DataError(
-            f"{given} has no {SPLITS}: set data.splits to the folder {dataset} of the proposed "
+            f"{splits} has no {SPLITS}: set data.splits to the folder {dataset} of the proposed "
             "split"
         )
     return place
@@ -195,13 +195,13 @@ def validation_classes(loc: Mapping[str, Ids], labels: Ids) -> Ids | None:
     return classes if 0 < len(classes) < len(np.unique(labels[loc["trainval_loc"]])) else None
 
 
-def _class_ids(path: Path, given: Sequence[str], names: Sequence[str]) -> Ids:
+def _class_ids(path: Path, listed: Sequence[str], names: Sequence[str]) -> Ids:
     """Return the ids of the classes that a file names."""
     ids = {plain(name): i for i, name in enumerate(names)}
-    for name in given:
+    for name in listed:
         if plain(name) not in ids:
             raise DataError(f"{path}: unknown class {name!r}{did_you_mean(name, names)}")
-    return np.array([ids[plain(name)] for name in given], dtype=np.int64)
+    return np.array([ids[plain(name)] for name in listed], dtype=np.int64)
 
 
 def _match(

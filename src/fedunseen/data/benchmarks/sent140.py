@@ -164,10 +164,10 @@ def _csv_files(folder: Path) -> list[Path]:
     published = [folder / name for name in PUBLISHED if (folder / name).is_file()]
     if published:
         return published
-    others = (
+    unpublished = (
         sorted(path for path in folder.glob("*.csv") if path.is_file()) if folder.is_dir() else []
     )
-    return others if len(others) == 1 and _looks_right(others[0]) else []
+    return unpublished if len(unpublished) == 1 and _looks_right(unpublished[0]) else []
 
 
 def _looks_right(path: Path) -> bool:
@@ -303,9 +303,9 @@ def look_up(texts: Sequence[str], vectors: str, words: int) -> WordIds:
     if vectors == "minilm":
         pieces, table = _minilm(split)
     else:
-        known, table = read_vectors(Path(vectors).expanduser(), set(chain.from_iterable(split)))
+        places, table = read_vectors(Path(vectors).expanduser(), set(chain.from_iterable(split)))
         pieces = [
-            [known[word] for word in words_of_text if word in known] for words_of_text in split
+            [places[word] for word in words_of_text if word in places] for words_of_text in split
         ]
     has_vector = np.asarray(table.any(axis=1))
     ids = np.full((len(texts), words), PADDING, dtype=np.int32)

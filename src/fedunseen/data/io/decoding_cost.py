@@ -34,8 +34,8 @@ def check_segments(content: bytes) -> None:
     """Raise ValueError if a picture, by its first bytes, has more than ``SEGMENTS`` of them."""
     for mark, segments in _SEGMENTS.items():
         if content[: len(mark)] == mark:
-            for count, more in enumerate(segments(content), 1):
-                if count > SEGMENTS or more > SEGMENTS:
+            for count, repeats in enumerate(segments(content), 1):
+                if count > SEGMENTS or repeats > SEGMENTS:
                     raise ValueError(f"more than {SEGMENTS:,} segments")
 
 

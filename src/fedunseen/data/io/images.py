@@ -245,13 +245,13 @@ def list_images(folder: Path) -> list[str]:
     end.
     """
     files: list[str] = []
-    known = {_identity(folder)}
+    visited = {_identity(folder)}
     for place, folders, names in os.walk(folder, followlinks=True):
         shown_folders = sorted(name for name in folders if not name.startswith("."))
         folders[:] = []
         for name in shown_folders:
-            if (identity := _identity(Path(place, name))) not in known:
-                known.add(identity)
+            if (identity := _identity(Path(place, name))) not in visited:
+                visited.add(identity)
                 folders.append(name)
         shown = [
             name for name in names if not name.startswith(".") and name.lower() not in NO_IMAGES
