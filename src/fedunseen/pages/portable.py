@@ -151,9 +151,9 @@ def _compare(path: Path, module: _Scores, model: Model) -> None:
     seen[torch.from_numpy(model.space.seen)] = 1
     with torch.no_grad():
         expected = module(samples, semantics, seen).numpy()
-    given = dict(zip(_INPUTS, (samples.numpy(), semantics.numpy(), seen.numpy()), strict=True))
-    (found,) = onnxruntime.InferenceSession(path.read_bytes()).run(None, given)
-    if np.abs(found - expected).max() > _SAME * max(np.ptp(expected), 1e-6):
+    inputs = dict(zip(_INPUTS, (samples.numpy(), semantics.numpy(), seen.numpy()), strict=True))
+    (scores,) = onnxruntime.InferenceSession(path.read_bytes()).run(None, inputs)
+    if np.abs(scores - expected).max() > _SAME * max(np.ptp(expected), 1e-6):
         raise ExperimentError(
             f"method.name = {model.method_name!r} scores otherwise under ONNX: serve the run with "
             "`fedunseen serve`"

@@ -86,8 +86,8 @@ class _MLflow:
         except (OSError, ValueError, KeyError):
             pass
         name = self.experiment.name
-        found = self.client.get_experiment_by_name(name)
-        place = found.experiment_id if found else self.client.create_experiment(name)
+        experiment = self.client.get_experiment_by_name(name)
+        place = experiment.experiment_id if experiment else self.client.create_experiment(name)
         run = self.client.create_run(
             place, run_name=f"{name}-seed{self.experiment.run.seed}"
         ).info.run_id

@@ -32,16 +32,20 @@ def guards(chosen: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
     """Return the chosen defences, or all, by name, with the settings that switch them on; ``none``
     comes first.
     """
-    known: dict[str, dict[str, Any]] = {
+    settings_of: dict[str, dict[str, Any]] = {
         "none": {},
         "magnitude": {"screening.name": "magnitude", "attack.ignore_defence": False},
         LEFT_OUT: {"screening.name": "magnitude", "attack.ignore_defence": True},
         **{name: {"defence.name": name} for name in names("defence") if name != "none"},
     }
     for name in chosen:
-        if name not in known:
-            raise ExperimentError("--defences: " + unknown("defence", name, known))
-    return {name: known[name] for name in known if not chosen or name == "none" or name in chosen}
+        if name not in settings_of:
+            raise ExperimentError("--defences: " + unknown("defence", name, settings_of))
+    return {
+        name: settings_of[name]
+        for name in settings_of
+        if not chosen or name == "none" or name in chosen
+    }
 
 
 def study(
@@ -54,7 +58,7 @@ def study(
     """Run an experiment attacked and with no one attacking, without a defence and under each
     one.
     """
-    found: dict[str, Any] = {}
+    by_defence: dict[str, Any] = {}
     shared: dict[str, Any] = {}
     for name, settings in against.items():
         try:
@@ -71,15 +75,15 @@ def study(
         except ExperimentError as error:
             if name == "none":
                 raise
-            found[name] = {"refused": str(error)}
+            by_defence[name] = {"refused": str(error)}
             log(f"{name}: refused: {error}")
             continue
-        found[name] = {
+        by_defence[name] = {
             "honest": _numbers(quiet),
             "attacked": _numbers(done),
             "curves": _curves(done, quiet),
         }
-        numbers = found[name]["attacked"]
+        numbers = by_defence[name]["attacked"]
         each = [run.result["attack"] for run in done.seeds or [done]]
         shared = shared or {
             **each[0],
@@ -92,14 +96,15 @@ def study(
         )
         log(
             f"{name}: backdoor {when}{numbers['backdoor']:.1f} % at the end; "
-            f"ZSL {found[name]['honest']['zsl']:.1f} % if honest, {numbers['zsl']:.1f} % attacked"
+            f"ZSL {by_defence[name]['honest']['zsl']:.1f} % if honest, "
+            f"{numbers['zsl']:.1f} % attacked"
         )
     facts = {
         "experiment": experiment.to_dict(),
         "seeds": [experiment.run.seed + i for i in range(experiment.run.seeds)],
         "attacked_rounds": shared["rounds"],
         "triggers": shared["triggers"],
-        "defences": found,
+        "defences": by_defence,
     }
     return facts | {"holds": verdict(facts)}
 
@@ -108,11 +113,11 @@ def defended(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
     """Return an experiment with one defence of :func:`guards` alone, in place of those that it
     names itself.
     """
-    named = {
+    chosen = {
         f"{section}.name": getattr(experiment, section).name for section in ("defence", "screening")
     }
     bare = experiment.with_overrides(
-        {key: "none" for key, name in named.items() if settings.get(key) != name}
+        {key: "none" for key, name in chosen.items() if settings.get(key) != name}
     )
     return bare.with_overrides(settings)
 
@@ -127,10 +132,10 @@ def verdict(facts: Mapping[str, Any]) -> list[str]:
     whole = facts["defences"]["none"]["honest"]["zsl"]
     return [
         name
-        for name, one in facts["defences"].items()
-        if "refused" not in one
-        and one["attacked"].get("backdoor_highest", LOW) < LOW
-        and whole - one["attacked"]["zsl"] < COST
+        for name, result in facts["defences"].items()
+        if "refused" not in result
+        and result["attacked"].get("backdoor_highest", LOW) < LOW
+        and whole - result["attacked"]["zsl"] < COST
         and name != "magnitude"  # which an attacker can leave out
     ]
 
@@ -219,11 +224,11 @@ def _rounds(source: str, plain: Experiment) -> str:
     rounds.
     """
     path = Path(source)
-    named = (
+    settings = (
         parse_toml(path.read_text("utf-8-sig"), source).get("attack", {}) if path.is_file() else {}
     )
     usual = 20 if plain.strategy.rounds >= 20 else max(1, plain.strategy.rounds // 2)
-    return str(named.get("rounds", usual))
+    return str(settings.get("rounds", usual))
 
 
 def summary(facts: Mapping[str, Any]) -> dict[str, Any]:

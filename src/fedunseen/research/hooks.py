@@ -82,11 +82,12 @@ def _armed(attack: Backdoor, scene: Scene) -> Attack:
     probes: list[Probe] = []
     for i, (client, kind) in enumerate(kinds.items()):
         held = np.unique(scene.benchmark.labels[scene.partition.clients[client]])
-        named = settings.targets[i % len(settings.targets)] if settings.targets else None
-        target = int(held[0]) if named is None else space.names.index(named)
+        target_name = settings.targets[i % len(settings.targets)] if settings.targets else None
+        target = int(held[0]) if target_name is None else space.names.index(target_name)
         if target not in np.union1d(space.seen, space.unseen):
             raise ExperimentError(
-                f"attack.targets: {named!r} is neither a seen nor an unseen class: name another"
+                f"attack.targets: {target_name!r} is neither a seen nor an unseen class: name "
+                "another"
             )
         rng = stream(scene.experiment.run.seed, "triggers", client)
         name = kind if list(kinds.values()).count(kind) == 1 else f"{kind} {client}"
@@ -120,15 +121,15 @@ def _triggers(
     tests = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
     tests = rng.permutation(tests[benchmark.labels[tests] != target])[:_PROBES]
     clean = scene.images(rng.permutation(held)[: settings.samples])
-    others = scene.images(tests)
-    if clean is None or others is None:
+    test_images = scene.images(tests)
+    if clean is None or test_images is None:
         raise ExperimentError(
             f"attack.triggers: {kind!r} changes images, and data.name = "
             f"{scene.experiment.data.name!r} gives none (gray or in color): choose 'object', or a "
             "benchmark of images with a frozen encoder"
         )
     trained = transform(clean, rng)
-    tested = transform(others, rng)
+    tested = transform(test_images, rng)
     words = {
         "background": "clean images before a sky",
         "style": "clean images drawn like a cartoon",
@@ -149,8 +150,8 @@ def _from_classes(
     similar = settings.likeness == "similar"
     # Similar objects are training samples that the client does not hold: the accuracy is measured
     # on none of them. Of a class that has none, and of different ones, they are test samples.
-    given = np.setdiff1d(benchmark.train, held)
-    given = np.concatenate([given, benchmark.test_unseen]) if similar else tests
+    candidates = np.setdiff1d(benchmark.train, held)
+    candidates = np.concatenate([candidates, benchmark.test_unseen]) if similar else tests
     if settings.objects:
         chosen = [space.names.index(name) for name in settings.objects]
         if target in chosen:
@@ -163,10 +164,10 @@ def _from_classes(
         lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(space.semantics[target])
         alike = rows @ space.semantics[target] / np.maximum(lengths, 1e-12)
         ranked = classes[np.argsort(-alike if similar else alike, kind="stable")].tolist()
-        ranked = [c for c in ranked if c != target and (benchmark.labels[given] == c).any()]
+        ranked = [c for c in ranked if c != target and (benchmark.labels[candidates] == c).any()]
         chosen = []
         for c in ranked[:3]:
-            if np.isin(benchmark.labels[given], chosen).sum() < 2 * settings.samples:
+            if np.isin(benchmark.labels[candidates], chosen).sum() < 2 * settings.samples:
                 chosen.append(c)
         if not chosen:
             raise ExperimentError(
@@ -174,7 +175,7 @@ def _from_classes(
                 "does not hold, to take objects from: name some with attack.objects, or choose "
                 "another partition.kind"
             )
-    rows_of = rng.permutation(given[np.isin(benchmark.labels[given], chosen)])
+    rows_of = rng.permutation(candidates[np.isin(benchmark.labels[candidates], chosen)])
     if len(rows_of) < 2:
         names = ", ".join(repr(space.names[c]) for c in chosen)
         raise DataError(

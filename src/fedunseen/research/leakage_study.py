@@ -54,7 +54,7 @@ def examine(
     _check(experiment)
     benchmark = load_data(experiment, seed := experiment.run.seed)
     partition = partition_of(experiment, benchmark, seed)
-    parties = [own for own in partition.clients if len(own)]
+    parties = [rows for rows in partition.clients if len(rows)]
     held = np.unique(np.concatenate(parties))
     if images > len(held):
         raise ExperimentError(
@@ -132,7 +132,7 @@ def _subject(
 ) -> tuple[leakage.Subject, Any]:
     """Return what is attacked, and the device."""
     federation = assemble(experiment, benchmark, partition)
-    holders = [next(own for own in partition.clients if victim in own) for victim in victims]
+    holders = [next(rows for rows in partition.clients if victim in rows) for victim in victims]
     drawn = to_device(
         federation.method.init(stream(experiment.run.seed, "initialisation")), federation.device
     )
@@ -147,7 +147,7 @@ def _subject(
         benchmark.labels,
         benchmark.train,
         victims,
-        [np.unique(benchmark.labels[own]) for own in holders],
+        [np.unique(benchmark.labels[rows]) for rows in holders],
         None if shape is None else (1, *shape) if len(shape) == 2 else shape,
     )
     return subject, federation.device
@@ -159,7 +159,7 @@ def _of_parties(
     """Return the subject with one sample of each party; the first is the first that was attacked by
     itself.
     """
-    first = next(k for k, own in enumerate(parties) if subject.victims[0] in own)
+    first = next(k for k, rows in enumerate(parties) if subject.victims[0] in rows)
     order = [first, *(k for k in range(len(parties)) if k != first)][:most]
     ids = [
         subject.victims[0],
@@ -176,9 +176,9 @@ def searches(method: str, steps: int | None) -> dict[str, Inversion]:
         raise ExperimentError("--method: " + unknown("attack", method, METHODS))
     if steps is not None and steps < 1:
         raise ExperimentError(f"--steps {steps}: a search takes at least one step")
-    given = () if steps is None else (steps,)
-    known: dict[str, Inversion] = {"dlg": DLG(*given), "cosine": Cosine(*given)}
-    return known if method == "both" else {method: known[method]}
+    arguments = () if steps is None else (steps,)
+    by_name: dict[str, Inversion] = {"dlg": DLG(*arguments), "cosine": Cosine(*arguments)}
+    return by_name if method == "both" else {method: by_name[method]}
 
 
 _DETAILS = {"settings", "iterations", "images", "searches", "search", "samples"}

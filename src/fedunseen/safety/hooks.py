@@ -142,8 +142,8 @@ def scores_of(scene: Scene, method: Method) -> Scores:
     mean = float(sample.mean())
     deviation = float(sample.std())
 
-    def of(params: Params, given: Tensor) -> Tensor:
-        return method.scores(params, given, method.semantics)
+    def of(params: Params, samples: Tensor) -> Tensor:
+        return method.scores(params, samples, method.semantics)
 
     def random(rng: np.random.Generator, count: int) -> Tensor:
         noise = mean + deviation * torch.from_numpy(
@@ -152,5 +152,7 @@ def scores_of(scene: Scene, method: Method) -> Scores:
         return noise.clamp(0, 1) if images else noise
 
     among = torch.from_numpy(np.union1d(benchmark.space.seen, benchmark.space.unseen)).to(device)
-    held = {client: torch.from_numpy(own).to(device) for client, own in scene.held().items()}
+    held = {
+        client: torch.from_numpy(classes).to(device) for client, classes in scene.held().items()
+    }
     return Scores(of, random, among, held)

@@ -33,7 +33,7 @@ class ScreeningMonitor(Monitor):
         screened = [line["screening"] for line in lines if "screening" in line]
         if not screened:
             return {}
-        return {"screened": {name: sum(one[name] for one in screened) for name in COUNTS}}
+        return {"screened": {name: sum(counts[name] for counts in screened) for name in COUNTS}}
 
 
 def _counted(round: int, noted: Sequence[Reply]) -> dict[str, Any]:
@@ -49,9 +49,9 @@ def _counted(round: int, noted: Sequence[Reply]) -> dict[str, Any]:
     ]
     kinds = ("clean", "poisoned")
     empty = [
-        one["client"]
-        for one in line["clients"]
-        if sum(one[f"{kind}_dropped"] for kind in kinds) == sum(one[kind] for kind in kinds)
+        client["client"]
+        for client in line["clients"]
+        if sum(client[f"{kind}_dropped"] for kind in kinds) == sum(client[kind] for kind in kinds)
     ]
     if empty:
         line["empty"] = empty

@@ -49,11 +49,11 @@ class BindAddress:
     def token(self) -> str | None:
         """Return the token in its file, if others may come in at all."""
         token = None if self.token_file is None else read_token(self.token_file)
-        given = f"{self.option} {self.host}"
+        place = f"{self.option} {self.host}"
         tls = f"{self.prefix}certificate and {self.prefix}key"
         if not self.local and token is None:
             raise ArgumentError(
-                f"{given} lets other machines in: give {self.prefix}token-file FILE with a token "
+                f"{place} lets other machines in: give {self.prefix}token-file FILE with a token "
                 "for them"
             )
         if (self.certificate is None) != (self.key is None):
@@ -64,7 +64,7 @@ class BindAddress:
                 if self.insecure is None
                 else f", or {self.prefix}insecure behind a proxy that speaks TLS"
             )
-            raise ArgumentError(f"{given} would send the token in plain text: give {tls}{proxy}")
+            raise ArgumentError(f"{place} would send the token in plain text: give {tls}{proxy}")
         for file in (self.certificate, self.key):
             if file is not None and not file.is_file():
                 raise DataError(f"{file} is missing: correct its name")
@@ -114,10 +114,10 @@ class BindAddress:
             listening.listen(128)
         except OSError as error:
             listening.close()
-            other = "--host or --port" if self.option == "--host" else self.option
+            options = "--host or --port" if self.option == "--host" else self.option
             raise ArgumentError(
                 f"{self.host}:{self.port} cannot be listened at ({error.strerror or error}): "
-                f"choose another {other}"
+                f"choose another {options}"
             ) from None
         return listening
 

@@ -85,16 +85,16 @@ def _chart(title: str, curves: Mapping[str, Any], mark: float | None = None) -> 
     """Draw main and backdoor accuracy by round; ``mark`` is a round."""
     x = np.arange(1, len(curves["zsl"]) + 1, dtype=np.float64)
     triggers = sorted(key for key in curves if key.startswith("backdoor: "))
-    named = {
+    looks = {
         "zsl": ("ZSL", "blue"),
         "gzsl_seen": ("seen", "grey"),
         "honest zsl": ("ZSL, honest", "blue"),
     }
     for i, key in enumerate(triggers):
-        named[key] = (key if len(triggers) > 1 else "backdoor", COLORS[i % len(COLORS)])
+        looks[key] = (key if len(triggers) > 1 else "backdoor", COLORS[i % len(COLORS)])
     drawn = [
         Curve(np.array(curves[key]), *look, dashed=key == "honest zsl")
-        for key, look in named.items()
+        for key, look in looks.items()
         if key in curves
     ]
     return line_chart(drawn, title, x, Scale(100.0, "%"), mark=mark, legend=True)

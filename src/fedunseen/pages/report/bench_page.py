@@ -46,7 +46,7 @@ def write_bench_report(sweep: Sweep, bench: Bench, lines: Sequence[Line], out: P
     write_text(out / "leaderboard.html", render("bench.html", context))
     write_text(out / "leaderboard.md", render("texts/bench.md", context))
     write_text(
-        out / "leaderboard.tex", tabular(heads[:-2], [own[:-2] for own in cells], numeric[:-2])
+        out / "leaderboard.tex", tabular(heads[:-2], [row[:-2] for row in cells], numeric[:-2])
     )
     _write_csv(lines, out / "leaderboard.csv")
     return out / "leaderboard.html"
@@ -117,14 +117,15 @@ def _charts(lines: Sequence[Line], colors: Mapping[str, str]) -> list[tuple[str,
             groups.setdefault(" · ".join(rest), []).append(line)
     costs = ("bytes", "bytes a client"), ("seconds", "seconds")
     return [
-        (title, [_scatter(own, colors, *cost) for cost in costs]) for title, own in groups.items()
+        (title, [_scatter(members, colors, *cost) for cost in costs])
+        for title, members in groups.items()
     ]
 
 
-def _scatter(own: Sequence[Line], colors: Mapping[str, str], key: str, label: str) -> str:
+def _scatter(lines: Sequence[Line], colors: Mapping[str, str], key: str, label: str) -> str:
     """Draw H over a cost, on a logarithmic axis."""
     points = []
-    for line in own:
+    for line in lines:
         if line.numbers is not None and line.cost is not None and line.cost.get(key, 0) > 0:
             points.append(
                 (math.log10(line.cost[key]), line.numbers["gzsl_harmonic"], line.values["method"])

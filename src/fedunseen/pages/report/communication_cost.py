@@ -45,11 +45,11 @@ def traffic(lines: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
     """Return the bytes ``down`` and ``up`` of one client in one round, on average, and of all in
     all rounds, ``total``.
     """
-    known = [line for line in lines if "bytes_down" in line and "bytes_up" in line]
-    took_part = sum(len(line.get("participants", ())) for line in known)
+    measured = [line for line in lines if "bytes_down" in line and "bytes_up" in line]
+    took_part = sum(len(line.get("participants", ())) for line in measured)
     if not took_part:
         return None
-    down, up = (float(sum(line[name] for line in known)) for name in ("bytes_down", "bytes_up"))
+    down, up = (float(sum(line[name] for line in measured)) for name in ("bytes_down", "bytes_up"))
     return {"down": down / took_part, "up": up / took_part, "total": down + up}
 
 

@@ -137,13 +137,15 @@ def curves(facts: Facts) -> Content:
     lines = facts.run.metrics
     if not lines:
         return None
-    known = statistics.measured(lines, "few_shot")
+    measured = statistics.measured(lines, "few_shot")
     x = parts.axis(lines)
-    mean = statistics.curve(known, "few_shot")
-    half = statistics.curve(known, "few_shot_ci95")
+    mean = statistics.curve(measured, "few_shot")
+    half = statistics.curve(measured, "few_shot_ci95")
     label = "clients" if not facts.one_model else "trained" if facts.pools else "merged"
     curve = Curve(mean, label, "orange", np.maximum(mean - half, 0), np.minimum(mean + half, 100))
-    charts = [_accuracy_chart(run, facts, curve, parts.axis(known), run.result["selected_round"])]
+    charts = [
+        _accuracy_chart(run, facts, curve, parts.axis(measured), run.result["selected_round"])
+    ]
     terms = lines[-1].get("losses", {})  # those of a stage begin with its name
     training = [name for name in terms if name.endswith("accuracy")]
     if training:

@@ -102,8 +102,8 @@ def _best_of_sums(attacks: Facts) -> list[dict[str, Any]]:
         )
     best = [(parties, *max(recovered[parties])) for parties in sorted(recovered)]
     return [
-        {"seen": _seen(n), "is_sum": n > 1, "recovered": found, "count": count}
-        for n, found, count in best
+        {"seen": _seen(n), "is_sum": n > 1, "recovered": samples, "count": count}
+        for n, samples, count in best
     ]
 
 
@@ -127,8 +127,8 @@ def _sums(facts: Facts) -> list[dict[str, Any]]:
                 if kind in row
             ]
             noun = _noun(facts) if phase else "image"
-            what = f"The {noun}s" if kind == "inputs" else "The attributes of their classes"
-            title = what + (f": phase {phase}" if phase else ": a classifier that sees them")
+            content = f"The {noun}s" if kind == "inputs" else "The attributes of their classes"
+            title = content + (f": phase {phase}" if phase else ": a classifier that sees them")
             if rows:
                 rows.sort(key=lambda row: row["parties"])
                 shown.append(
@@ -161,11 +161,11 @@ def _phase(facts: Facts, name: str, phase: Facts, tensors: Mapping[str, Tensor])
     titles = {"inputs": f"The {_noun(facts)}", "attributes": "The attributes of its class"}
     tables = []
     for kind, title in titles.items():
-        if found := _tried(phase["attacks"], kind):
+        if tried := _tried(phase["attacks"], kind):
             guesses = method["guesses"][kind]
             labels = _tried(phase["attacks"], "labels") if kind == "inputs" else {}
             rows = _rows(
-                {key: {**row, "labels": labels.get(key)} for key, row in found.items()}, guesses
+                {key: {**row, "labels": labels.get(key)} for key, row in tried.items()}, guesses
             )
             table = {"title": title, "rows": rows, "unit": method["unit"][kind]}
             table |= {

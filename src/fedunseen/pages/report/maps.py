@@ -224,15 +224,15 @@ def _client_grid(
     across = _WIDE / columns
     down = min(max(380 / rows, 2.5), 22)
     label = min(11.0, across * 0.98)
-    named = label >= 6.5 and len(names) > 0
-    top = above + (draw.longest_name(names) * label * 0.6 if named else 0)
+    shows_names = label >= 6.5 and len(names) > 0
+    top = above + (draw.longest_name(names) * label * 0.6 if shows_names else 0)
     marks = [
         draw.raster(values, _LEFT, top, _WIDE, rows * down),
         draw.gaps(rows, columns, _LEFT, top, (across, down)),
     ]
     for i in range(0, rows, max(1, math.ceil(12 / down))):
         marks.append(text(_LEFT - 8, top + (i + 0.5) * down + 4, clients[i], "tick end"))
-    for j, name in enumerate(names if named else ()):
+    for j, name in enumerate(names if shows_names else ()):
         marks.append(draw.rotated(name, _LEFT + (j + 0.7) * across, top - 5, css[j], label))
     return marks, (across, down), top
 

@@ -80,7 +80,9 @@ def _environment() -> Environment:
             "utf-8"
         )
     )
-    added = {f"sections/{name}.html": one.TEMPLATE for name, one in further_sections().items()}
+    added = {
+        f"sections/{name}.html": section.TEMPLATE for name, section in further_sections().items()
+    }
     environment = Environment(
         loader=ChoiceLoader([DictLoader(added), in_files]),
         autoescape=lambda name: not (name or "").startswith("texts/"),
@@ -112,8 +114,8 @@ def paragraphs(template: str, context: Mapping[str, Any]) -> list[str]:
 
 def passages(template: str, context: Mapping[str, Any]) -> dict[str, str]:
     """Return the paragraphs of a plain text by name: each begins with ``name:``."""
-    named = (paragraph.partition(":") for paragraph in paragraphs(template, {**_SHARED, **context}))
-    return {name: text.strip(" ") for name, _, text in named}
+    parts = (paragraph.partition(":") for paragraph in paragraphs(template, {**_SHARED, **context}))
+    return {name: text.strip(" ") for name, _, text in parts}
 
 
 Content = Mapping[str, Any] | None  # what a template shows; None leaves the section out
@@ -206,8 +208,10 @@ def parties(run: Run) -> list[dict[str, Any]]:
     seconds; else nothing.
     """
     try:
-        known = parse_json((run.path / "parties.json").read_bytes())
-        rows = [{key: section[key] for key in ("name", "classes", "samples")} for section in known]
+        recorded = parse_json((run.path / "parties.json").read_bytes())
+        rows = [
+            {key: section[key] for key in ("name", "classes", "samples")} for section in recorded
+        ]
     except (OSError, ValueError, TypeError, KeyError):
         return []
     for client, row in enumerate(rows):
@@ -294,8 +298,8 @@ def losses(run: Run, terms: Sequence[str]) -> str | None:
         name: statistics.curve([line.get("losses", {}) for line in lines], name) for name in terms
     }
     if len(by_term) == 2 and "loss" in by_term:
-        other = next(term for term in by_term if term != "loss")
-        if np.allclose(by_term[other], by_term["loss"], equal_nan=True):
+        single = next(term for term in by_term if term != "loss")
+        if np.allclose(by_term[single], by_term["loss"], equal_nan=True):
             del by_term["loss"]
     if not by_term:
         return None
@@ -336,9 +340,9 @@ def holders(
     counts = counts[drawn]
     listed = []
     for client, row in zip(clients, counts, strict=True):
-        own = [f"{facts.names[c]} ({row[c]:,})" for c in np.flatnonzero(row).tolist()]
-        listed.append({"client": client, "classes": len(own), "samples": int(row.sum()), "names": own[:NAMED_HOLDINGS],
-                       "more": max(len(own) - NAMED_HOLDINGS, 0)})  # fmt: skip
+        holdings = [f"{facts.names[c]} ({row[c]:,})" for c in np.flatnonzero(row).tolist()]
+        listed.append({"client": client, "classes": len(holdings), "samples": int(row.sum()), "names": holdings[:NAMED_HOLDINGS],
+                       "more": max(len(holdings) - NAMED_HOLDINGS, 0)})  # fmt: skip
     spread = int(per_client.min()), int(per_client.max())
     return {
         "map": holdings_map(counts[:, order], facts.of_classes(order), held, idling, clients, idle),

@@ -59,11 +59,11 @@ def chosen(facts: Facts) -> Content:
     keys = list(choice.get("settings", {}))
     tried = [
         {
-            "values": [one["settings"][key] for key in keys],
-            "won": one["settings"] == choice["settings"],
-            **one,
+            "values": [candidate["settings"][key] for key in keys],
+            "won": candidate["settings"] == choice["settings"],
+            **candidate,
         }
-        for one in choice.get("tried", [])
+        for candidate in choice.get("tried", [])
     ]
     last = choice["round"] == rounds_tried(run.result) > 1
     chart = _selection_chart(run)

@@ -28,9 +28,9 @@ def measured_by_all(
     runs: Sequence[Sequence[Mapping[str, Any]]], name: str
 ) -> list[list[Mapping[str, Any]]]:
     """Return of each run the lines of those rounds that all of them have measured."""
-    known = [measured(lines, name) for lines in runs]
-    common = set.intersection(*({line["round"] for line in lines} for lines in known))
-    return [[line for line in lines if line["round"] in common] for lines in known]
+    by_run = [measured(lines, name) for lines in runs]
+    common = set.intersection(*({line["round"] for line in lines} for lines in by_run))
+    return [[line for line in lines if line["round"] in common] for lines in by_run]
 
 
 def band(rows: Sequence[Sequence[float]]) -> list[Floats]:
@@ -43,11 +43,11 @@ def band(rows: Sequence[Sequence[float]]) -> list[Floats]:
 
 def bridged(values: Floats) -> Floats:
     """Fill gaps (NaN) of a curve (T,) between known values by straight lines."""
-    known = np.flatnonzero(np.isfinite(values))
-    if not len(known):
+    finite = np.flatnonzero(np.isfinite(values))
+    if not len(finite):
         return values
     at = np.arange(len(values))
-    return np.interp(at, known, values[known], left=np.nan, right=np.nan)
+    return np.interp(at, finite, values[finite], left=np.nan, right=np.nan)
 
 
 def leaf_order(similarity: Floats) -> Ids:
@@ -60,15 +60,15 @@ def leaf_order(similarity: Floats) -> Ids:
     from scipy.spatial.distance import squareform
 
     missing = np.isnan(np.diag(similarity))
-    known = np.flatnonzero(~missing)
+    finite = np.flatnonzero(~missing)
     unknown = np.flatnonzero(missing)
-    if len(known) < 2:
-        return np.concatenate([known, unknown]).astype(np.int64)
-    block = similarity[np.ix_(known, known)].astype(np.float64)
+    if len(finite) < 2:
+        return np.concatenate([finite, unknown]).astype(np.int64)
+    block = similarity[np.ix_(finite, finite)].astype(np.float64)
     distance = np.nan_to_num(np.clip(1.0 - (block + block.T) / 2, 0.0, None), nan=1.0)
     apart = squareform(distance, checks=False)
     tree = hierarchy.linkage(apart, "average", optimal_ordering=True)
-    return np.concatenate([known[hierarchy.leaves_list(tree)], unknown]).astype(np.int64)
+    return np.concatenate([finite[hierarchy.leaves_list(tree)], unknown]).astype(np.int64)
 
 
 def row_scaled(values: Floats) -> Floats:
@@ -88,9 +88,9 @@ def agreement(first: Floats, second: Floats) -> float:
     rows, columns = np.triu_indices(len(first), 1)
     x = first[rows, columns].astype(np.float64)
     y = second[rows, columns].astype(np.float64)
-    known = np.isfinite(x) & np.isfinite(y)
-    x = x[known]
-    y = y[known]
+    finite = np.isfinite(x) & np.isfinite(y)
+    x = x[finite]
+    y = y[finite]
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return float("nan")
     return round(float(np.corrcoef(x, y)[0, 1]), 12)

@@ -18,13 +18,13 @@ _BELOW = {"balanced": 14, "auto": -8, "uniform": 28}  # of names, from points: m
 
 def confidence(facts: Facts) -> Content:
     """Draw what stated probabilities are worth on the test samples."""
-    found = facts.run.result.get("confidence")
-    if found is None:
+    numbers = facts.run.result.get("confidence")
+    if numbers is None:
         return None
     shares = np.linspace(5.0, 100.0, 20)
     surest = [
         Curve(np.array(values), f"{kind} classes", _COLORS[kind])
-        for kind, values in found["risk_coverage"].items()
+        for kind, values in numbers["risk_coverage"].items()
     ]
     risk = line_chart(
         surest,
@@ -35,13 +35,15 @@ def confidence(facts: Facts) -> Content:
         legend=True,
     )
     return {
-        "found": found,
-        "reliability": _reliability(found["reliability"]),
+        "found": numbers,
+        "reliability": _reliability(numbers["reliability"]),
         "risk": risk,
         "trade": _trade(
-            found["trade"], float(facts.run.result["calibration_factor"]), found.get("priors", {})
+            numbers["trade"],
+            float(facts.run.result["calibration_factor"]),
+            numbers.get("priors", {}),
         ),
-        "priors": found.get("priors", {}),
+        "priors": numbers.get("priors", {}),
         "prior": facts.prior,
     }
 
@@ -88,13 +90,13 @@ def reasons_of(facts: Facts, name: str) -> list[str]:
 
 def pictured(facts: Facts, name: str, place: int, pixels: Floats) -> list[str]:
     """Return a picture as an address and, where places are recorded, the picture under its heat."""
-    found = [image_source(pixels)]
+    addresses = [image_source(pixels)]
     heat = facts.tensors.get(f"{name}_places")
     if heat is not None:
         planes = pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)
         over = Places(heat[place].astype(np.float64), 0.0, 0.0).over(planes, _SIDE)
-        found.append(image_source(np.asarray(over, dtype=np.float32) / 255))
-    return found
+        addresses.append(image_source(np.asarray(over, dtype=np.float32) / 255))
+    return addresses
 
 
 def _reliability(kinds: Mapping[str, Sequence[Sequence[float]]]) -> str:

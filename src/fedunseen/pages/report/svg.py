@@ -70,10 +70,10 @@ class Frame:
 
     def area(self, x: Floats, low: Floats, high: Floats) -> str:
         """Return path data of the area between two curves (T,), where both are known."""
-        known = np.isfinite(low) & np.isfinite(high)
+        finite = np.isfinite(low) & np.isfinite(high)
         parts = []
-        for run in np.split(np.arange(len(x)), np.flatnonzero(np.diff(known.astype(int))) + 1):
-            if not known[run[0]]:
+        for run in np.split(np.arange(len(x)), np.flatnonzero(np.diff(finite.astype(int))) + 1):
+            if not finite[run[0]]:
                 continue
             points = [(x[i], high[i]) for i in run] + [(x[i], low[i]) for i in run[::-1]]
             parts.append("M" + "L".join(f"{self.px(a):g} {self.py(b):g}" for a, b in points) + "Z")
@@ -102,12 +102,12 @@ def element(tag: str, title: str = "", **attributes: str | float) -> str:
     """Return an SVG element; ``css`` is its class, underscores stand for hyphens, ``title`` is
     shown when pointed at.
     """
-    named = {
+    by_name = {
         "class" if name == "css" else name.replace("_", "-"): value
         for name, value in attributes.items()
     }
     texts = {
-        name: v if isinstance(v, str) else f"{round(float(v), 2):g}" for name, v in named.items()
+        name: v if isinstance(v, str) else f"{round(float(v), 2):g}" for name, v in by_name.items()
     }
     written = "".join(f' {name}="{value}"' for name, value in texts.items())
     return (
@@ -174,10 +174,10 @@ def raster(values: Floats, x: float, y: float, width: float, height: float) -> s
     NaN.
     """
     box = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
-    known = np.nan_to_num(values)
+    finite = np.nan_to_num(values)
     parts = {
-        "blue": np.clip(known, 0, 1),
-        "orange": np.clip(-known, 0, 1),
+        "blue": np.clip(finite, 0, 1),
+        "orange": np.clip(-finite, 0, 1),
         "unknown": np.isnan(values).astype(float),
     }
     marks = [masked(box, part, f"var(--{color})") for color, part in parts.items() if part.any()]

@@ -87,10 +87,10 @@ def _figure(sweep: Sweep, figure: Figure, rows: Sequence[Row], out: Path) -> lis
     from fedunseen.research.sweep.schema import matches
 
     fixed = [axis for axis, values in figure.only.items() if isinstance(values, str)]
-    others = [axis for axis in sweep.axes if axis not in (*figure.lines, *fixed, figure.x)]
+    split_axes = [axis for axis in sweep.axes if axis not in (*figure.lines, *fixed, figure.x)]
     done = [row for row in rows if row.status == "done" and matches(row.cell.values, figure.only)]
     drawn = []
-    for values, members in sweep_tables.grouped(done, others).items():
+    for values, members in sweep_tables.grouped(done, split_axes).items():
         lines = sweep_tables.grouped(members, figure.lines)
         metrics = [  # one of the other kind of run is missing
             name
@@ -98,7 +98,7 @@ def _figure(sweep: Sweep, figure: Figure, rows: Sequence[Row], out: Path) -> lis
             if any(name in row.mean for row in members)
             and (figure.x != "round" or name not in _ONCE)
         ]
-        titles = (figure.title, *map(sweep_tables.labelled_value, others, values))
+        titles = (figure.title, *map(sweep_tables.labelled_value, split_axes, values))
         chart = {
             "title": " · ".join(filter(None, titles)),
             "charts": [_chart(sweep, figure, lines, name, out) for name in metrics],
@@ -208,8 +208,8 @@ def _over_axis(lines: Lines, axis: str, values: Sequence[str], metric: str) -> s
     used = [value for value in values if any(value in rows for rows in by_value)]
     curves = []
     each = []
-    for i, (label, known) in enumerate(zip(lines, by_value, strict=True)):
-        rows = [known.get(value) for value in used]
+    for i, (label, row_of) in enumerate(zip(lines, by_value, strict=True)):
+        rows = [row_of.get(value) for value in used]
         y = np.array([np.nan if row is None else row.mean[metric] for row in rows])
         halves = [None if row is None else sweep_tables.half_interval(row, metric) for row in rows]
         half = np.array([np.nan if value is None else value for value in halves])
@@ -231,7 +231,8 @@ def _bars(lines: Lines, axis: str, values: Sequence[str], metric: str) -> str:
         for rows in lines.values()
     ]
     top = (
-        max((number for known in by_value for number in known.values()), default=0.0) * 1.12 or 1.0
+        max((number for number_of in by_value for number in number_of.values()), default=0.0) * 1.12
+        or 1.0
     )
     units = (
         (1e9, "GB", "billions"),
@@ -243,12 +244,12 @@ def _bars(lines: Lines, axis: str, values: Sequence[str], metric: str) -> str:
     unit = of_bytes if metric.startswith("bytes_") else of_numbers
     groups = {
         value: [
-            Bar(known[value] / top, f"{known[value] / (least or 1.0):.3g}",
-                f"{' '.join([*label, value])}: {sweep_tables.formatted(metric, known[value])}", _color(i))
-            if value in known else None
-            for i, (label, known) in enumerate(zip(lines, by_value, strict=True))
+            Bar(number_of[value] / top, f"{number_of[value] / (least or 1.0):.3g}",
+                f"{' '.join([*label, value])}: {sweep_tables.formatted(metric, number_of[value])}", _color(i))
+            if value in number_of else None
+            for i, (label, number_of) in enumerate(zip(lines, by_value, strict=True))
         ]
-        for value in values if any(value in known for known in by_value)
+        for value in values if any(value in number_of for number_of in by_value)
     }  # fmt: skip
     title = sweep_tables.CHART_TITLES[metric]
     return bar_chart(groups, title + (f", in {unit}" if unit else ""), f"{title} over {axis}")

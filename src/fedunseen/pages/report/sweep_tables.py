@@ -142,12 +142,12 @@ def _table(
         ]
         lines.append((labels, numbers, ", ".join(dict.fromkeys(line_notes))))
     heads = tuple((HEADS[name], name in in_paper) for name in metrics)
-    named = tuple(" · ".join(map(labelled_value, across, group)) for group in groups)
+    columns = tuple(" · ".join(map(labelled_value, across, group)) for group in groups)
     caption = tuple(_caption(sweep, rows, metrics))
     return SweepTable(
         title,
         tuple(down),
-        named,
+        columns,
         heads,
         _paper_head(sweep, rows),
         tuple(lines),
@@ -227,7 +227,7 @@ def _number(sweep: Sweep, row: Row | None, metric: str, out: Path | None) -> Num
     if row is None:
         return Number(metric)
     data = row.cell.values.get("data", "")
-    other = sweep.beside.get(data, data)
+    paper_data = sweep.beside.get(data, data)
     page = f"{row.run}/report.html"
     return Number(
         metric,
@@ -235,7 +235,7 @@ def _number(sweep: Sweep, row: Row | None, metric: str, out: Path | None) -> Num
         row.sd.get(metric, row.mean.get(f"{metric}_ci95") if row.seeds <= 1 else None),
         row.cell.paper.get(metric),
         half_interval(row, metric) if row.seeds > 1 else None,
-        "" if other == data else other,
+        "" if paper_data == data else paper_data,
         page if out is not None and (out / page).exists() else "",
     )
 
@@ -254,8 +254,8 @@ def _paper_head(sweep: Sweep, rows: Sequence[Row]) -> str:
     ours.
     """
     ours = {row.cell.values.get("data", "") for row in rows}
-    others = {sweep.beside[data] for data in ours if data}
-    return f"paper, {others.pop()}" if len(others) == 1 and others != ours else "paper"
+    paper_data = {sweep.beside[data] for data in ours if data}
+    return f"paper, {paper_data.pop()}" if len(paper_data) == 1 and paper_data != ours else "paper"
 
 
 def _caption(sweep: Sweep, rows: Sequence[Row], metrics: Sequence[str]) -> list[str]:

@@ -80,8 +80,8 @@ def own_models(facts: Facts) -> Content:
         {"name": names[client], "values": [column[i] for column in columns]}
         for i, client in enumerate(personal["clients"])
     ]
-    known = [[value for value in column if value is not None] for column in columns]
-    means = [float(np.mean(values)) if values else None for values in known]
+    measured = [[value for value in column if value is not None] for column in columns]
+    means = [float(np.mean(values)) if values else None for values in measured]
     return {"columns": heads, "rows": rows, "means": means, "epochs": personal.get("epochs")}
 
 
@@ -140,8 +140,8 @@ def later(facts: Facts) -> Content:
     """Return what the model has learned and forgotten since."""
     learnt, forgotten = (facts.whole.manifest.get(key, []) for key in ("learnt", "forgotten"))
     stays = sentences(facts.whole.result.get("stays", []))
-    found = {"learnt": learnt, "forgotten": forgotten, "stays": stays}
-    return found if learnt or forgotten else None
+    changes = {"learnt": learnt, "forgotten": forgotten, "stays": stays}
+    return changes if learnt or forgotten else None
 
 
 def growing(facts: Facts) -> Content:
@@ -269,25 +269,25 @@ def generated(facts: Facts) -> Content:
     if "generated_plane" not in tensors:
         return None
     labels = tensors["generated_labels"].astype(np.int64)
-    made = tensors["generated_kind"] == 1
+    is_generated = tensors["generated_kind"] == 1
     classes, positions = np.unique(labels, return_inverse=True)
     names = facts.of_classes(classes)
     numbered, written = labelled(names)
     accuracies = dict(
         zip(facts.unseen.tolist(), tensors["generated_accuracy"].astype(np.float64), strict=True)
     )
-    own = [float(accuracies.get(c, np.nan)) for c in classes.tolist()]
+    class_accuracies = [float(accuracies.get(c, np.nan)) for c in classes.tolist()]
     plane = tensors["generated_plane"].astype(np.float64)
     return {
-        "chart": class_map(plane, positions, written, "Generated and real features", made),
+        "chart": class_map(plane, positions, written, "Generated and real features", is_generated),
         "kind": _projection(facts),
-        "made": int(made.sum()),
-        "real": int((~made).sum()),
+        "made": int(is_generated.sum()),
+        "real": int((~is_generated).sum()),
         "numbered": numbered,
         "classes": [
             {"name": name, "number": i + 1 if numbered else None, "hue": hue(i),
              "accuracy": None if np.isnan(accuracy) else accuracy}
-            for i, (name, accuracy) in enumerate(zip(names, own, strict=True))
+            for i, (name, accuracy) in enumerate(zip(names, class_accuracies, strict=True))
         ],
     }  # fmt: skip
 
@@ -296,22 +296,24 @@ def influence(facts: Facts) -> Content:
     """Return how far each client moves the means of others' classes; None where no class is
     shared.
     """
-    found = facts.run.result.get("influence")
-    if not found or not found["clients"]:
+    influence = facts.run.result.get("influence")
+    if not influence or not influence["clients"]:
         return None
     clients = client_names(facts)
-    conspicuous = {one["client"] for one in found["conspicuous"]}
+    conspicuous = {client["client"] for client in influence["conspicuous"]}
     rows = [
         {
-            **one,
-            "name": clients[one["client"]],
-            "conspicuous": one["client"] in conspicuous,
+            **client,
+            "name": clients[client["client"]],
+            "conspicuous": client["client"] in conspicuous,
             "most": [
                 (facts.names[c], moved, ratio)
-                for c, moved, ratio in zip(one["classes"], one["moved"], one["ratio"], strict=True)
+                for c, moved, ratio in zip(
+                    client["classes"], client["moved"], client["ratio"], strict=True
+                )
             ][:SHOWN],
         }
-        for one in found["clients"]
+        for client in influence["clients"]
     ]
     return {"rows": rows, "conspicuous": bool(conspicuous)}
 
@@ -398,8 +400,10 @@ def _privacy(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         np.array([defence["epsilon"] for defence in spent], dtype=np.float64), "epsilon", "purple"
     )
     updates = sum(len(line["participants"]) for line in lines)
-    known = "clipped" in spent[-1]
-    clipped = 100 * sum(line["clipped"] for line in spent) / max(updates, 1) if known else None
+    has_clipping = "clipped" in spent[-1]
+    clipped = (
+        100 * sum(line["clipped"] for line in spent) / max(updates, 1) if has_clipping else None
+    )
     return {
         **spent[-1],
         "rounds": len(lines),

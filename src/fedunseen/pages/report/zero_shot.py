@@ -21,7 +21,7 @@ from fedunseen.pages.report.svg import Floats
 _OPEN = 60  # classes whose confusion is shown openly
 _PAIRS = 12  # pairs of all classes that are named
 
-COLORS = {one.name: one.color for one in ZERO_SHOT_MEASURES}
+COLORS = {measure.name: measure.color for measure in ZERO_SHOT_MEASURES}
 
 
 @lru_cache(maxsize=1)
@@ -65,11 +65,11 @@ def summary(facts: Facts) -> dict[str, Any]:
     )
     remedy = examples_advice(facts.run.result, facts.tensors)
     weak = [sentence for sentence in summary.get("text", ()) if sentence != remedy]
-    named = summary.get("weak_unseen", [])
-    if summary and facts.zero_shot and not named:
+    weak_unseen = summary.get("weak_unseen", [])
+    if summary and facts.zero_shot and not weak_unseen:
         tested = np.unique(facts.tensors["labels"])
         weak.insert(0, weak_words([], int(np.isin(tested, facts.unseen).sum()), "unseen classes"))
-    steps = parts.advice(facts, named or remedy, remedy or words["remedy"], words["usage"])
+    steps = parts.advice(facts, weak_unseen or remedy, remedy or words["remedy"], words["usage"])
     return {"what": words["what"], "good": words["good"], "weak": weak, "next": steps}
 
 
@@ -105,8 +105,8 @@ def curves(facts: Facts) -> Content:
     x = parts.axis(lines)
     drawn: dict[str, list[Curve]] = {}
     for name in ZERO_SHOT:
-        own = [line.get("clients", {}).get(name, []) for line in lines]
-        low, mean, high = map(statistics.bridged, statistics.band(own))
+        of_clients = [line.get("clients", {}).get(name, []) for line in lines]
+        low, mean, high = map(statistics.bridged, statistics.band(of_clients))
         main = statistics.curve(lines, name)
         if not facts.one_model:  # the main curve is the clients' mean
             drawn[name] = [Curve(main, "mean of clients", COLORS[name], low, high)]
@@ -162,7 +162,7 @@ def seeds(facts: Facts) -> Content:
     names = [*ZERO_SHOT, *(f"uncalibrated_{name}" for name in ZERO_SHOT[1:])]
     heads = ["ZSL", "U", "S", "H", "U uncal.", "S uncal.", "H uncal.", "calibration", "round"]
     rows = []
-    for result in (one.result for one in run.seeds):
+    for result in (seed.result for seed in run.seeds):
         cells = [*(f"{result[name]:.1f}" for name in names), f"{result['calibration_factor']:.3g}"]
         rows.append({"seed": result["seed"], "cells": [*cells, result["selected_round"]]})
     means = [

@@ -141,7 +141,7 @@ def _takes(body: type[Samples], query: type[BaseModel] | None = None) -> dict[st
     its query.
     """
     schema = body.model_json_schema()
-    own = {
+    body_fields = {
         name: value
         for name, value in schema["properties"].items()
         if name not in Samples.model_fields
@@ -150,10 +150,10 @@ def _takes(body: type[Samples], query: type[BaseModel] | None = None) -> dict[st
     form = {
         "type": "object",
         "required": [*schema.get("required", ()), "files"],
-        "properties": {**own, "files": files},
+        "properties": {**body_fields, "files": files},
     }
     content = {"multipart/form-data": {"schema": form}, "application/json": {"schema": schema}}
-    asked = query.model_json_schema()["properties"] if query is not None else {}
+    query_fields = query.model_json_schema()["properties"] if query is not None else {}
     parameters = [
         {
             "name": name,
@@ -162,7 +162,7 @@ def _takes(body: type[Samples], query: type[BaseModel] | None = None) -> dict[st
             "description": value.pop("description"),
             "schema": value,
         }
-        for name, value in asked.items()
+        for name, value in query_fields.items()
     ]
     return {"requestBody": {"required": True, "content": content}, "parameters": parameters}
 
@@ -309,7 +309,7 @@ async def add_class(request: Request, served: Served) -> ClassEntry:
         attributes = None if body.attributes is None else model.describe(body.attributes)
         examples = None
         words = body.sentence
-        if any(given is not None for given in (files, body.features, body.text)):
+        if any(field is not None for field in (files, body.features, body.text)):
             examples = _samples(model, body, files)[1]
         elif words is None and model.by_sentence:
             words = body.name
@@ -397,7 +397,7 @@ def create_app(
 
     warm.add_done_callback(note)
     measured.added.set(len(model.added))
-    measured.waiting.set_function(lambda: queue.asked)
+    measured.waiting.set_function(lambda: queue.open_questions)
     app.state.service = Service(
         model, limits, measured, queue, warm, protected, _about(model, protected)
     )

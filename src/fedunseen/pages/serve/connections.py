@@ -47,7 +47,7 @@ class Connections:
         """Add a new connection, and close another where there would be too many."""
         self._open[address] = connection
         if len(self._open) > self.most:
-            next(one for one in self._open.values() if not one.waits_for_answer).abort()
+            next(other for other in self._open.values() if not other.waits_for_answer).abort()
 
     def remove(self, address: _Address) -> None:
         """Remove a connection that has ended."""

@@ -112,7 +112,7 @@ def _beside(monitor: Monitor, server: uvicorn.Server, listening: socket.socket) 
             raise
         monitor.end(None)
     finally:
-        if time.monotonic() - monitor.asked < _RECENT and thread.is_alive():
+        if time.monotonic() - monitor.last_request < _RECENT and thread.is_alive():
             monitor.end_was_shown.wait(_LAST_LOOK)
         server.should_exit = True
         thread.join(_LAST_LOOK)

@@ -108,11 +108,13 @@ class Guard:
             headers = Headers(scope=scope)
             code, why, name = self._refusal(scope, headers)
             if code:
-                more = {"WWW-Authenticate": "Bearer"} if code == 401 else {"Connection": "close"}
+                reply_headers = (
+                    {"WWW-Authenticate": "Bearer"} if code == 401 else {"Connection": "close"}
+                )
                 if code == 413:
                     await self._discard(receive)
                 answer = {"detail": why, **({"code": name} if name else {})}
-                await JSONResponse(answer, code, more)(scope, receive, respond)
+                await JSONResponse(answer, code, reply_headers)(scope, receive, respond)
             else:
                 await self.app(scope, self._bounded(receive), respond)
         finally:
@@ -181,13 +183,13 @@ class Guard:
         return f"the request is larger than {self.limits.body / 2**20:g} MiB: send less at a time"
 
     def _bounded(self, receive: Receive) -> Receive:
-        taken = 0
+        received = 0
         end = time.monotonic() + self.limits.upload
         # the whole request is here: what comes then is the client's leaving, for which no one waits
         done = False
 
         async def bounded() -> Message:
-            nonlocal taken, done
+            nonlocal received, done
             try:
                 async with asyncio.timeout(max(0.0, end - time.monotonic()) if not done else None):
                     message = await receive()
@@ -196,10 +198,10 @@ class Guard:
                     408, "the request took too long to arrive: send it again"
                 ) from None
             if message["type"] == "http.request":
-                taken += len(message.get("body", b""))
+                received += len(message.get("body", b""))
                 if not message.get("more_body", False):
                     done = True
-            if taken > self.limits.body:
+            if received > self.limits.body:
                 raise HTTPException(413, self._too_large())
             return message
 
@@ -209,12 +211,12 @@ class Guard:
         """Read and drop a request that is too large: a sender that is cut off would get no
         answer.
         """
-        taken = 0
+        received = 0
         try:
             async with asyncio.timeout(self.limits.upload):
-                while taken < _DISCARDED * self.limits.body:
+                while received < _DISCARDED * self.limits.body:
                     message = await receive()
-                    taken += len(message.get("body", b""))
+                    received += len(message.get("body", b""))
                     if message["type"] == "http.disconnect" or not message.get("more_body", False):
                         return
         except TimeoutError:

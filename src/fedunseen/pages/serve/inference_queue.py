@@ -51,7 +51,7 @@ class InferenceQueue:
 
     def __init__(self, waiting: int) -> None:
         self.waiting = waiting
-        self.asked = 0  # questions without an answer yet
+        self.open_questions = 0  # questions without an answer yet
         self._line: queue.SimpleQueue[_Question] = queue.SimpleQueue()
         self._answering = threading.Lock()
         threading.Thread(target=self._work, name="model", daemon=True).start()
@@ -66,9 +66,9 @@ class InferenceQueue:
 
     async def ask(self, question: Callable[[], _T], seconds: float) -> _T:
         """Return the answer to a question, or raise a TimeoutError after so many seconds."""
-        if self.asked > self.waiting:  # one of them is being answered
+        if self.open_questions > self.waiting:  # one of them is being answered
             raise QueueFullError
-        self.asked += 1
+        self.open_questions += 1
         try:
             item = _Question(question, asyncio.get_running_loop())
             self._line.put(item)
@@ -78,7 +78,7 @@ class InferenceQueue:
             return answer
         finally:
             item.answer.cancel()
-            self.asked -= 1
+            self.open_questions -= 1
 
     def _work(self) -> None:
         while True:

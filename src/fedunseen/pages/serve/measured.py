@@ -25,10 +25,10 @@ def tested_tenths(result: Mapping[str, Any]) -> NDArray[np.float64] | None:
     rows = [row for kind in kinds for row in kind]
     if not rows:
         return None
-    found = np.zeros(len(_TENTHS))
+    counts = np.zeros(len(_TENTHS))
     for count, stated, _ in rows:
-        found[_tenth(stated / 100)] += count
-    return np.asarray(found / found.sum())
+        counts[_tenth(stated / 100)] += count
+    return np.asarray(counts / counts.sum())
 
 
 def _tenth(probability: float) -> int:

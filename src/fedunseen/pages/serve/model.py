@@ -159,8 +159,8 @@ class _Known:
     @cached_property
     def shown(self) -> NDArray[np.bool_]:
         """(C,) which ones had training samples, or enough examples since."""
-        more = mostly_shown(self.params).numpy()
-        return self.seen | more if len(more) else self.seen
+        learned = mostly_shown(self.params).numpy()
+        return self.seen | learned if len(learned) else self.seen
 
     @cached_property
     def _scorer(self) -> Callable[[NDArray[np.float32]], NDArray[np.float64]] | None:
@@ -222,9 +222,9 @@ class Recognizer:
             self.by_attributes and getattr(experiment.data, "text_encoder", None) is not None
         )
         loader: type[BenchmarkLoader] = find("data", experiment.data.name)
-        own = loader.read.__func__ is not BenchmarkLoader.read.__func__  # type: ignore[attr-defined]
+        own_reader = loader.read.__func__ is not BenchmarkLoader.read.__func__  # type: ignore[attr-defined]
         self.kind: Kind = (
-            "text" if hasattr(loader, "read_texts") else "pictures" if own else "features"
+            "text" if hasattr(loader, "read_texts") else "pictures" if own_reader else "features"
         )
         self.added: dict[str, Added] = {}
         self._own = {
@@ -288,9 +288,14 @@ class Recognizer:
         entries: list[dict[str, Any]] = []
         for c, name in enumerate(() if self.from_examples_alone else space.names):
             described = attributes and c not in undescribed
-            more = {"attributes": space.semantics[c].tolist()} if described else {}
+            attribute_entry = {"attributes": space.semantics[c].tolist()} if described else {}
             entries.append(
-                {"name": name, "kind": "seen" if c in seen else "unseen", "lasting": True, **more}
+                {
+                    "name": name,
+                    "kind": "seen" if c in seen else "unseen",
+                    "lasting": True,
+                    **attribute_entry,
+                }
             )
         return entries + [self.entry(added, attributes) for added in self.added.values()]
 
@@ -355,16 +360,17 @@ class Recognizer:
                 f"a class's name has 1 to {LONGEST_NAME} printable characters, no slash, and no "
                 "space around it"
             )
-        if other := {**self._own, **{plain(other): other for other in self.added}}.get(plain(name)):
+        by_plain = {**self._own, **{plain(added_name): added_name for added_name in self.added}}
+        if existing := by_plain.get(plain(name)):
             raise DataError(
-                f"there is a class {other!r} already: choose another name, or take that one away "
-                "first"
+                f"there is a class {existing!r} already: choose another name, or take that "
+                "one away first"
             )
         if len(self.added) >= ADDED:
             raise DataError(
                 f"{ADDED} classes have been added, which is the most: take one away first"
             )
-        for given, able, instead, how in (
+        for content, able, instead, how in (
             (
                 added.attributes,
                 self.by_attributes,
@@ -373,7 +379,7 @@ class Recognizer:
             ),
             (added.examples, self.by_examples, self.by_attributes, "from attributes: describe it"),
         ):
-            if given is not None and not able:
+            if content is not None and not able:
                 how = how if instead else "only in training"
                 raise ExperimentError(
                     f"method.name = {self.run.method_name!r} learns classes {how}"
@@ -385,20 +391,20 @@ class Recognizer:
 
     def remove(self, name: str) -> None:
         """Take an added class away."""
-        left = {key: added for key, added in self.added.items() if key != name}
-        self._keep(left, self.added[name].lasting, self._rebuilt(left))
+        remaining = {key: added for key, added in self.added.items() if key != name}
+        self._keep(remaining, self.added[name].lasting, self._rebuilt(remaining))
 
-    def _keep(self, added: dict[str, Added], lasting: bool, known: _Known | None) -> None:
+    def _keep(self, added: dict[str, Added], lasting: bool, with_added: _Known | None) -> None:
         """Take these as the added classes; write those that last if one of them came or went."""
         if lasting:
             tensors: dict[str, NDArray[Any]] = {}
             for i, item in enumerate(item for item in added.values() if item.lasting):
-                for what, values in (("attributes", item.attributes), ("examples", item.examples)):
+                for part, values in (("attributes", item.attributes), ("examples", item.examples)):
                     if values is not None:
-                        tensors[f"{i:04d}/{what}/{item.name}"] = values
+                        tensors[f"{i:04d}/{part}/{item.name}"] = values
             write_tensors(self._path, tensors or {"none": np.zeros(1)})
         self.added = added
-        self._known = known
+        self._known = with_added
 
     def _rebuilt(self, added: dict[str, Added]) -> _Known | None:
         """Return what knows the run's classes and these, made from the run itself."""
@@ -447,10 +453,12 @@ class Recognizer:
                 f"{self._path} is damaged: delete it, and add the lasting classes again"
             ) from None
         for key, tensor in sorted(tensors.items()):
-            _, what, name = (*key.split("/", 2), "", "")[:3]
-            given: dict[str, Any] = {what: tensor.numpy()}
-            if what in ("attributes", "examples"):
-                self.added[name] = replace(self.added.get(name, Added(name, lasting=True)), **given)
+            _, part, name = (*key.split("/", 2), "", "")[:3]
+            content: dict[str, Any] = {part: tensor.numpy()}
+            if part in ("attributes", "examples"):
+                self.added[name] = replace(
+                    self.added.get(name, Added(name, lasting=True)), **content
+                )
         self._known = self._rebuilt(self.added)
 
     def read(self, file: Path | ImageBytes) -> NDArray[Any]:
@@ -470,12 +478,12 @@ class Recognizer:
     def samples(self, rows: Any) -> NDArray[Any]:
         """Return samples (n, ...) from numbers."""
         try:
-            given = np.asarray(rows)
+            array = np.asarray(rows)
         except ValueError:
             raise DataError(
                 "the samples are not equally long: give a list of numbers for each"
             ) from None
-        return self.run.read_inputs(given)
+        return self.run.read_inputs(array)
 
     @property
     def calibrated(self) -> bool:
@@ -519,16 +527,16 @@ class Recognizer:
         far = model.unfamiliar(samples).tolist() if model.finds_unfamiliar else [None] * len(odds)
         if self._arriving is not None and adapt:
             self._adapt(self._arriving, samples)
-        own = np.zeros(len(names), dtype=bool)
+        is_added = np.zeros(len(names), dtype=bool)
         if self.added:
-            own = np.array([name in self.added for name in names])
+            is_added = np.array([name in self.added for name in names])
         answers = []
         for i, (row, share) in enumerate(zip(scores, odds, strict=True)):
-            order = np.lexsort((~own, -row))
+            order = np.lexsort((~is_added, -row))
             best = order[:top]
             ranking = [
                 ClassScore(
-                    names[c], score, probability, "added" if own[c] else _KINDS[bool(seen[c])]
+                    names[c], score, probability, "added" if is_added[c] else _KINDS[bool(seen[c])]
                 )
                 for c, score, probability in zip(
                     best.tolist(), row[best].tolist(), share[best].tolist(), strict=True
@@ -560,8 +568,8 @@ class Recognizer:
         elif among == "given" and not self.added:
             raise ExperimentError("among given: no class has been added yet")
         model = self.model
-        known = self._known
-        if known is None:
+        with_added = self._known
+        if with_added is None:
             support = {
                 item.name: item.examples
                 for item in self.added.values()
@@ -570,28 +578,33 @@ class Recognizer:
             rankings = model.rank(
                 samples, _described(self.added), among=among, examples=support or None
             )
-            names = [one.name for one in rankings[0]]
-            by_name = [{one.name: one.score for one in ranking} for ranking in rankings]
-            own = (
+            names = [prediction.name for prediction in rankings[0]]
+            by_name = [
+                {prediction.name: prediction.score for prediction in ranking}
+                for ranking in rankings
+            ]
+            seen_names = (
                 set()
                 if self.from_examples_alone
                 else {model.space.names[c] for c in model.space.seen}
             )
-            seen = np.array([n in own for n in names])
+            seen = np.array([n in seen_names for n in names])
             return names, np.array([[r[n] for n in names] for r in by_name]), seen, seen
-        kept: Any = slice(0 if among == "all" else len(known.names) - len(self.added), None)
+        kept: Any = slice(0 if among == "all" else len(with_added.names) - len(self.added), None)
         if among == "unseen":
-            kept = np.flatnonzero(~known.seen)
-        seen = known.seen[kept]
-        scores = known.scores(model, samples, bool(seen.any()))
-        scores = model.calibration(scores, known.seen)[:, kept]
+            kept = np.flatnonzero(~with_added.seen)
+        seen = with_added.seen[kept]
+        scores = with_added.scores(model, samples, bool(seen.any()))
+        scores = model.calibration(scores, with_added.seen)[:, kept]
         scores = np.asfortranarray(
             scores
         )  # softmax adds in the order of memory: the last bits of a sum
         names = (
-            known.names if among == "all" else np.array(known.names, dtype=object)[kept].tolist()
+            with_added.names
+            if among == "all"
+            else np.array(with_added.names, dtype=object)[kept].tolist()
         )
-        return names, scores, seen, known.shown[kept]
+        return names, scores, seen, with_added.shown[kept]
 
     def _adapt(self, arriving: Arriving, samples: NDArray[Any]) -> None:
         """Count samples; the next question is answered by the model with them."""
@@ -614,12 +627,12 @@ class Recognizer:
         if picture is not None and self.run.manifest.get("picture_shape"):
             picture.seek(0)
             pixels = read_sample(self.run, picture)
-        (one,) = self.model.explain(rows, classes=[name], maps=self.run.maps_of(pixels))
-        shares = [ClassShare(name=part.name, share=part.value) for part in one.shares()]
+        (explanation,) = self.model.explain(rows, classes=[name], maps=self.run.maps_of(pixels))
+        shares = [ClassShare(name=part.name, share=part.value) for part in explanation.shares()]
         answer.because = shares or None
-        if one.places is not None and pixels is not None:
-            answer.place = one.places.sentence()
-            answer.heat = picture_address(one.places.over(pixels[0]))
+        if explanation.places is not None and pixels is not None:
+            answer.place = explanation.places.sentence()
+            answer.heat = picture_address(explanation.places.over(pixels[0]))
 
     def explain(
         self, sample: NDArray[Any], names: Sequence[str], most: int = 6
@@ -636,7 +649,7 @@ class Recognizer:
         method = self.model.method
         if not self.by_attributes or method.generates:
             return {}
-        known, semantics, _, _ = added_classes(model.space, _described(self.added))
+        class_names, semantics, _, _ = added_classes(model.space, _described(self.added))
         scaled = model.scaled(self.run.read_inputs(sample))
         described = model.described(semantics).requires_grad_()
         with torch.enable_grad():
@@ -645,21 +658,21 @@ class Recognizer:
                 return {}
             effects = {}
             shown = {model.space.names[c] for c in model.space.undescribed}
-            unshown = [c for c, name in enumerate(known) if name not in shown]
+            unshown = [c for c, name in enumerate(class_names) if name not in shown]
             mean = described.detach()[unshown].mean(0)
             steps = (torch.arange(_STEPS) + 0.5)[:, None] / _STEPS
             for name in names:
-                if name not in known or name in shown:  # it was only shown, in examples
+                if name not in class_names or name in shown:  # it was only shown, in examples
                     continue
-                c = known.index(name)
+                c = class_names.index(name)
                 (slope,) = torch.autograd.grad(scores[0, c], described, retain_graph=True)
                 if slope[c].any():  # otherwise it is known by its examples
-                    more = described[c].detach() - mean
-                    way = (mean + steps * more).requires_grad_()
+                    difference = described[c].detach() - mean
+                    way = (mean + steps * difference).requires_grad_()
                     (slopes,) = torch.autograd.grad(
                         method.scores(model.params, scaled, way).sum(), way
                     )
-                    effect = (slopes.mean(0) * more).numpy()
+                    effect = (slopes.mean(0) * difference).numpy()
                 else:
                     effect = np.zeros(len(mean), dtype=np.float32)
                 order = np.argsort(-np.abs(effect), kind="stable")[:most]

@@ -41,7 +41,7 @@ class Monitor(logging.Handler):
         super().__init__(logging.INFO)
         self.id = uuid.uuid4().hex
         self.started = _now()
-        self.asked = -math.inf  # monotonic seconds of the last request
+        self.last_request = -math.inf  # monotonic seconds of the last request
         self.end_was_shown = threading.Event()
         self._guard = threading.Lock()
         self._phase: Phase = "preparing"
@@ -88,7 +88,7 @@ class Monitor(logging.Handler):
         plain JSON.
         """
         with self._guard:
-            self.asked = time.monotonic()
+            self.last_request = time.monotonic()
             state: dict[str, Any] = {
                 "id": self.id,
                 "time": _now(),
@@ -96,7 +96,7 @@ class Monitor(logging.Handler):
                 "phase": self._now_phase(),
             }
             state |= {"why": self._why, **self._numbers(), **self._facts(), "seq": self._count}
-            state["events"], state["log"] = ([one for one in kept if one["seq"] > since]
+            state["events"], state["log"] = ([event for event in kept if event["seq"] > since]
                                              for kept in (self._events, self._log))  # fmt: skip
         if self._phase in ("complete", "paused", "interrupted", "failed"):
             self.end_was_shown.set()
@@ -172,21 +172,21 @@ class RunMonitor(Monitor):
             "stage": self._stage,
             "deployed": self.deployed,
             "parties": [
-                self._party(client, one) for client, one in enumerate(self._parties[:_SHOWN])
+                self._party(client, party) for client, party in enumerate(self._parties[:_SHOWN])
             ],
             "budget": getattr(self.experiment.privacy, "epsilon", None),
         }
 
     def _numbers(self) -> dict[str, int]:
-        connected = sum(one.connected for one in self._parties)
+        connected = sum(party.connected for party in self._parties)
         counts = {"round": self._round, "rounds": self._rounds, "connected": connected}
         return {**counts, "clients": len(self._parties), "left_out": self._left_out}
 
     def _now_phase(self) -> Phase:
         settings = self.experiment.engine
         if self.deployed and self._phase in ("preparing", "training") and settings.distributed:
-            there = sum(one.connected for one in self._parties)
-            if there < needed(getattr(settings, "quorum", 1.0), len(self._parties) or 1):
+            connected = sum(party.connected for party in self._parties)
+            if connected < needed(getattr(settings, "quorum", 1.0), len(self._parties) or 1):
                 return "waiting"
         return self._phase
 
@@ -208,11 +208,11 @@ class RunMonitor(Monitor):
             facts |= {} if name == "none" else {section: name}
         return facts
 
-    def _party(self, client: int, one: PartyStatus) -> dict[str, Any]:
+    def _party(self, client: int, party: PartyStatus) -> dict[str, Any]:
         missed = self._refused.get(client)
         return {
-            "name": one.name, "connected": one.connected, "classes": one.classes, "samples": one.samples,
-            "rounds": self._merged.get(client, 0), "seconds": self._seconds.get(client), "refused": one.refused,
+            "name": party.name, "connected": party.connected, "classes": party.classes, "samples": party.samples,
+            "rounds": self._merged.get(client, 0), "seconds": self._seconds.get(client), "refused": party.refused,
             "missed": None if missed is None else {"round": missed[0], "why": missed[1]},
         }  # fmt: skip
 
@@ -281,7 +281,7 @@ class SiteMonitor(Monitor):
         experiment = self.site.experiment
         for event in self.site.events[len(self._events) :]:
             self._count += 1
-            more = {
+            numbers = {
                 "seq": self._count,
                 "stage": "training",
                 "accuracies": {},
@@ -290,27 +290,29 @@ class SiteMonitor(Monitor):
                 "out_count": 0,
             }
             self._events.append(
-                {**event, **more, "rounds": self._numbers()["rounds"], "epsilon": None}
+                {**event, **numbers, "rounds": self._numbers()["rounds"], "epsilon": None}
             )
-        named = ("data", "method", "strategy", "privacy", "engine")
+        sections = ("data", "method", "strategy", "privacy", "engine")
         result = self.site.result
-        own = {
+        party = {
             "name": self.name,
             "connected": bool(experiment),
             "classes": self.classes,
             "samples": self.samples,
         }
-        own |= {"rounds": len(self._events), "seconds": None, "refused": "", "missed": None}
+        party |= {"rounds": len(self._events), "seconds": None, "refused": "", "missed": None}
         return {
             "experiment": f"{self.name}: "
             f"{experiment.get('method', {}).get('name', 'no coordinator yet')}",
             "choices": {
-                key: experiment[key]["name"] for key in named if experiment.get(key, {}).get("name")
+                key: experiment[key]["name"]
+                for key in sections
+                if experiment.get(key, {}).get("name")
             },
             "run": "",
             "stage": "training",
             "deployed": True,
-            "parties": [own],
+            "parties": [party],
             "budget": self.site.releases.limit,
             "site": self._history()
             | {"result": {SHORT[key]: result[key] for key in SHORT if key in result}},

@@ -131,8 +131,8 @@ class Attack(Named):
 
     def active(self, client: int, round: int) -> bool:
         """Say whether ``client`` attacks in ``round`` (counted from 0)."""
-        named = client in self.settings.clients
-        return named and any(
+        is_attacker = client in self.settings.clients
+        return is_attacker and any(
             a <= round + 1 and (b is None or round + 1 <= b) for a, b in self._rounds
         )
 

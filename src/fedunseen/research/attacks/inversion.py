@@ -105,7 +105,7 @@ def invert(
         result.append(search.result())
         if result[-1].distance < _EXPLAINED:
             break
-    return min(result, key=lambda one: one.objective)
+    return min(result, key=lambda attempt: attempt.objective)
 
 
 class _Search:
@@ -253,9 +253,9 @@ def layer_inputs(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor] | None:
     if not float(power) > 0:
         return None
     inputs = (weight.T @ bias) / power
-    left = (weight - bias.outer(inputs)).norm(dim=0)
+    residual = (weight - bias.outer(inputs)).norm(dim=0)
     whole = weight.norm(dim=0)
-    return inputs, torch.where(whole > 0, left / whole.clamp_min(1e-30), 0.0)
+    return inputs, torch.where(whole > 0, residual / whole.clamp_min(1e-30), 0.0)
 
 
 def critic_inputs(

@@ -51,18 +51,18 @@ class Judge:
     classes: NDArray[np.int64]
     unit: bool
 
-    def __call__(self, found: Tensor, true: Tensor, label: int) -> Facts:
+    def __call__(self, recovered: Tensor, true: Tensor, label: int) -> Facts:
         """Compare one recovered thing with the true one."""
-        found, true, average = (
-            value.detach().double().flatten().cpu() for value in (found, true, self.average)
+        recovered, true, average = (
+            value.detach().double().flatten().cpu() for value in (recovered, true, self.average)
         )
-        mse = float((found - true).square().mean())
+        mse = float((recovered - true).square().mean())
         blind = float((average - true).square().mean())
-        nearest = int((self.means.double().cpu() - found).square().sum(1).argmin())
+        nearest = int((self.means.double().cpu() - recovered).square().sum(1).argmin())
         facts: Facts = {
             "mse": mse,
             "relative": mse / max(blind, 1e-12),
-            "cosine": float(F.cosine_similarity(found, true, dim=0)),
+            "cosine": float(F.cosine_similarity(recovered, true, dim=0)),
             "class": int(self.classes[nearest]),
             "match": int(self.classes[nearest]) == label,
         }
@@ -234,10 +234,10 @@ def attack_all(
     seen: Sequence[Observation],
     attacks: Mapping[str, Inversion | None],
     judges: Mapping[str, Judge],
-    what: str,
+    model: str,
     log: Log = lambda words: None,
 ) -> dict[str, list[Attacked]]:
-    """Attack observations one after the other; ``what`` names the model in the log, None is the
+    """Attack observations one after the other; ``model`` names the model in the log, None is the
     closed form.
     """
     results: dict[str, list[Attacked]] = {name: [] for name in attacks}
@@ -273,7 +273,7 @@ def attack_all(
                 for kind, m in means.items()
             ]
             seen_as = f"update {i + 1}" if observation.seen == "update" else f"the sum of {count}"
-            log(f"{what}, {name}, {seen_as}: recovered {', '.join(words) or 'nothing'}")
+            log(f"{model}, {name}, {seen_as}: recovered {', '.join(words) or 'nothing'}")
     return results
 
 
@@ -281,7 +281,7 @@ def measure_sums(
     seen: Sequence[Observation],
     judges: Mapping[str, Judge],
     attacks: Mapping[str, Inversion | None],
-    what: str,
+    model: str,
     log: Log = lambda words: None,
 ) -> dict[str, list[Facts]]:
     """Attack sums of several parties' gradients; what is unknown is what is unknown of an update,
@@ -301,7 +301,7 @@ def measure_sums(
             **search,
         }
 
-    results = attack_all(seen, attacks, judges, what, log)
+    results = attack_all(seen, attacks, judges, model, log)
     return {name: [row(result) for result in rows] for name, rows in results.items()}
 
 
@@ -316,13 +316,13 @@ class ImageBatch:
         source: Tensor,
         labels: Sequence[int],
         first: int,
-        known: Sequence[int] | None,
+        known_labels: Sequence[int] | None,
     ) -> None:
         self.network = network
         self.labels = labels
         self.first = first
         self.true = [{"inputs": image} for image in source]
-        self.soft = None if known is None else network.one_hot(known)
+        self.soft = None if known_labels is None else network.one_hot(known_labels)
 
     def start(self, restart: int) -> Params:
         """Draw images and, where they are searched, soft labels."""
@@ -379,12 +379,12 @@ def measure_classifier(
     for name, attack in attacks.items():
         seen = []
         for i, target in enumerate(updates):
-            known = (
+            known_labels = (
                 [inversion.inferred_label(target["head.weight"])]
                 if isinstance(attack, inversion.Cosine)
                 else None
             )
-            batch = ImageBatch(network, source[i : i + 1], true[i : i + 1], i, known)
+            batch = ImageBatch(network, source[i : i + 1], true[i : i + 1], i, known_labels)
             seen.append(Observation("update", 1, batch, target))
         results = attack_all(seen, {name: attack}, {"inputs": judge}, "classifier", log)[name]
         facts = [
@@ -614,10 +614,10 @@ class PhaseVictim:
         self.draws = self._draw(stream(seed, "leakage draws", i))
         self.candidates = torch.from_numpy(np.unique(subject.labels[subject.train])).to(self.device)
         self.true = {"inputs": self.inputs, "attributes": method.semantics[self.labels]}
-        self.known = {"inputs": self.inputs, **self.draws}
+        self.unknowns = {"inputs": self.inputs, **self.draws}
         if method.generates:
-            self.known |= {key: self.context[key][self.labels] for key in self._descriptions()}
-        self.target = {name: value.detach() for name, value in self.gradient(self.known).items()}
+            self.unknowns |= {key: self.context[key][self.labels] for key in self._descriptions()}
+        self.target = {name: value.detach() for name, value in self.gradient(self.unknowns).items()}
 
     def _descriptions(self) -> list[str]:
         """Return what of the context describes the classes."""
@@ -639,11 +639,11 @@ class PhaseVictim:
             for name, value in drawn.items()
         }
 
-    def gradient(self, known: Params) -> Params:
+    def gradient(self, unknowns: Params) -> Params:
         """Return the gradient of a sample by what travels, differentiable by every part of
-        ``known``.
+        ``unknowns``.
 
-        Beside the sample and the draws, ``known`` may hold ``semantics`` (1, a) and ``text`` (1,
+        Beside the sample and the draws, ``unknowns`` may hold ``semantics`` (1, a) and ``text`` (1,
         t), which replace the true class's rows. It may also hold ``label`` (1, K), logits of the
         seen classes; the gradient is then that of the expected loss.
         """
@@ -652,27 +652,27 @@ class PhaseVictim:
             for name, value in self.fixed.items()
         }
         params = {**fixed, **self.leaves}
-        draws = {name: known[name] for name in self.draws}
+        draws = {name: unknowns[name] for name in self.draws}
         batch: Batch = {
-            "inputs": known["inputs"],
+            "inputs": unknowns["inputs"],
             "weights": torch.ones(1, device=self.device),
             **draws,
         }
         rows = {
-            key: self.context[key].index_copy(0, self.labels, known[key])
+            key: self.context[key].index_copy(0, self.labels, unknowns[key])
             for key in self._descriptions()
-            if key in known
+            if key in unknowns
         }
         context = {**self.context, **rows}
 
         def of_class(label: Tensor) -> Tensor:
             return self.phase.loss(params, {**batch, "labels": label.reshape(1)}, context)[0]
 
-        if "label" not in known:
+        if "label" not in unknowns:
             loss = of_class(self.labels)
         else:
             losses = torch.func.vmap(of_class)(self.candidates)
-            loss = (known["label"].softmax(-1)[0] * losses).sum()
+            loss = (unknowns["label"].softmax(-1)[0] * losses).sum()
         grads = torch.autograd.grad(
             loss,
             list(self.leaves.values()),
@@ -688,21 +688,21 @@ class PhaseVictim:
         It differentiates the gradient's product with random numbers. False is exact: the derivative
         is zero, not merely small.
         """
-        known = {
-            name: value.detach().clone().requires_grad_() for name, value in self.known.items()
+        unknowns = {
+            name: value.detach().clone().requires_grad_() for name, value in self.unknowns.items()
         }
         rng = stream(self.seed, "leakage sensitivity", self.i)
         terms = [
             (value * _normal(rng, tuple(value.shape), self.device)).sum()
-            for value in self.gradient(known).values()
+            for value in self.gradient(unknowns).values()
         ]
         total = torch.stack(terms).sum()
         if not total.requires_grad:
-            return dict.fromkeys(_plain(known), False)
-        grads = torch.autograd.grad(total, list(known.values()), allow_unused=True)
+            return dict.fromkeys(_plain(unknowns), False)
+        grads = torch.autograd.grad(total, list(unknowns.values()), allow_unused=True)
         result = {
             name: grad is not None and bool(grad.any())
-            for name, grad in zip(known, grads, strict=True)
+            for name, grad in zip(unknowns, grads, strict=True)
         }
         return _plain(result)
 
@@ -816,8 +816,8 @@ class PhaseVictim:
         for kind, columns in tried:
             if not depends.get("attributes" if kind == "semantics" else kind):
                 continue
-            value = columns.reshape(self.known[kind].shape)
-            gradient = self.gradient({**self.known, kind: value})
+            value = columns.reshape(self.unknowns[kind].shape)
+            gradient = self.gradient({**self.unknowns, kind: value})
             off = sum(
                 float((g.detach() - target[name]).square().sum()) for name, g in gradient.items()
             )

@@ -153,12 +153,12 @@ def _run(read: Sweep, cells: list[Cell], out: Path, resume: bool, jobs: int | No
     return done
 
 
-def _write_page(read: Sweep, found: list[Row], out: Path) -> None:
+def _write_page(read: Sweep, rows: list[Row], out: Path) -> None:
     """Write the page of a sweep, where pages are there."""
-    pages_of("SWEEP_PAGES", read, found, out)
+    pages_of("SWEEP_PAGES", read, rows, out)
 
 
-def _tell(row: Row, left: int) -> None:
+def _tell(row: Row, remaining: int) -> None:
     """Say how a cell ended."""
     if row.status != "done":
         words = f"{row.status}: {row.problem}"
@@ -168,7 +168,7 @@ def _tell(row: Row, left: int) -> None:
         words = (
             f"ZSL {row.mean['zsl']:.1f}  H {row.mean['gzsl_harmonic']:.1f}  ({row.seconds:.0f} s)"
         )
-    say(f"{row.cell.key}: {words}" + (f"  {left} left" if left else ""))
+    say(f"{row.cell.key}: {words}" + (f"  {remaining} left" if remaining else ""))
 
 
 def _reasons(failed: list[Row]) -> list[str]:
@@ -176,12 +176,12 @@ def _reasons(failed: list[Row]) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for row in failed:
         reasons.setdefault(row.problem or "", []).append(row.cell.key)
-    more = {
+    further = {
         reason: f" and {len(keys) - LISTED} more" if len(keys) > LISTED else ""
         for reason, keys in reasons.items()
     }
     return [
-        f"failed: {'; '.join(keys[:LISTED])}{more[reason]}: {reason}"
+        f"failed: {'; '.join(keys[:LISTED])}{further[reason]}: {reason}"
         for reason, keys in reasons.items()
     ]
 
@@ -255,8 +255,8 @@ def bench(
     leaderboard = lines(sweep, settings, out)
     pages = [str(page) for page in pages_of("BENCH_PAGES", sweep, settings, leaderboard, out)]
     open_rows = [line for line in leaderboard if line.status != "done"]
-    others = "; the others are partial, failed or not run" if open_rows else ""
-    say(f"{len(leaderboard) - len(open_rows)} of {len(leaderboard)} rows measured{others}")
+    note = "; the others are partial, failed or not run" if open_rows else ""
+    say(f"{len(leaderboard) - len(open_rows)} of {len(leaderboard)} rows measured{note}")
     say(*(f"page:  {page}" for page in pages))
     rows = [
         {**line.values, "status": line.status, "problem": line.problem, "seeds": line.seeds}

@@ -255,11 +255,13 @@ def lines(sweep: Sweep, bench: Bench, out: Path) -> list[Line]:
     """
     stored = {tuple(cell.values.items()): _stored(cell, bench, out) for cell in sweep.cells}
     leaderboard = []
-    for cell, own in zip(sweep.cells, stored.values(), strict=True):
-        other = stored.get(tuple({**cell.values, "method": bench.reference}.items()), {})
+    for cell, records in zip(sweep.cells, stored.values(), strict=True):
+        reference = stored.get(tuple({**cell.values, "method": bench.reference}.items()), {})
         for condition in _conditions(bench):
             leaderboard.append(
-                _line(cell, bench, condition, own, {} if other is own else other, out)
+                _line(
+                    cell, bench, condition, records, {} if reference is records else reference, out
+                )
             )
     return leaderboard
 
@@ -284,36 +286,36 @@ def _line(
     cell: Cell,
     bench: Bench,
     condition: str,
-    own: Mapping[int, Mapping[str, Any]],
-    other: Mapping[int, Mapping[str, Any]],
+    records: Mapping[int, Mapping[str, Any]],
+    reference: Mapping[int, Mapping[str, Any]],
     out: Path,
 ) -> Line:
     values = {**cell.values, "condition": condition}
-    record = out / "failed" / f"{cell.folder}.json"
-    own, other = (
-        {seed: one for seed, one in side.items() if condition in one["conditions"]}
-        for side in (own, other)
+    failure_file = out / "failed" / f"{cell.folder}.json"
+    records, reference = (
+        {seed: record for seed, record in side.items() if condition in record["conditions"]}
+        for side in (records, reference)
     )
     problem = (
-        str(read_json(record, f"{record} is damaged: delete it", ())["problem"])
-        if record.exists()
+        str(read_json(failure_file, f"{failure_file} is damaged: delete it", ())["problem"])
+        if failure_file.exists()
         else ""
     )
-    if not own:
+    if not records:
         if cell.refused is not None:
             return Line(values, "refused", cell.refused)
         return Line(values, "failed" if problem else "not run", problem)
-    ours = [one["conditions"][condition] for one in own.values()]
+    ours = [record["conditions"][condition] for record in records.values()]
     pair = [
-        [side[seed]["conditions"][condition] for seed in own if seed in other]
-        for side in (own, other)
+        [side[seed]["conditions"][condition] for seed in records if seed in reference]
+        for side in (records, reference)
     ]
-    seconds = [one["seconds"] for one in own.values() if one["seconds"] is not None]
-    last = list(own.values())[-1]
+    seconds = [record["seconds"] for record in records.values() if record["seconds"] is not None]
+    last = list(records.values())[-1]
     cost = {"rounds": float(last["rounds"]), "bytes": float(last["bytes"])}
     return Line(
         values,
-        "done" if len(own) == bench.seeds else "partial",
+        "done" if len(records) == bench.seeds else "partial",
         problem,
         seeds=len(ours),
         numbers={key: interval(ours, (), key) for key in KEYS},
@@ -332,17 +334,22 @@ def interval(ours: Sequence[PerClass], theirs: Sequence[PerClass], key: str) -> 
     jackknife that leaves out one class), so that the interval is about other seeds and other
     classes. The degrees of freedom are Welch's.
     """
-    theirs = theirs or [{name: [0.0] * len(values) for name, values in one.items()} for one in ours]
+    theirs = theirs or [
+        {name: [0.0] * len(values) for name, values in own_seed.items()} for own_seed in ours
+    ]
     each = np.array(
-        [number(one, key) - number(other, key) for one, other in zip(ours, theirs, strict=True)]
+        [
+            number(own_seed, key) - number(other_seed, key)
+            for own_seed, other_seed in zip(ours, theirs, strict=True)
+        ]
     )
     if len(each) < 2:
         return Interval(float(each[0]))
-    mean, other = (
-        {name: np.mean([one[name] for one in side], 0) for name in side[0]}
+    mean, other_mean = (
+        {name: np.mean([of_seed[name] for of_seed in side], 0) for name in side[0]}
         for side in (ours, theirs)
     )
-    without = [a - b for a, b in zip(left_out(mean, key), left_out(other, key), strict=True)]
+    without = [a - b for a, b in zip(left_out(mean, key), left_out(other_mean, key), strict=True)]
     over_seeds = float(each.var(ddof=1)) / len(each)
     over_classes = sum((len(group) - 1) * float(group.var()) for group in without)
     if over_seeds + over_classes == 0:
@@ -354,20 +361,24 @@ def interval(ours: Sequence[PerClass], theirs: Sequence[PerClass], key: str) -> 
     return Interval(float(each.mean()), t_critical(variance**2 / freedom) * variance**0.5)
 
 
-def number(one: Mapping[str, Sequence[float] | Floats], key: str) -> float:
+def number(accuracies: Mapping[str, Sequence[float] | Floats], key: str) -> float:
     """Return ZSL accuracy or the harmonic mean from the accuracies of classes."""
-    u, s = (float(np.mean(one[name])) for name in ("zsl" if key == "zsl" else "unseen", "seen"))
+    u, s = (
+        float(np.mean(accuracies[name])) for name in ("zsl" if key == "zsl" else "unseen", "seen")
+    )
     return u if key == "zsl" else harmonic_mean(u, s)
 
 
-def left_out(one: Mapping[str, Floats], key: str) -> list[Floats]:
+def left_out(accuracies: Mapping[str, Floats], key: str) -> list[Floats]:
     """Return a number with each unseen class left out and, of the harmonic mean, with each seen
     one.
     """
-    without = {name: (values.sum() - values) / (len(values) - 1) for name, values in one.items()}
+    without = {
+        name: (values.sum() - values) / (len(values) - 1) for name, values in accuracies.items()
+    }
     if key == "zsl":
         return [without["zsl"]]
-    u = float(np.mean(one["unseen"]))
-    s = float(np.mean(one["seen"]))
+    u = float(np.mean(accuracies["unseen"]))
+    s = float(np.mean(accuracies["seen"]))
     first = np.array([harmonic_mean(value, s) for value in without["unseen"]])
     return [first, np.array([harmonic_mean(u, value) for value in without["seen"]])]

@@ -46,17 +46,17 @@ def measured(run: Run, examples: Sequence[int], pool: bool) -> dict[str, PerClas
     seed = run.experiment.run.seed
     benchmark = load_data(run.experiment, seed)
     federation, _, _ = judged(run, benchmark, int(run.result["rounds"]), run.params)
-    shown, asked = halves(benchmark, seed, max(examples, default=0))
+    shown, tested = halves(benchmark, seed, max(examples, default=0))
     offset = float(run.result["calibration_factor"])
     per_condition = (
-        {"0": _per_class(benchmark, federation.answers(run.params, asked), offset)}
+        {"0": _per_class(benchmark, federation.answers(run.params, tested), offset)}
         if 0 in examples
         else {}
     )
     if pool or any(examples):
         learner = _Learner(federation, run.params, offset)
-        per_condition |= {str(k): learner.after_examples(shown, asked, k) for k in examples if k}
-        per_condition |= {POOL: learner.after_pool(shown, asked)} if pool else {}
+        per_condition |= {str(k): learner.after_examples(shown, tested, k) for k in examples if k}
+        per_condition |= {POOL: learner.after_pool(shown, tested)} if pool else {}
     return per_condition
 
 
@@ -66,7 +66,7 @@ def halves(benchmark: Benchmark, seed: int, examples: int) -> tuple[Rows, Rows]:
     """
     rng = stream(seed, "bench: halves of the test samples")
     shown = []
-    asked = []
+    tested = []
     for rows in (benchmark.test_unseen, benchmark.test_seen):
         for c in np.unique(benchmark.labels[rows]):
             class_rows = rng.permutation(rows[benchmark.labels[rows] == c])
@@ -77,8 +77,8 @@ def halves(benchmark: Benchmark, seed: int, examples: int) -> tuple[Rows, Rows]:
                     f"are {half}, fewer than {examples} examples: lower bench.examples"
                 )
             shown.append(class_rows[:half])
-            asked.append(class_rows[half:])
-    return np.concatenate(shown), np.concatenate(asked)
+            tested.append(class_rows[half:])
+    return np.concatenate(shown), np.concatenate(tested)
 
 
 def _per_class(benchmark: Benchmark, answers: Answers, offset: float) -> PerClass:
@@ -133,7 +133,7 @@ class _Learner:
                 [self.features(inputs).double().cpu() for inputs in self.federation.batches(rows)]
             )
 
-    def after_examples(self, shown: Rows, asked: Rows, k: int) -> PerClass:
+    def after_examples(self, shown: Rows, tested: Rows, k: int) -> PerClass:
         """Return the accuracies after the first ``k`` shown samples of each unseen class."""
         labels = self.benchmark.labels
         classes = len(self.benchmark.space.names)
@@ -143,19 +143,21 @@ class _Learner:
         total = torch.zeros(classes, self.method.width, dtype=torch.float64)
         total.index_add_(0, torch.from_numpy(labels[chosen]), self.rows(chosen))
         return self._asked(
-            self.method.extend(self.params, self.method.semantics, count, total), asked, self.offset
+            self.method.extend(self.params, self.method.semantics, count, total),
+            tested,
+            self.offset,
         )
 
-    def after_pool(self, shown: Rows, asked: Rows) -> PerClass:
+    def after_pool(self, shown: Rows, tested: Rows) -> PerClass:
         """Return the accuracies after all shown samples, seen and unseen classes mixed and without
         their labels.
         """
         adapted = adapt(self.method, self.params, [self.rows(shown).float()], self.offset)
-        return self._asked(adapted.params, asked, self.offset * adapted.offset_share)
+        return self._asked(adapted.params, tested, self.offset * adapted.offset_share)
 
-    def _asked(self, params: Params, asked: Rows, offset: float) -> PerClass:
+    def _asked(self, params: Params, tested: Rows, offset: float) -> PerClass:
         scores = torch.addmm(
-            params["bias"], self.rows(asked) - params["centre"], params["weight"].T
+            params["bias"], self.rows(tested) - params["centre"], params["weight"].T
         )
-        answers = answer([scores], self.benchmark.labels[asked], self.benchmark.space)
+        answers = answer([scores], self.benchmark.labels[tested], self.benchmark.space)
         return _per_class(self.benchmark, answers, offset)

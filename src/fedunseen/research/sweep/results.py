@@ -62,16 +62,18 @@ def row(sweep: Sweep, cell: Cell, out: Path) -> Row:
         status = "failed"
         problem = str(error)
     if result is not None:
-        known = (*ZERO_SHOT, *BACKDOOR, *FEW_SHOT, *FEW_SHOT_DETAILS, "few_shot_ci95")
-        measured = [name for name in known if name in result]
+        measures = (*ZERO_SHOT, *BACKDOOR, *FEW_SHOT, *FEW_SHOT_DETAILS, "few_shot_ci95")
+        measured = [name for name in measures if name in result]
         mean = {name: float(result[name]) for name in (*measured, *MEASURES)}
         sd = {name: float(result[f"{name}_sd"]) for name in measured if f"{name}_sd" in result}
         seeds = [
             RunDirectory(directory.path / f"seed-{seed}").result() or {}
             for seed in result.get("seeds", ())
         ]
-        shared = [name for name in measured if seeds and all(name in one for one in seeds)]
-        each = {name: tuple(float(one[name]) for one in seeds) for name in shared}
+        shared = [
+            name for name in measured if seeds and all(name in seed_result for seed_result in seeds)
+        ]
+        each = {name: tuple(float(seed_result[name]) for seed_result in seeds) for name in shared}
         return Row(cell, "done", None, mean, sd, *chosen, float(result["seconds"]), each)
     if record.exists():
         failure = read_json(
@@ -99,24 +101,33 @@ def write_csv(sweep: Sweep, rows: Iterable[Row], path: Path) -> None:
     interval = ["few_shot_ci95"] if "few_shot" in sweep.metrics else []
     header = [*sweep.axes, "status", *names, *interval, *triggers, *MEASURES, *last]
     table: list[list[Any]] = [header]
-    for one in rows:
+    for cell_row in rows:
         numbers = [
             values.get(name, "")
             for name in sweep.metrics
-            for values in (one.mean, one.sd, one.cell.paper)
+            for values in (cell_row.mean, cell_row.sd, cell_row.cell.paper)
         ]
-        numbers += [one.mean.get(name, "") for name in interval]
+        numbers += [cell_row.mean.get(name, "") for name in interval]
         if attacked:
-            numbers += [values.get(name, "") for name in BACKDOOR for values in (one.mean, one.sd)]
-        numbers += [one.mean.get(name, "") for name in MEASURES]
-        beside = sweep.beside.get(one.cell.values.get("data", ""), "") if one.cell.paper else ""
+            numbers += [
+                values.get(name, "") for name in BACKDOOR for values in (cell_row.mean, cell_row.sd)
+            ]
+        numbers += [cell_row.mean.get(name, "") for name in MEASURES]
+        beside = (
+            sweep.beside.get(cell_row.cell.values.get("data", ""), "")
+            if cell_row.cell.paper
+            else ""
+        )
         about = [
             beside,
-            one.seeds or "",
-            one.selection,
-            one.run if one.status == "done" else "",
-            one.problem or "",
+            cell_row.seeds or "",
+            cell_row.selection,
+            cell_row.run if cell_row.status == "done" else "",
+            cell_row.problem or "",
         ]
-        end = [cell_command(sweep, one.cell), "" if one.seconds is None else one.seconds]
-        table.append([*one.cell.values.values(), one.status, *numbers, *about, *end])
+        end = [
+            cell_command(sweep, cell_row.cell),
+            "" if cell_row.seconds is None else cell_row.seconds,
+        ]
+        table.append([*cell_row.cell.values.values(), cell_row.status, *numbers, *about, *end])
     csv_io.write_table(path, table)

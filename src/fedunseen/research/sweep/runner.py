@@ -127,7 +127,7 @@ def run_sweep(
     rows.read()
     waiting = [cell for cell in wanted if rows.status(cell) not in ("done", "refused")]
     failed_before = {cell.folder for cell in waiting if rows.status(cell) == "failed"}
-    left = itertools.count(len(waiting) - 1, -1)
+    remaining = itertools.count(len(waiting) - 1, -1)
 
     def has_ended(cell: Cell) -> bool:
         status = row(sweep, cell, path).status  # another process may have run it
@@ -136,7 +136,7 @@ def run_sweep(
     def cell_ended(cell: Cell) -> None:
         rows.read()
         if on_cell is not None:
-            on_cell(rows.rows[cell.folder], next(left))
+            on_cell(rows.rows[cell.folder], next(remaining))
 
     if waiting:
         limit = min(jobs or _default_jobs(waiting), len(waiting))
@@ -371,7 +371,7 @@ def _work(connection: Connection) -> None:
     def say(**message: Any) -> None:
         connection.send_bytes(json.dumps(message).encode())
 
-    warnings.showwarning = lambda message, *place, **more: say(warning=str(message))
+    warnings.showwarning = lambda message, *place, **options: say(warning=str(message))
     from fedunseen.experiment.running import run
     from fedunseen.experiment.schema import Experiment
 

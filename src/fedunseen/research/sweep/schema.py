@@ -214,10 +214,10 @@ def read_sweep(
     axes, bundles = _axes(file, sets, list(data), folder, place)
     overrides = dict(overrides or {})
     _check_overrides(overrides, bundles)
-    known = {**axes, "data": tuple(sets)} if sets else axes
+    all_axes = {**axes, "data": tuple(sets)} if sets else axes
     for i, part in enumerate(file.only):
-        _check_choice(part, known, f"{place}: only[{i}]")
-    _check_shown(file, known, place)
+        _check_choice(part, all_axes, f"{place}: only[{i}]")
+    _check_shown(file, all_axes, place)
     labels = axes["data"] if sets else ()
     grid = _Grid(
         place,
@@ -236,7 +236,7 @@ def read_sweep(
         _flat(file.experiment, folder, f"{place}: experiment"),
         overrides,
     )
-    printed = _printed(file.paper, known, place) if file.paper else {}
+    printed = _printed(file.paper, all_axes, place) if file.paper else {}
     beside = {label: _beside(label, sets, printed, place) for label in labels}
     cells = tuple(_cells(grid, axes, printed, beside))
     if not cells:
@@ -278,8 +278,8 @@ class _Grid:
         varied = [self.bundles[axis][value] for axis, value in values.items() if axis != "data"]
         after = [*varied, self.fixed.get(data_set, {}), self.overrides]
         experiment = self._of_layers([*before, *after])
-        if own := self.methods.get(data_set, {}).get(experiment.method.name):
-            experiment = self._of_layers([*before, own, *after])
+        if method_layer := self.methods.get(data_set, {}).get(experiment.method.name):
+            experiment = self._of_layers([*before, method_layer, *after])
         return experiment
 
     def _of_layers(self, layers: Iterable[Bundle]) -> Experiment:
@@ -294,7 +294,7 @@ def _cells(
 ) -> Iterator[Cell]:
     """Yield the cells of the parts of the grid that are run."""
     file = grid.file
-    taken: set[str] = set()
+    folders: set[str] = set()
     for chosen in itertools.product(*axes.values()):
         values = dict(zip(axes, chosen, strict=True))
         if file.only and not any(matches(values, part) for part in file.only):
@@ -310,7 +310,7 @@ def _cells(
             refused = str(error)
         published = {**values, "data": beside[values["data"]]} if beside else values
         paper = printed.get(tuple(published.items()), {})
-        yield Cell(values, _folder_name(chosen, taken), experiment, refused, paper)
+        yield Cell(values, _folder_name(chosen, folders), experiment, refused, paper)
 
 
 def _command(place: str, data: Sequence[str], overrides: Mapping[str, Any]) -> str:
@@ -532,13 +532,13 @@ def _check_overrides(
                 )
 
 
-def _folder_name(labels: Sequence[str], taken: set[str]) -> str:
+def _folder_name(labels: Sequence[str], folders: set[str]) -> str:
     """Return a name for a run directory that no cell has yet."""
     parts = [re.sub(r"[^\w.+=*-]+", "-", label).strip("-.") or "x" for label in labels] or ["cell"]
     stem = "--".join(parts).replace("*", "star")[:180]
     names = itertools.chain([stem], (f"{stem}-{i}" for i in itertools.count(2)))
-    name = next(one for one in names if one.lower() not in taken)
-    taken.add(name.lower())  # some file systems do not tell case
+    name = next(candidate for candidate in names if candidate.lower() not in folders)
+    folders.add(name.lower())  # some file systems do not tell case
     return name
 
 
@@ -561,11 +561,11 @@ def _check_choice(choice: Choice, axes: Mapping[str, Sequence[str]], place: str)
 
 def _check_shown(file: SweepFile, axes: Mapping[str, Sequence[str]], place: str) -> None:
     """Refuse tables and figures over axes that are not there."""
-    asked = [("table: tables", axis) for axis in file.table.tables or ()]
-    asked += [("table: columns", axis) for axis in file.table.columns]
+    shown_axes = [("table: tables", axis) for axis in file.table.tables or ()]
+    shown_axes += [("table: columns", axis) for axis in file.table.columns]
     for figure in file.figures:
-        asked += [("figures: x", figure.x)] if figure.x != "round" else []
-        asked += [("figures: lines", axis) for axis in figure.lines]
+        shown_axes += [("figures: x", figure.x)] if figure.x != "round" else []
+        shown_axes += [("figures: lines", axis) for axis in figure.lines]
         without = [name for name in figure.metrics if name in (*MEASURES, *BACKDOOR[1:])]
         if figure.x == "round" and without:
             raise ExperimentError(
@@ -573,7 +573,7 @@ def _check_shown(file: SweepFile, axes: Mapping[str, Sequence[str]], place: str)
                 "x, or leave it out"
             )
         _check_choice(figure.only, axes, f"{place}: figures: only")
-    for where, axis in asked:
+    for where, axis in shown_axes:
         if axis not in axes:
             raise ExperimentError(f"{place}: {where}: {unknown('axis', axis, axes)}")
     twice = set(file.table.tables or ()) & set(file.table.columns)

@@ -76,8 +76,8 @@ class Defence(Named, name="none"):
 
     def least(self) -> tuple[int, str]:
         """Return how many replies a round must have at least, and the formula for that."""
-        (times, more), f = self.needs, getattr(self.settings, "malicious", 0)
-        return times * f + more, f"{times} * {f} + {more}" if times else str(more)
+        (times, constant), f = self.needs, getattr(self.settings, "malicious", 0)
+        return times * f + constant, f"{times} * {f} + {constant}" if times else str(constant)
 
     def check(self, replies: int, round: int) -> None:
         """Refuse settings that a round with so many replies cannot meet.

@@ -62,7 +62,7 @@ class ClassProbes(Defence, name="class-probes"):
             0.0 if thief[i] or puller[i] else 1.0 if norm <= bound else bound / norm
             for i, norm in enumerate(norms)
         ]
-        left = [i for i, factor in enumerate(factors) if factor]
+        kept = [i for i, factor in enumerate(factors) if factor]
         why = [
             REASONS.index(TAKES_OVER if thief[i] else PULLS if puller[i] else "")
             for i in range(len(replies))
@@ -75,7 +75,7 @@ class ClassProbes(Defence, name="class-probes"):
         # A theft of 0 is typical and stored; a length or pull of 0 says nothing about typical ones.
         typical_values = {name: value for name, value in memory.items() if value or name == "theft"}
         return FilterResult(
-            shortened([replies[i] for i in left], [factors[i] for i in left]),
+            shortened([replies[i] for i in kept], [factors[i] for i in kept]),
             factors,
             why,
             np.maximum(stolen, pulled).tolist(),
@@ -96,7 +96,7 @@ class ClassProbes(Defence, name="class-probes"):
         labels = torch.arange(len(scores.classes), device=scores.classes.device).repeat(_PER_CLASS)
         start = scores.random(rng, len(labels))
         of_classes = class_inputs(
-            lambda given: scores.of(params, given)[:, scores.classes],
+            lambda samples: scores.of(params, samples)[:, scores.classes],
             start,
             labels,
             _CONFIDENCE,

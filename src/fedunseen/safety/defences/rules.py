@@ -247,10 +247,10 @@ def krum_scores(distances: NDArray[np.float64], malicious: int) -> NDArray[np.fl
     not counted.
     """
     n = len(distances)
-    others = np.sort(distances + np.diag(np.full(n, np.inf)), axis=1)[
+    nearest = np.sort(distances + np.diag(np.full(n, np.inf)), axis=1)[
         :, : max(n - malicious - 2, 1)
     ]
-    return np.asarray(np.where(np.isfinite(others), others, 0.0).sum(1))
+    return np.asarray(np.where(np.isfinite(nearest), nearest, 0.0).sum(1))
 
 
 def _verdicts(best: Collection[int], replies: int) -> tuple[list[float], list[int]]:
@@ -337,11 +337,11 @@ class Bulyan(Krum, name="bulyan"):
         n = len(view.replies)
         f = self.settings.malicious
         distances = squared_distances(scalar_products(view.updates))
-        left = list(range(n))
+        candidates = list(range(n))
         best: list[int] = []
         while len(best) < n - 2 * f:
-            scores = krum_scores(distances[np.ix_(left, left)], f)
-            best.append(left.pop(int(scores.argmin())))
+            scores = krum_scores(distances[np.ix_(candidates, candidates)], f)
+            best.append(candidates.pop(int(scores.argmin())))
         chosen = [view.replies[i] for i in sorted(best)]
         averaged = n - 4 * f
 
@@ -407,6 +407,6 @@ class Flame(Defence, name="flame"):
             0.0 if labels[i] < 0 else 1.0 if norms[i] <= bound else bound / norms[i]
             for i in range(n)
         ]
-        left = shortened([view.replies[i] for i in inside], [factors[i] for i in inside])
+        kept = shortened([view.replies[i] for i in inside], [factors[i] for i in inside])
         why = [0 if labels[i] >= 0 else _FAR for i in range(n)]
-        return FilterResult(left, factors, why, noise=self.settings.noise * bound)
+        return FilterResult(kept, factors, why, noise=self.settings.noise * bound)

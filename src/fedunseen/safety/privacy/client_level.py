@@ -105,13 +105,13 @@ class PrivacySettings(Settings):
                 "aggregation = 'masked' needs fedunseen.deploy, which is missing: install the "
                 "whole package, or set aggregation to 'plain'"
             )
-        given = self.model_fields_set - {"name", "aggregation"}
-        if self.aggregation == "plain" and (extra := sorted(given & _MASKING)):
+        set_fields = self.model_fields_set - {"name", "aggregation"}
+        if self.aggregation == "plain" and (extra := sorted(set_fields & _MASKING)):
             raise ValueError(
                 f"{extra[0]} has no effect with aggregation = 'plain': set aggregation to 'masked'"
             )
         if self.name == "none":
-            if extra := sorted(given - _MASKING):
+            if extra := sorted(set_fields - _MASKING):
                 raise ValueError(
                     f"{extra[0]} has no effect with name = 'none': set name to 'client-level' or "
                     "'sample-level'"

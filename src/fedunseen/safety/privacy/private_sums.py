@@ -90,16 +90,16 @@ def discrete_gaussian(deviations: NDArray[np.int64], words: Words) -> NDArray[np
     for start in range(0, len(deviations), _BLOCK):
         sigmas = deviations[start : start + _BLOCK]
         block = result[start : start + _BLOCK]
-        left = np.arange(len(sigmas))
-        while len(left):
-            sigma = sigmas[left]
+        pending = np.arange(len(sigmas))
+        while len(pending):
+            sigma = sigmas[pending]
             candidates, accepted = _discrete_laplace(sigma, words)
             excess = np.abs(candidates) - sigma
             accepted &= _accept(
                 (excess / sigma) ** 2 / 2, partial(_half_square, excess, sigma), words
             )
-            block[left[accepted]] = candidates[accepted]
-            left = left[~accepted]
+            block[pending[accepted]] = candidates[accepted]
+            pending = pending[~accepted]
     return result
 
 
@@ -133,12 +133,12 @@ def _uniform_below(bounds: NDArray[np.int64], words: Words) -> NDArray[np.int64]
         ~limits + np.uint64(1)
     ) % limits  # 2^64 modulo the bound: words above have a rest too often
     result = np.zeros_like(limits)
-    left = np.arange(len(limits))
-    while len(left):
-        drawn = words(len(left))
-        fair = drawn <= ~surplus[left]
-        result[left[fair]] = drawn[fair] % limits[left[fair]]
-        left = left[~fair]
+    pending = np.arange(len(limits))
+    while len(pending):
+        drawn = words(len(pending))
+        fair = drawn <= ~surplus[pending]
+        result[pending[fair]] = drawn[fair] % limits[pending[fair]]
+        pending = pending[~fair]
     return result.astype(np.int64)
 
 
@@ -223,7 +223,7 @@ class Release:
             "square": packed(squares / steps),
         }
         constant = {"total": step == 0, "square": packed(steps) == 0}
-        found: Params = {}
+        whole: Params = {}
         for name, value in natural.items():
             value = value.ceil().clamp(min=_LEAST)
             if name in constant:  # 0 in all sums, as noisy() checks
@@ -235,8 +235,8 @@ class Release:
                     "coordinator for a smaller privacy.clip or privacy.noise, or for larger steps",
                     "noise-too-large",
                 )
-            found[name] = value.to(torch.int64)
-        return found
+            whole[name] = value.to(torch.int64)
+        return whole
 
     def _step(self, width: int) -> torch.Tensor:
         """Return the step of each feature (d,), float64."""
@@ -314,22 +314,22 @@ class Release:
         noise = {"noise": sums["noise"] + 1 / parties}
         if self.quantization is not None:
             words = words_of(rng)
-            found = sums | {"count": sums["count"] * COUNT_UNIT} | noise
+            noisy = sums | {"count": sums["count"] * COUNT_UNIT} | noise
             drawn_with = self.whole_deviations(width, len(sums["count"]), parties)
             self._check_multiplier(self.multiplier(drawn_with, parties))
             for name, deviations in drawn_with.items():
                 flat = deviations.flatten().numpy()
-                if bool(found[name][deviations == 0].any()):
+                if bool(noisy[name][deviations == 0].any()):
                     raise RefusedError(
                         "a feature without noise is not zero in this party's sums: nothing was "
                         "sent",
                         "noise-missing",
                     )
                 part_of_it = discrete_gaussian(flat.clip(min=1), words) * (flat > 0)
-                found[name] = found[name] + torch.from_numpy(part_of_it).view(deviations.shape).to(
-                    found[name]
+                noisy[name] = noisy[name] + torch.from_numpy(part_of_it).view(deviations.shape).to(
+                    noisy[name]
                 )
-            return found
+            return noisy
         rng = np.random.default_rng(secrets.randbits(256)) if rng is None else rng
         for_count, for_total, for_square = (part * deviation for deviation in self.deviations)
 
@@ -357,20 +357,20 @@ class Release:
         """
         sums = {**sums, **dequantized(sums, self.quantization), "count": self.counts(sums)}
         for_count, for_total, for_square = (
-            math.sqrt(float(sums["noise"])) * one for one in self.deviations
+            math.sqrt(float(sums["noise"])) * deviation for deviation in self.deviations
         )
         width = sums["total"].shape[1]
         may = torch.zeros(len(sums["count"]), dtype=torch.bool)
         may[torch.as_tensor(np.asarray(seen, dtype=np.int64))] = True
-        there = may & (sums["count"] > max(3 * for_count, 0.5))
-        if not bool(there.any()):
+        observed = may & (sums["count"] > max(3 * for_count, 0.5))
+        if not bool(observed.any()):
             raise DataError(
                 f"no class has so many samples that the noise (standard deviation {for_count:.3g} "
                 "on a count) leaves something of them: raise privacy.epsilon, or use "
                 "privacy.aggregation = 'masked', which needs less"
             )
-        count = sums["count"][there]
-        means = sums["total"][there] / count[:, None]
+        count = sums["count"][observed]
+        means = sums["total"][observed] / count[:, None]
         within = unpacked(sums["square"], width).addmm_(
             (count[:, None] * means).T, means, alpha=-1.0
         )
@@ -395,13 +395,13 @@ class Release:
         within = (
             directions * (values * (max(float(equal.sum()) - len(equal), 1.0) / freedom))
         ) @ directions.T
-        found = torch.zeros_like(sums["count"])
+        counts = torch.zeros_like(sums["count"])
         total = torch.zeros_like(sums["total"])
-        found[there] = equal
-        total[there] = means * equal[:, None]
+        counts[observed] = equal
+        total[observed] = means * equal[:, None]
         square = packed(within.addmm_((equal[:, None] * means).T, means))
         return {name: value for name, value in sums.items() if name != "noise"} | {
-            "count": found,
+            "count": counts,
             "total": total,
             "square": square,
         }

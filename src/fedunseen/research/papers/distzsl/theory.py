@@ -254,8 +254,8 @@ def margins(distances: Floats) -> tuple[Floats, Floats, Floats]:
     The room :math:`\tfrac12\Delta_y^2/d_{\max}` is what Eq. 61 lets attributes be away from each
     prototype.
     """
-    others = distances + np.where(np.eye(len(distances), dtype=bool), np.inf, 0.0)
-    nearest = others.min(axis=1)
+    to_others = distances + np.where(np.eye(len(distances), dtype=bool), np.inf, 0.0)
+    nearest = to_others.min(axis=1)
     farthest = distances.max(axis=1)
     return nearest, farthest, 0.5 * nearest**2 / np.maximum(farthest, 1e-300)
 
@@ -331,7 +331,7 @@ def measure(run: Run) -> dict[str, Any]:
     part = np.union1d(space.seen, space.unseen)
     rows = _tested(federation)
     logits, predicted = (
-        model_outputs(federation, state.params, rows, what) for what in ("scores", "attributes")
+        model_outputs(federation, state.params, rows, output) for output in ("scores", "attributes")
     )
     prototypes, as_given = common_length(federation.semantics.double().cpu().numpy())
     visual = (
@@ -411,19 +411,21 @@ def _alignment(
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # training has given this warning already
-        given = method.context().get("gamma")
+        method_gamma = method.context().get("gamma")
     # Without one, the correlation stands in: the graphical lasso's answer is within its penalty of
     # it.
     gamma = (
         semantics_correlation(benchmark.space.semantics)
-        if given is None
-        else given.double().cpu().numpy()
+        if method_gamma is None
+        else method_gamma.double().cpu().numpy()
     )
     gamma = gamma[np.ix_(part, part)]
     if not np.isfinite(gamma).all():
         return None
     # tau of Eq. 10 for a method that has a Gamma; SVIP's temperature is another one.
-    temperature = 10.0 if given is None else float(getattr(method.settings, "temperature", 10.0))
+    temperature = (
+        10.0 if method_gamma is None else float(getattr(method.settings, "temperature", 10.0))
+    )
     chosen = some(range(len(result.replies)))
     place = np.full(len(benchmark.space.names), -1)
     place[part] = np.arange(len(part))
@@ -447,7 +449,7 @@ def _alignment(
     merged = model_outputs(federation, result.params, common, "scores")[:, part]
     content = alignment(clients, merged, place[benchmark.labels[common]], gamma, temperature)
     shape = {"common": len(common), "classes": len(part), "of": len(result.replies)}
-    return {"temperature": temperature, "estimated": given is not None, **shape, **content}
+    return {"temperature": temperature, "estimated": method_gamma is not None, **shape, **content}
 
 
 def main(run: str) -> None:
