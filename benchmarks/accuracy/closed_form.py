@@ -704,7 +704,7 @@ def answered(
 
 
 def by_turns(root: Path, draws: int, chosen: bool) -> None:
-    """Print what the calibration factor of few validation classes gives, and that of all seen
+    """Print what the calibration offset of few validation classes gives, and that of all seen
     classes in turn.
     """
     print(

@@ -42,7 +42,7 @@ Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 Right = NDArray[np.bool_]
 
-_CANDIDATES = 2000  # calibration factors tried
+_CANDIDATES = 2000  # calibration offsets tried
 _Z = 1.96
 
 
@@ -465,7 +465,7 @@ def _over_classes(labels: Ids, values: Floats) -> tuple[float, float]:
 # What they share
 
 
-def _share_below(answers: Answers, group: Right, answered: Ids, factors: Floats) -> Floats:
+def _share_below(answers: Answers, group: Right, answered: Ids, offsets: Floats) -> Floats:
     """Return per-class accuracy of ``answered`` within ``group`` counting only samples with gap <
     offset.
     """
@@ -476,7 +476,7 @@ def _share_below(answers: Answers, group: Right, answered: Ids, factors: Floats)
     gap = answers.gap[group][right]
     order = np.argsort(gap)
     cumulative = np.concatenate([[0.0], np.cumsum(weight[right][order])])
-    return cumulative[np.searchsorted(gap[order], factors, side="left")]
+    return cumulative[np.searchsorted(gap[order], offsets, side="left")]
 
 
 def _mean_per_class(right: Right, labels: Ids) -> float:

@@ -195,9 +195,9 @@ class PartyData(OwnSamples):
         self, benchmark: Benchmark, header: Mapping[str, Any], semantics: Tensor | None
     ) -> tuple[Benchmark, ClassSpace | None]:
         """Return the benchmark in the coordinator's class space; and that space, if it grows."""
-        growing = header.get("growing")
-        if growing is not None:
-            return benchmark, self._known(benchmark, growing, semantics)
+        announced = header.get("growing")
+        if announced is not None:
+            return benchmark, self._known(benchmark, announced, semantics)
         if semantics is not None:
             space = benchmark.space.with_bits_of(semantics.double().numpy())
             benchmark = replace(benchmark, space=space)
@@ -358,7 +358,7 @@ class PartyData(OwnSamples):
         return named_samples(_REMOVAL_BATCH, held, agreed.samples, agreed.consent)
 
     def _known(
-        self, benchmark: Benchmark, growing: Mapping[str, Any], semantics: Tensor | None
+        self, benchmark: Benchmark, announced: Mapping[str, Any], semantics: Tensor | None
     ) -> ClassSpace:
         """Return the class space that a coordinator describes, once it agrees with what is held
         here.
@@ -372,10 +372,10 @@ class PartyData(OwnSamples):
                 MESSAGE,
             )
         try:
-            known_space = read_space(growing, semantics.numpy())
-            former = dict(growing["former"])
-            tested = set(growing["tested"])
-            is_open = bool(growing["open"])
+            known_space = read_space(announced, semantics.numpy())
+            former = dict(announced["former"])
+            tested = set(announced["tested"])
+            is_open = bool(announced["open"])
         except (DataError, KeyError, TypeError, ValueError) as error:
             raise RefusedError(
                 f"the coordinator's greeting describes no class space: {error}", MESSAGE
@@ -484,7 +484,7 @@ def _place_of(header: Mapping[str, Any]) -> tuple[int, int]:
     return client, clients
 
 
-def _check_privacy(privacy: Mapping[str, Any], growing: bool, masked: bool) -> None:
+def _check_privacy(privacy: Mapping[str, Any], space_grows: bool, masked: bool) -> None:
     """Refuse a coordinator that would learn more than it says, or than the party allows."""
     if masked and privacy.get("aggregation") != "masked":
         raise RefusedError(
@@ -492,7 +492,7 @@ def _check_privacy(privacy: Mapping[str, Any], growing: bool, masked: bool) -> N
             "privacy.aggregation = 'masked', or join without --masked",
             _SETTINGS,
         )
-    if growing and privacy.get("aggregation") == "masked":
+    if space_grows and privacy.get("aggregation") == "masked":
         raise RefusedError(
             "the coordinator's class space grows, so that it would see which classes this party "
             "holds: ask it to leave out growth, or privacy.aggregation = 'masked'",

@@ -20,14 +20,14 @@ LISTED = 5  # classes that are named
 ALMOST_ALL = 0.9  # of the unlabelled samples for one class
 WORSE = 1.0  # points of the harmonic mean after adapting
 NAMED = 3  # files that are named
-LOSS_GROWTH = 1.5  # times the loss of the first rounds
+LOSS_RISE = 1.5  # times the loss of the first rounds
 DIVERGED = 3.0  # times the cross-entropy of guessing; where a network collapses it stays near once
 LEAD = 3.0  # percentage points by which another closed form has to lead on classes left out
 CLIPPED = 0.01  # share of features that may be clipped without a warning
 _SCALED = "data.features = ['centre', 'l2']"
 CONFIDENT = 30  # answers above 90 % from which on their share says something
 TRUSTED = 80.0  # percent of them that should be right
-MEASURABLE = 3  # test samples of a class on which a factor may be chosen
+MEASURABLE = 3  # test samples of a class on which an offset may be chosen
 EMPTIED = 0.2  # of the accuracy without calibration
 
 
@@ -230,7 +230,7 @@ def rising_loss(lines: Sequence[Mapping[str, Any]], scaled: bool = False) -> Fin
     first, last = (
         float(np.nanmedian(losses[side])) for side in (slice(None, part), slice(-part, None))
     )
-    if not last > LOSS_GROWTH * first:
+    if not last > LOSS_RISE * first:
         return None
     return Finding(
         f"The training loss grew from {_number(first)} to {_number(last)} in {len(losses)} rounds.",
@@ -337,7 +337,7 @@ def emptied(result: Mapping[str, Any], tested: int | None = None) -> Finding | N
             return Finding(
                 f"Calibration empties the {side} classes: {letter} falls from {before:.1f} to "
                 f"{after:.1f} %.",
-                "The factor that balances seen and unseen classes was chosen on other classes, "
+                "The offset that balances seen and unseen classes was chosen on other classes, "
                 f"perhaps too few, and sends nearly everything to the {other_side} ones here.",
                 f"{advice}. Until then set evaluation.calibration = 'none'."
                 if few
@@ -361,7 +361,7 @@ def emptied(result: Mapping[str, Any], tested: int | None = None) -> Finding | N
 
 
 def bounded_calibration(note: Mapping[str, Any]) -> Finding:
-    """Warn of a factor from few classes that would have emptied a seen class, and is bounded for
+    """Warn of an offset from few classes that would have emptied a seen class, and is bounded for
     that.
     """
     name = note["bounded_by"]

@@ -13,7 +13,7 @@ class EvaluationSettings(Settings):
     """How accuracies are measured and how rounds, calibration and settings are chosen."""
 
     selection: Literal["validation", "best-on-test", "last"] = "validation"
-    """Where the round and the calibration factor are chosen: on validation classes, by a run of
+    """Where the round and the calibration offset are chosen: on validation classes, by a run of
     their own that never sees a test sample; on the test set, as many papers do; or not at all (last
     round, no calibration)."""
     criterion: Literal["harmonic", "zsl"] = "harmonic"
@@ -35,7 +35,7 @@ class EvaluationSettings(Settings):
     file until `fedunseen offline plan --confidence`, ``draws`` from the merged sums, which asks
     nothing and is worth less. ``none``: nothing. A run sets ``asking`` itself while it asks."""
     factor: float | None = Field(None, allow_inf_nan=False)
-    """A fixed calibration factor in the method's score units, instead of a chosen one."""
+    """A fixed calibration offset in the method's score units, instead of a chosen one."""
     clients: bool | None = None
     """Measure clients' own models before merging, at most 50 of them: in each round (true) or never
     (false). By default in the first, the reported, the last and some five other rounds, since ten

@@ -131,7 +131,7 @@ def offset_of_folds(
     turns = _folds_of(experiment, benchmark)
     if len(turns) < 2:
         return None
-    # Each turn would choose its own settings of how large scores are, and factors could not be
+    # Each turn would choose its own settings of how large scores are, and offsets could not be
     # compared: with few samples one turn's scores were ten times as large as another's. No test
     # sample takes part.
     final, models = _solved(experiment, benchmark, partition)

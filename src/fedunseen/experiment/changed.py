@@ -69,8 +69,10 @@ def write_adapted(
 ) -> R:
     """Measure an adapted run where its test samples are here, and write it."""
     offset = run.model.calibration.offset
-    after = offset * adapted.offset_share
-    adapted_model = replace(run.model, params=adapted.params, calibration=Calibration(after))
+    adapted_offset = offset * adapted.offset_share
+    adapted_model = replace(
+        run.model, params=adapted.params, calibration=Calibration(adapted_offset)
+    )
     if rows is not None:
         adapted_model = adapted_model.no_surer_than(run.model, [rows])
     result = {name: value for name, value in run.result.items() if name != "confidence"}
@@ -82,7 +84,7 @@ def write_adapted(
         federation, task, _ = judged(run, benchmark, int(run.result["rounds"]), adapted.params)
     except FedUnseenError as error:
         note = adaptation_note(adapted, run.space.names)
-        result |= {"calibration_factor": after, "adapted": note}
+        result |= {"calibration_factor": adapted_offset, "adapted": note}
         warnings.warn(
             f"the adapted run keeps the accuracies of {run.path}: its test samples are not here "
             f"({error})",
@@ -92,8 +94,8 @@ def write_adapted(
         result |= adapted_numbers(
             federation, run.space, run.params, adapted, offset, task.accuracies, rows
         )
-        grown = len(run.space.names) > len(benchmark.space.names)
-        drawn = None if grown else task.summary(adapted.params, result)
+        has_new_classes = len(run.space.names) > len(benchmark.space.names)
+        drawn = None if has_new_classes else task.summary(adapted.params, result)
         numbers, reasons = confidence_of(run, adapted_model, benchmark, drawn or run.evaluation)
         result |= numbers
         drawn = None if drawn is None else {**drawn, **reasons}
@@ -225,20 +227,20 @@ def adapted_numbers(
     rows: NDArray[Any] | None,
 ) -> dict[str, Any]:
     """Return the numbers of an adapted run, among them ``adapted``, its report."""
-    after = offset * adapted.offset_share
+    adapted_offset = offset * adapted.offset_share
     old = federation.answers(before)
     new = federation.answers(adapted.params)
     first = asdict(accuracies(old, offset))
-    numbers = asdict(accuracies(new, after))
+    numbers = asdict(accuracies(new, adapted_offset))
     plain = asdict(accuracies(new, -federation.method.own_offset(adapted.params)))
-    note = adaptation_note(adapted, space.names, before=(old, offset), after=(new, after))
+    note = adaptation_note(adapted, space.names, before=(old, offset), after=(new, adapted_offset))
     note |= {"before": {name: first[name] for name in names}}
     note |= {} if rows is None else {"test_share": test_share(rows, federation.benchmark)}
     uncalibrated = {f"uncalibrated_{name}": plain[name] for name in names if name != "zsl"}
     return (
         {name: numbers[name] for name in names}
         | uncalibrated
-        | {"calibration_factor": after, "adapted": note}
+        | {"calibration_factor": adapted_offset, "adapted": note}
     )
 
 

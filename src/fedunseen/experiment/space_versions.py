@@ -182,13 +182,13 @@ class DeployedVersions(SpaceVersions):
         engine = cast(DeployedEngine, self.federation.engine)
         space = version.space
         test_space = self.benchmark.space
-        growing = {
+        announced = {
             **growth.space_dict(space),
             "former": {name: list(hashes) for name, hashes in version.former.items()},
             "tested": [test_space.names[c] for c in test_space.unseen],
             "open": self.experiment.growth.name == "unknown",
         }
-        engine.announce_classes(growing, torch.from_numpy(space.semantics))
+        engine.announce_classes(announced, torch.from_numpy(space.semantics))
         if self.meeting is not None:
             self.meeting.greeted.clear()  # everyone receives the present classes
             engine.connect(self.meeting)

@@ -397,14 +397,14 @@ def adapt_unlabelled(setup: Setup) -> Setup:
         **{way: done[way] for way in ("bytes_down", "bytes_up")},
     }
     first = model_of(setup, before)
-    after = offset * adapted.offset_share
+    adapted_offset = offset * adapted.offset_share
     if first.confidence is not None and pool is not None:
-        changed = replace(first, params=adapted.params, calibration=Calibration(after))
+        changed = replace(first, params=adapted.params, calibration=Calibration(adapted_offset))
         sure = changed.no_surer_than(first, [pool]).confidence
         assert sure is not None
         write_confidence(setup.directory.path, sure)
         tests = held_out_of(federation, adapted.params)
-        numbers["confidence"] = measured(tests, sure, after)
+        numbers["confidence"] = measured(tests, sure, adapted_offset)
     connect(setup)  # parties get the model as one of the whole run
     return replace(setup, result={**setup.result, **numbers}, model=adapted.params)
 

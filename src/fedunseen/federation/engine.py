@@ -168,5 +168,5 @@ class DeployedEngine(Protocol):
     def gather(self, round: int, clients: Sequence[int]) -> Mapping[int, PartyStatus]:
         """Wait for a quorum of the clients of ``round``; return what those that are there hold."""
 
-    def announce_classes(self, growing: Mapping[str, Any], semantics: Tensor) -> None:
+    def announce_classes(self, announced: Mapping[str, Any], semantics: Tensor) -> None:
         """Send all parties the present class space, and its semantics (C, attributes)."""

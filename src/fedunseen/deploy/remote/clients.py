@@ -47,7 +47,7 @@ class Deployment:
     shape: Sequence[int]
     statistics: Mapping[str, Tensor] = field(default_factory=dict)
     validation: Sequence[int] | None = None
-    growing: Mapping[str, Any] | None = None
+    announced: Mapping[str, Any] | None = None
     semantics: Tensor | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)  # what a removal says besides
     classes: Sequence[str] = ()  # names of all classes; parties have their own table
@@ -274,11 +274,11 @@ class Parties(Clients):
         }
         strategy.restrict(allowed, self.job.classes)
 
-    def announce_classes(self, growing: Mapping[str, Any], semantics: Tensor) -> None:
+    def announce_classes(self, announced: Mapping[str, Any], semantics: Tensor) -> None:
         """Greet parties with the present class space, and its semantics (C, attributes), from now
         on.
         """
-        self.job = replace(self.job, growing=growing, semantics=semantics)
+        self.job = replace(self.job, announced=announced, semantics=semantics)
 
     def message(
         self, header: Mapping[str, Any], client_state: Mapping[str, Tensor], body: Params
@@ -314,7 +314,7 @@ class Parties(Clients):
             "space": job.space,
             "shape": list(job.shape),
             **({} if job.validation is None else {"validation": list(job.validation)}),
-            **({} if job.growing is None else {"growing": job.growing}),
+            **({} if job.announced is None else {"growing": job.announced}),
             **({} if fixed is None else {"classes": fixed.classes_digest}),
             **job.extra,
         }
@@ -359,9 +359,9 @@ class Parties(Clients):
 
     def _read_hello(self, party: PartyStatus, answer: bytes) -> str:
         """Read what a party declares; return it in words."""
-        if self.job.growing is not None:
+        if self.job.announced is not None:
             party.classes, party.samples, party.held, party.brought = wire.read_holdings(
-                answer, self.job.growing
+                answer, self.job.announced
             )
         else:
             party.classes, party.samples = wire.read_counts(

@@ -194,12 +194,12 @@ class Distributed(Engine):
         self.clients.connect(meeting, self.strategy, self.settings.timeout)
         self.clients.look()
 
-    def announce_classes(self, growing: Mapping[str, Any], semantics: torch.Tensor) -> None:
+    def announce_classes(self, announced: Mapping[str, Any], semantics: torch.Tensor) -> None:
         """Greet parties with the present class space, and its semantics (C, attributes), from now
         on.
         """
         assert isinstance(self.clients, Parties)
-        self.clients.announce_classes(growing, semantics)
+        self.clients.announce_classes(announced, semantics)
 
     def gather(self, round: int, clients: Sequence[int]) -> dict[int, PartyStatus]:
         """Wait until a quorum of the clients of ``round`` (counted from 0) is there; return those

@@ -206,7 +206,7 @@ def is_failure(answer: bytes) -> bool:
 
 
 def read_holdings(
-    answer: bytes, growing: Mapping[str, Any]
+    answer: bytes, announced: Mapping[str, Any]
 ) -> tuple[int, int, tuple[str, ...], dict[str, NDArray[np.float64]]]:
     """Read what a party says it holds where the class space grows."""
     header, tensors = unpack_answer(answer, _CLASSES_SENT)
@@ -220,8 +220,8 @@ def read_holdings(
             raise WireError("it does not say which classes it holds")
     assert isinstance(held, list)
     assert isinstance(brings, list)
-    class_names = set(growing["classes"])
-    tests = set(growing["tested"])
+    class_names = set(announced["classes"])
+    tests = set(announced["tested"])
     new = [name for name in held if name not in class_names]
     if (
         not held
@@ -244,13 +244,13 @@ def read_holdings(
         )
     if hidden := [name for name in new if not is_visible(name)]:
         raise WireError(f"it brings the class {hidden[0]!a}, whose name has invisible characters")
-    if new and not growing["open"]:
+    if new and not announced["open"]:
         raise WireError(
             f"it brings the class {plain(new[0], 80)}, and this federation takes no new classes"
         )
     rows = tensors.get("brought")
     if new:
-        shape = (len(new), len(growing["attributes"]))
+        shape = (len(new), len(announced["attributes"]))
         if (
             rows is None
             or rows.dtype != torch.float64

@@ -59,7 +59,7 @@ class ClassScore:
 
     name: str
     score: float
-    """In the method's own units; seen classes are lowered by the run's calibration factor."""
+    """In the method's own units; seen classes are lowered by the run's calibration offset."""
     probability: float
     """Among the classes that were ranked. Calibrated: of answers with the probability p, a share p
     is right. Otherwise the softmax of scores, which is not how often an answer is right.
@@ -194,14 +194,16 @@ class _Known:
             if described is None
             else torch.from_numpy(described)
         )
-        grown = self.incremental
+        incremental = self.incremental
         if "dual_coefficients" in self.params:
-            grown = grown or IncrementalModel.of(self.params, self.described, offset)
+            incremental = incremental or IncrementalModel.of(self.params, self.described, offset)
             shown = shown or ClassSum(0.0, torch.zeros_like(self.params["centre"]))
-            grown = grown.add(None if described is None else row[0], shown.count, shown.total)
+            incremental = incremental.add(
+                None if described is None else row[0], shown.count, shown.total
+            )
         return replace(
-            self, names=[*self.names, name], seen=np.append(self.seen, False), incremental=grown,
-            described=torch.cat([self.described, row]), params=grown.params if grown else self.params,
+            self, names=[*self.names, name], seen=np.append(self.seen, False), incremental=incremental,
+            described=torch.cat([self.described, row]), params=incremental.params if incremental else self.params,
         )  # fmt: skip
 
 
@@ -387,7 +389,7 @@ class Recognizer:
         if added.attributes is None and added.examples is None:
             raise DataError("nothing describes the class: give attributes, or examples")
         both = {**self.added, name: added}
-        self._keep(both, added.lasting, self._grown(added) or self._rebuilt(both))
+        self._keep(both, added.lasting, self._extended(added) or self._rebuilt(both))
 
     def remove(self, name: str) -> None:
         """Take an added class away."""
@@ -423,7 +425,7 @@ class Recognizer:
         rows = model.method.semantics if described is None else model.described(semantics)
         return _Known(names, seen, rows, model.params, model.method)
 
-    def _grown(self, added: Added) -> _Known | None:
+    def _extended(self, added: Added) -> _Known | None:
         """Return what knows one more class; None where all must be built again."""
         if self._known is None or (
             added.examples is not None and "dual_coefficients" not in self.model.params
