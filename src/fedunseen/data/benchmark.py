@@ -157,7 +157,7 @@ class Benchmark:
         chosen = _validation_ids(validation, seen, ids, seed)
         unseen = np.setdiff1d(np.arange(len(ids)), seen)
         space = ClassSpace(tuple(map(str, ids)), semantics, attribute_names, seen, chosen, unseen)
-        made = cls(
+        benchmark = cls(
             name="arrays",
             space=space,
             features=features,
@@ -166,8 +166,8 @@ class Benchmark:
             part=test is None,
             **split_ids(space, label, in_test),
         )
-        made._check_varied()
-        return made
+        benchmark._check_varied()
+        return benchmark
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", np.asarray(self.labels, dtype=np.int64))

@@ -72,7 +72,7 @@ def plain(name: str) -> str:
     return " ".join(folded(name).replace("_", " ").replace("+", " ").split())
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return a hint at the nearest known name, or nothing; for sets of names too long to list.
 
     Example:
@@ -81,7 +81,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         >>> did_you_mean("teapot", ["zebra", "horse"])
         ''
     """
-    close = difflib.get_close_matches(name, list(known), n=1)
+    close = difflib.get_close_matches(name, list(choices), n=1)
     return f": did you mean {close[0]!r}?" if close else ""
 
 

@@ -127,7 +127,7 @@ def found_text(entry: Mapping[str, Any] | None, run: Path, settings: DataSetting
     return settings.model_copy(update={"text_encoder": text_encoder_at(place, stated)})
 
 
-def found(
+def locate_weights(
     entry: Mapping[str, Any] | None,
     run: Path,
     make: Callable[[], Encoder | None],

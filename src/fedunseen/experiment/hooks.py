@@ -66,7 +66,7 @@ class Scene:
             rows = self.scaler(rows)
         return torch.from_numpy(np.ascontiguousarray(rows)).to(self.inputs.device)
 
-    def own(self, rows: NDArray[np.int64]) -> Tensor:
+    def method_inputs(self, rows: NDArray[np.int64]) -> Tensor:
         """Return samples of the benchmark as the method takes them, bytes as numbers in [0, 1]."""
         samples = self.inputs[torch.from_numpy(rows).to(self.inputs.device)]
         return samples.float() / 255 if samples.dtype == torch.uint8 else samples
@@ -78,7 +78,7 @@ class Scene:
         pixels = self.benchmark.pictures is None and self.benchmark.image_shape is not None
         if pixels and not self.experiment.data.features:
             return noise
-        return noise * float(self.own(self.partition.clients[client]).float().std())
+        return noise * float(self.method_inputs(self.partition.clients[client]).float().std())
 
     def held(self) -> dict[int, NDArray[np.int64]]:
         """Return client -> the ids of the classes that it holds."""

@@ -145,11 +145,11 @@ class MAML(Episodic, name="maml"):
     def classify(self, params: Params, tasks: Tasks) -> Tensor:
         """Adapt to each task's support set with ``test_steps`` steps, and answer its queries."""
 
-        def one(task: Tasks) -> Terms:
+        def terms_of_task(task: Tasks) -> Terms:
             return {"logits": self.answer(params, task, "none", steps=self.settings.test_steps)[0]}
 
         with torch.no_grad():
-            return self.each_task(one, tasks)["logits"]
+            return self.each_task(terms_of_task, tasks)["logits"]
 
     def recognise(self, params: Params, support: Tensor, answers: Tensor, inputs: Tensor) -> Tensor:
         """Adapt with ``test_steps`` steps to examples of at most ``ways`` classes, and answer."""

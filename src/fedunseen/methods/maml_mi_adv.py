@@ -72,7 +72,7 @@ class MAMLMIAdv(MAMLMI, name="maml-mi-adv"):
     def _stage(
         self, params: Params, batch: Batch, context: Context, weight: float, stage: str
     ) -> tuple[Tensor, Terms]:
-        def one(task: Tasks) -> Terms:
+        def terms_of_task(task: Tasks) -> Terms:
             answers = answers_of(task.queries, self.settings.ways)
             first, second = self.answer(params, task, heads=("head", "second"))
             of_task = F.cross_entropy(first, answers)
@@ -85,7 +85,7 @@ class MAMLMIAdv(MAMLMI, name="maml-mi-adv"):
             terms |= {"mi": mutual, "accuracy": accuracy(first, answers)}
             return {"loss": loss, **terms}
 
-        terms = self.means(one, batch)
+        terms = self.means(terms_of_task, batch)
         return terms["loss"], {
             f"{stage}_{name}" if stage else name: value for name, value in terms.items()
         }

@@ -187,7 +187,7 @@ def _from_classes(
     tested = rows_of[cut:][:_PROBES]
     shown = scene.images(tested[:_SHOWN])
     words = "samples of " + ", ".join(space.names[c] for c in sorted(chosen))
-    return scene.own(tested), scene.own(trained), shown, words
+    return scene.method_inputs(tested), scene.method_inputs(trained), shown, words
 
 
 def _from_folder(

@@ -188,9 +188,9 @@ def _federation(
     these parties.
     """
     from fedunseen.deploy.offline import coordinator
-    from fedunseen.deploy.secagg.enrolment import coordinator as own
+    from fedunseen.deploy.secagg.enrolment import coordinator as read_coordinator
 
-    enrolment, key = own(credentials)
+    enrolment, key = read_coordinator(credentials)
     withdrawn = coordinator.withdrawn(withdrawals, enrolment)
     coordinator.check_parties(enrolment, names, masked, withdrawn)
     return enrolment, key, withdrawn
@@ -437,7 +437,7 @@ def _merge_round(
 ) -> None:
     """Add up a round, and write the plan of the next round or, after the last, the changed run."""
     from fedunseen.deploy.offline import coordinator
-    from fedunseen.deploy.secagg.enrolment import coordinator as own
+    from fedunseen.deploy.secagg.enrolment import coordinator as read_coordinator
 
     last = signed["k"] + 1 == signed.plan.sums
     if credentials is None and not last:
@@ -457,7 +457,7 @@ def _merge_round(
             (say_adapted if signed.adapts else say_forgotten)(done, as_json)
         return
     assert credentials is not None
-    enrolment, key = own(credentials)
+    enrolment, key = read_coordinator(credentials)
     if enrolment.digest != signed.enrolment.digest:
         raise RefusedError(
             f"{plan} is of another federation.json than {credentials}: name the folder that signed "

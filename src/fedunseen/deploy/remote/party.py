@@ -496,13 +496,13 @@ def stand_in(make: Callable[[Mapping[str, Any]], InProcess]) -> Callable[[str, b
     """Return what answers for any client of a simulation, in a worker process."""
 
     @lru_cache(maxsize=2)
-    def made(text: str) -> InProcess:
+    def engine_of(text: str) -> InProcess:
         return make(json.loads(text))
 
     def answer(name: str, message: bytes) -> bytes:
         try:
             header, tensors = wire.unpack(message)
-            engine = made(
+            engine = engine_of(
                 json.dumps(
                     {key: header[key] for key in ("experiment", "selection")}, sort_keys=True
                 )

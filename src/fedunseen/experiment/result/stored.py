@@ -23,8 +23,8 @@ from fedunseen.experiment.class_descriptions import names_in, semantics_of_names
 from fedunseen.experiment.confidence_file import read_confidence
 from fedunseen.experiment.encoding import (
     as_images,
-    found,
     found_text,
+    locate_weights,
     make_backbone,
     make_encoder,
 )
@@ -235,7 +235,9 @@ class StoredRun:
     def _placed(self) -> Experiment:
         """The experiment with the encoder's weights where they are now, the same as the run had."""
         entry = self.manifest.get("encoder")
-        moved = found(entry, self.path, lambda: self._made_encoder(self.experiment), self.weights)
+        moved = locate_weights(
+            entry, self.path, lambda: self._made_encoder(self.experiment), self.weights
+        )
         return self.experiment.with_overrides(moved) if moved else self.experiment
 
     def _made_encoder(self, experiment: Experiment) -> Encoder | None:
