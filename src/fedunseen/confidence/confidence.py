@@ -104,7 +104,7 @@ class Confidence:
             states = float(changed.probabilities(scores, unseen).max(1).mean())
             if states <= stated:
                 return self if scale == self.scale else changed
-            lowest = min(lowest, (states, changed), key=lambda one: one[0])
+            lowest = min(lowest, (states, changed), key=lambda pair: pair[0])
         return lowest[1]
 
     def levels(self, scores: Floats) -> Floats:
@@ -169,7 +169,7 @@ class Confidence:
             ValueError: a number is not finite or negative, a list is not sorted, or a part has
                 another shape.
         """
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for field in fields(cls):
             value = np.asarray(arrays[field.name])
             if not _fits(field.name, value.shape):
@@ -179,8 +179,8 @@ class Confidence:
                 raise ValueError(f"{field.name} of its confidence is not finite")
             if not _ordered(field.name, value):
                 raise ValueError(f"{field.name} of its confidence is negative or not sorted")
-            found[field.name] = kept
-        return cls(**found)
+            values[field.name] = kept
+        return cls(**values)
 
 
 def _fits(name: str, shape: tuple[int, ...]) -> bool:

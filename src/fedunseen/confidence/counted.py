@@ -101,9 +101,9 @@ class Scored:
         scores = fold.calibrated(offset)
         rows = np.arange(len(scores))
         answer = scores.argmax(1)
-        asked = fold.asks_unseen
+        of_unseen = fold.asks_unseen
         columns = np.flatnonzero(fold.unseen)
-        place = np.searchsorted(columns, fold.labels[asked])
+        place = np.searchsorted(columns, fold.labels[of_unseen])
         levels = np.empty((len(scales), len(rows)))
         odds = np.empty_like(levels)
         among = np.full_like(levels, np.nan)
@@ -111,20 +111,20 @@ class Scored:
             logs = log_softmax(scores, scale)
             levels[k] = logs[rows, fold.labels] + np.log(scores.shape[1])
             odds[k] = log_odds(logs[rows, answer])
-            if len(columns) > 1 and asked.any():
-                logs = log_softmax(scores[np.ix_(asked, columns)], scale)
-                among[k, asked] = logs[np.arange(len(logs)), place] + np.log(len(columns))
+            if len(columns) > 1 and of_unseen.any():
+                logs = log_softmax(scores[np.ix_(of_unseen, columns)], scale)
+                among[k, of_unseen] = logs[np.arange(len(logs)), place] + np.log(len(columns))
         distance = np.empty(0) if fold.distance is None else fold.distance / width
         right = answer == fold.labels
         return cls(
-            labels, weights, asked, fold.unseen[answer], right, levels, among, odds, distance
+            labels, weights, of_unseen, fold.unseen[answer], right, levels, among, odds, distance
         )
 
     @classmethod
     def together(cls, parts: Sequence["Scored"]) -> "Scored":
         """Return the answers of the same fold about several parts of the samples."""
         fields = {
-            name: np.concatenate([getattr(one, name) for one in parts], axis=-1)
+            name: np.concatenate([getattr(part, name) for part in parts], axis=-1)
             for name in cls.__dataclass_fields__
         }
         return cls(**fields)
@@ -174,18 +174,18 @@ def _histogram(
     ``least`` neighbors in the list of values, or some more, are counted together: see
     :func:`_place`.
     """
-    found = np.zeros((*weights.shape[:-1], len(edges) - 1), dtype=np.int64)
+    counts = np.zeros((*weights.shape[:-1], len(edges) - 1), dtype=np.int64)
     places = np.flatnonzero(mine)
     if len(places) < least:
-        return found
+        return counts
     order = places[np.argsort(values[places], kind="stable")]
     starts = np.arange(0, len(order) - least + 1, least)
     groups = np.split(values[order], starts[1:])
     bins = np.array([_place(group, edges) for group in groups], dtype=np.int64)
     together = np.add.reduceat(weights[..., order], starts, axis=-1)
-    for row, more in zip(np.atleast_2d(found), np.atleast_2d(together), strict=True):
-        np.add.at(row, bins, more)
-    return found
+    for row, addition in zip(np.atleast_2d(counts), np.atleast_2d(together), strict=True):
+        np.add.at(row, bins, addition)
+    return counts
 
 
 def _place(group: Floats, edges: Floats) -> int:
@@ -211,8 +211,8 @@ def _place(group: Floats, edges: Floats) -> int:
 
 def _bins(values: Any, edges: Floats) -> NDArray[np.int64]:
     """Return the bins of values; those beyond the edges are in the outermost."""
-    found = np.searchsorted(edges, values, side="right") - 1
-    return np.asarray(np.clip(found, 0, len(edges) - 2))
+    places = np.searchsorted(edges, values, side="right") - 1
+    return np.asarray(np.clip(places, 0, len(edges) - 2))
 
 
 def infeasible(sums: Params, classes: int) -> str:
@@ -230,10 +230,13 @@ def infeasible(sums: Params, classes: int) -> str:
     most = 1.001 * UNIT * classes * MOST_FOLDS
     if (totals > most).any() or (answers > most).any():
         return "they weigh more than the answers about its classes"
-    if any(not np.array_equal(one, one[:1].repeat(SCALES, 0)) for one in (totals, answers)):
+    if any(
+        not np.array_equal(by_scale, by_scale[:1].repeat(SCALES, 0))
+        for by_scale in (totals, answers)
+    ):
         return "scales have different answers"
-    asked = numbers["asked"].astype(np.float64)
-    if numbers["distances"].astype(np.float64).sum() > asked[_SEEN].sum():
+    counts = numbers["asked"].astype(np.float64)
+    if numbers["distances"].astype(np.float64).sum() > counts[_SEEN].sum():
         return "there are more distances than answers"
     return ""
 
@@ -248,9 +251,9 @@ def fit_counts(sums: Params, scales: Floats, share: float, width: int) -> Confid
         width: how many features there are.
     """
     numbers = {name: value.cpu().numpy() for name, value in sums.items()}
-    asked = numbers["asked"].sum(1)
-    weights = np.array([1.0 - share, share]) * (asked > 0)
-    if not asked[_SEEN]:
+    answered = numbers["asked"].sum(1)
+    weights = np.array([1.0 - share, share]) * (answered > 0)
+    if not answered[_SEEN]:
         return None
     weights /= weights.sum()
     levels = numbers["levels"].astype(np.float64)
@@ -268,7 +271,7 @@ def fit_counts(sums: Params, scales: Floats, share: float, width: int) -> Confid
         seen_levels=_quantiles(levels[best, _SEEN], _LEVELS),
         unseen_levels=_quantiles(levels[best, _UNSEEN], _LEVELS),
         distances=_quantiles(apart, _DISTANCES, int(apart.sum())) * width,
-        samples=int(asked[_SEEN]),
+        samples=int(answered[_SEEN]),
         classes=int((numbers["asked"][_UNSEEN] > 0).sum()),
     )
 
@@ -281,7 +284,7 @@ def _coefficients(cells: Floats, weights: Floats) -> Floats:
     cells = cells / np.maximum(cells.sum((1, 2, 3), keepdims=True), 1.0)
     cells = (cells * weights[:, None, None, None]).sum(0)  # chosen, right, odds
     odds = np.broadcast_to((_ODDS[1:] + _ODDS[:-1]) / 2, cells.shape)
-    chosen, right = (np.broadcast_to(one, cells.shape) for one in np.ogrid[:2, :2, :1][:2])
+    chosen, right = (np.broadcast_to(axis, cells.shape) for axis in np.ogrid[:2, :2, :1][:2])
     zeros = np.zeros(cells.shape)
     columns = [np.ones(cells.shape), odds, chosen, odds * chosen, zeros, zeros]
     inputs = np.stack([column.ravel() for column in columns], axis=1).astype(np.float64)

@@ -66,12 +66,12 @@ class Explanation:
         all that speaks for or against it.
         """
         if not self.parts:
-            named = _shares(self.attributes, self.other_attributes)
-            named = named or ("its description" if self.other_attributes else "")
+            shares = _shares(self.attributes, self.other_attributes)
+            shares = shares or ("its description" if self.other_attributes else "")
         else:
-            named = _shares(self.parts, self.others, self.description)
-            named = named or ("its description" if self.description else "")
-        return f"{self.answer}: {named or 'nothing speaks for it or against it'}"
+            shares = _shares(self.parts, self.others, self.description)
+            shares = shares or ("its description" if self.description else "")
+        return f"{self.answer}: {shares or 'nothing speaks for it or against it'}"
 
     def shares(self) -> list[Part]:
         """Return the named classes that say something, with their shares of all that speaks for or
@@ -84,8 +84,8 @@ class Explanation:
         return _shares(self.attributes, self.other_attributes)
 
 
-def _percent(parts: Sequence[Part], *others: float) -> list[Part]:
-    whole = sum(abs(part.value) for part in parts) + sum(map(abs, others))
+def _percent(parts: Sequence[Part], *unnamed: float) -> list[Part]:
+    whole = sum(abs(part.value) for part in parts) + sum(map(abs, unnamed))
     return [
         Part(part.name, 100 * part.value / whole)
         for part in parts
@@ -93,9 +93,9 @@ def _percent(parts: Sequence[Part], *others: float) -> list[Part]:
     ]
 
 
-def _shares(parts: Sequence[Part], *others: float) -> str:
+def _shares(parts: Sequence[Part], *unnamed: float) -> str:
     """Name parts with their shares of all amounts; "" without any."""
-    return said_shares(_percent(parts, *others))
+    return said_shares(_percent(parts, *unnamed))
 
 
 def said_shares(parts: Sequence[Part]) -> str:
@@ -138,11 +138,11 @@ class Asked:
         with torch.no_grad():
             by_class = self._by_class(top)
             by_attribute = self._by_attribute(top)
-        found = []
+        explanations = []
         for row, c in enumerate(self.classes.tolist()):
             parts, made_of, others, description = by_class[row]
-            named, rest = by_attribute[row]
-            found.append(
+            attributes, rest = by_attribute[row]
+            explanations.append(
                 Explanation(
                     self.names[c],
                     float(self.scores[row]),
@@ -151,12 +151,12 @@ class Asked:
                     others,
                     description,
                     float(self.offset[row]),
-                    named,
+                    attributes,
                     rest,
                     None if self.places is None else self.places[row],
                 )
             )
-        return found
+        return explanations
 
     def _by_class(
         self, top: int | None
@@ -166,23 +166,29 @@ class Asked:
         """
         if not isinstance(self.method, Gaussian) or "dual_coefficients" not in self.params:
             return [((), (), 0.0, 0.0)] * len(self.classes)
-        asked = torch.from_numpy(self.classes)
+        class_ids = torch.from_numpy(self.classes)
         semantics = self.method.semantics
-        evidence, own = self.method.evidence(self.params, self.samples, semantics, asked)
-        weights = self.method.support(self.params, semantics)[asked].numpy()
+        evidence, of_description = self.method.evidence(
+            self.params, self.samples, semantics, class_ids
+        )
+        weights = self.method.support(self.params, semantics)[class_ids].numpy()
         observed = np.flatnonzero(self.params["count"].numpy() > 0)
         names = [self.names[c] for c in observed.tolist()]
-        found = []
-        for row, (values, added) in enumerate(zip(evidence.numpy(), own.tolist(), strict=True)):
+        by_class = []
+        for row, (values, added) in enumerate(
+            zip(evidence.numpy(), of_description.tolist(), strict=True)
+        ):
             order, parts, others = _largest(names, values, top)
             made_of = tuple(Part(names[o], float(weights[row, o])) for o in order)
-            found.append((parts, made_of, others, added))
-        return found
+            by_class.append((parts, made_of, others, added))
+        return by_class
 
     def _by_attribute(self, top: int | None) -> list[tuple[tuple[Part, ...], float]]:
         """Return what attributes add: those that are named, and the others together."""
-        asked = torch.from_numpy(self.classes)
-        parts = self.method.attribute_parts(self.params, self.samples, self.method.semantics, asked)
+        class_ids = torch.from_numpy(self.classes)
+        parts = self.method.attribute_parts(
+            self.params, self.samples, self.method.semantics, class_ids
+        )
         if parts is None:
             return [((), 0.0)] * len(self.classes)
         rows = parts.double().numpy()
@@ -199,5 +205,5 @@ def _largest(
 ) -> tuple[list[int], tuple[Part, ...], float]:
     """Return the places of the largest amounts, these parts, and what the others add."""
     order = np.argsort(-np.abs(values), kind="stable")[:top].tolist()
-    named = tuple(Part(names[place], float(values[place])) for place in order)
-    return order, named, float(values.sum() - values[order].sum())
+    largest = tuple(Part(names[place], float(values[place])) for place in order)
+    return order, largest, float(values.sum() - values[order].sum())

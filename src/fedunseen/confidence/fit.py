@@ -32,17 +32,17 @@ def fit(folds: Sequence[HeldOut], offset: float, share: float = 0.5) -> Confiden
     weights = class_weights(labels, unseen, share)
     parts = np.split(weights, np.cumsum([len(fold.labels) for fold in folds])[:-1])
     scale = _best_scale(scores, [fold.labels for fold in folds], parts)
-    logs = [log_softmax(own, scale) for own in scores]
+    logs = [log_softmax(fold_scores, scale) for fold_scores in scores]
     right = np.concatenate(
-        [own.argmax(1) == fold.labels for own, fold in zip(logs, folds, strict=True)]
+        [fold_logs.argmax(1) == fold.labels for fold_logs, fold in zip(logs, folds, strict=True)]
     )
     inputs = np.concatenate(
-        [features(own, fold.unseen) for own, fold in zip(logs, folds, strict=True)]
+        [features(fold_logs, fold.unseen) for fold_logs, fold in zip(logs, folds, strict=True)]
     )
     levels = np.concatenate(
         [
-            own[np.arange(len(own)), fold.labels] + np.log(own.shape[1])
-            for own, fold in zip(logs, folds, strict=True)
+            fold_logs[np.arange(len(fold_logs)), fold.labels] + np.log(fold_logs.shape[1])
+            for fold_logs, fold in zip(logs, folds, strict=True)
         ]
     )
     near = [fold.distance[~fold.asks_unseen] for fold in folds if fold.distance is not None]
@@ -65,22 +65,22 @@ def _best_scale(
     """Return the scale of scores under which the true labels are most likely."""
     from scipy.optimize import minimize_scalar  # takes 0.2 s to import, and predictions do not fit
 
-    spread = float(np.median(np.concatenate([own.std(axis=1) for own in scores])))
+    spread = float(np.median(np.concatenate([fold_scores.std(axis=1) for fold_scores in scores])))
     guess = -np.log(spread) if spread > 0 else 0.0
 
     def loss(logarithm: float) -> float:
         return -sum(
-            float(w @ log_softmax(own, np.exp(logarithm))[np.arange(len(own)), y])
-            for own, y, w in zip(scores, labels, weights, strict=True)
+            float(w @ log_softmax(fold_scores, np.exp(logarithm))[np.arange(len(fold_scores)), y])
+            for fold_scores, y, w in zip(scores, labels, weights, strict=True)
         )
 
-    found = minimize_scalar(
+    minimum = minimize_scalar(
         loss,
         bounds=(guess - _WIDEST, guess + _WIDEST),
         method="bounded",
         options={"xatol": _TOLERANCE},
     )
-    return float(np.exp(found.x))
+    return float(np.exp(minimum.x))
 
 
 def _scale_of_unseen(folds: Sequence[HeldOut]) -> float:
@@ -95,11 +95,12 @@ def _scale_of_unseen(folds: Sequence[HeldOut]) -> float:
             labels.append(np.searchsorted(columns, fold.labels[mine]))
     if not scores:
         return 1.0
-    counts = [np.bincount(own) for own in labels]
+    counts = [np.bincount(fold_labels) for fold_labels in labels]
     weights = [
-        1 / (count[own] * (count > 0).sum()) for count, own in zip(counts, labels, strict=True)
+        1 / (count[fold_labels] * (count > 0).sum())
+        for count, fold_labels in zip(counts, labels, strict=True)
     ]
-    return _best_scale(scores, labels, [own / len(scores) for own in weights])
+    return _best_scale(scores, labels, [fold_weights / len(scores) for fold_weights in weights])
 
 
 def logistic(inputs: Floats, right: NDArray[np.bool_], weights: Floats) -> Floats:
@@ -116,8 +117,8 @@ def logistic(inputs: Floats, right: NDArray[np.bool_], weights: Floats) -> Float
 
     start = np.zeros(inputs.shape[1])
     start[1] = 1.0
-    found = minimize(loss, start, jac=True, method="BFGS", options={"gtol": _TOLERANCE})
-    return np.asarray(found.x)
+    minimum = minimize(loss, start, jac=True, method="BFGS", options={"gtol": _TOLERANCE})
+    return np.asarray(minimum.x)
 
 
 def _quantiles(values: Floats, weights: Floats) -> Floats:

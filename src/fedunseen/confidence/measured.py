@@ -40,7 +40,7 @@ def measured(tests: HeldOut, confidence: Confidence, offset: float) -> dict[str,
     kinds = {"seen": ~tests.asks_unseen, "unseen": tests.asks_unseen}
     kinds = {kind: mine for kind, mine in kinds.items() if mine.any()}
     high = stated > HIGH
-    found: dict[str, Any] = {
+    numbers: dict[str, Any] = {
         "held_out": confidence.samples,
         "classes": confidence.classes,
         "ece": _calibration_error(stated, right),
@@ -50,15 +50,21 @@ def measured(tests: HeldOut, confidence: Confidence, offset: float) -> dict[str,
             "share": 100 * float(high.mean()),
             "right": 100 * float(right[high].mean()) if high.any() else None,
         },
-        "reliability": {kind: _reliability(stated[own], right[own]) for kind, own in kinds.items()},
-        "risk_coverage": {kind: _most_sure(stated[own], right[own]) for kind, own in kinds.items()},
+        "reliability": {
+            kind: _reliability(stated[rows], right[rows]) for kind, rows in kinds.items()
+        },
+        "risk_coverage": {
+            kind: _most_sure(stated[rows], right[rows]) for kind, rows in kinds.items()
+        },
         "sets": _sets(tests, confidence, scores),
         "trade": _trade(tests, offset),
     }
     if tests.distance is not None and len(confidence.distances):
         alarms = confidence.unfamiliar(tests.distance) <= ALARM
-        found["unfamiliar"] = {kind: 100 * float(alarms[own].mean()) for kind, own in kinds.items()}
-    return found
+        numbers["unfamiliar"] = {
+            kind: 100 * float(alarms[rows].mean()) for kind, rows in kinds.items()
+        }
+    return numbers
 
 
 def prior_points(
@@ -75,12 +81,12 @@ def prior_points(
     if not answers or not tests.unseen.any() or tests.unseen.all():
         return {}
     share = float(tests.unseen.mean())
-    found = {}
+    points = {}
     for prior in ("balanced", "auto", "uniform"):
         offset = offset_for(answers, prior, share) - own_offset
         numbers = accuracies(tests.answers(), offset)
-        found[prior] = [offset, numbers.gzsl_unseen, numbers.gzsl_seen]
-    return found
+        points[prior] = [offset, numbers.gzsl_unseen, numbers.gzsl_seen]
+    return points
 
 
 def _bins(stated: Floats) -> NDArray[np.int64]:
@@ -118,12 +124,12 @@ def _sets(tests: HeldOut, confidence: Confidence, scores: Floats) -> dict[str, f
     inside = confidence.sets(scores, tests.unseen, COVERAGE)
     held = inside[np.arange(len(inside)), tests.labels]
     weights = class_weights(tests.labels, tests.asks_unseen)
-    found = {"coverage": 100 * COVERAGE, "labels": float(inside.sum(1).mean())}
-    found["all"] = 100 * float(inside.all(1).mean())
-    for kind, own in (("seen", ~tests.asks_unseen), ("unseen", tests.asks_unseen)):
-        if own.any():
-            found[kind] = 100 * float(weights[own] @ held[own] / weights[own].sum())
-    return found
+    numbers = {"coverage": 100 * COVERAGE, "labels": float(inside.sum(1).mean())}
+    numbers["all"] = 100 * float(inside.all(1).mean())
+    for kind, rows in (("seen", ~tests.asks_unseen), ("unseen", tests.asks_unseen)):
+        if rows.any():
+            numbers[kind] = 100 * float(weights[rows] @ held[rows] / weights[rows].sum())
+    return numbers
 
 
 def _trade(tests: HeldOut, offset: float) -> list[list[float]]:
@@ -134,8 +140,8 @@ def _trade(tests: HeldOut, offset: float) -> list[list[float]]:
         return []
     answers = tests.answers()
     offsets = np.unique(np.quantile(answers.gap, np.linspace(0, 1, 2 * _POINTS + 1)))
-    found = []
-    for one in np.sort(np.r_[offsets, offset]).tolist():
-        numbers = accuracies(answers, one)
-        found.append([one, numbers.gzsl_unseen, numbers.gzsl_seen])
-    return found
+    points = []
+    for tried in np.sort(np.r_[offsets, offset]).tolist():
+        numbers = accuracies(answers, tried)
+        points.append([tried, numbers.gzsl_unseen, numbers.gzsl_seen])
+    return points

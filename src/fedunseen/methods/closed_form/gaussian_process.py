@@ -65,11 +65,11 @@ class Kernel:
         return self(squared_distances(semantics, semantics), same)
 
 
-def squared_distances(one: Tensor, other: Tensor) -> Tensor:
+def squared_distances(first: Tensor, second: Tensor) -> Tensor:
     """Return the squared distances (A, B) between rows (A, a) and (B, a), exactly zero between
     equal rows.
     """
-    return torch.cdist(one, other, compute_mode="donot_use_mm_for_euclid_dist").square()
+    return torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist").square()
 
 
 def median_distance(semantics: Tensor) -> float:
@@ -141,13 +141,13 @@ def shrunk_factor(covariance: Tensor, shrinkage: float) -> Tensor:
     return factor
 
 
-def whitened(found: Moments, shrinkage: float, prior: Tensor | None = None) -> Whitened:
+def whitened(moments: Moments, shrinkage: float, prior: Tensor | None = None) -> Whitened:
     """Shrink Sigma_0 and take the class means' inner products under it: one factorization."""
-    covariance = found.covariance
-    width = len(found.covariance)
+    covariance = moments.covariance
+    width = len(moments.covariance)
     level = float(covariance.diagonal().mean())
     factor = shrunk_factor(covariance, shrinkage)
-    apart = found.means - found.means.mean(0)
+    apart = moments.means - moments.means.mean(0)
     if prior is not None:
         apart = torch.cat([apart - prior, prior])
     half = torch.linalg.solve_triangular(factor, apart.T, upper=False)  # (d, O)
@@ -163,7 +163,7 @@ def whitened(found: Moments, shrinkage: float, prior: Tensor | None = None) -> W
     return Whitened(shrinkage, factor, logdet, (gram + gram.T) / 2, (spread + spread.T) / 2, width)
 
 
-def with_new_samples(white: Whitened, found: Moments) -> Whitened:
+def with_new_samples(white: Whitened, moments: Moments) -> Whitened:
     """Return ``white`` with the ``spread`` of samples that Sigma_0 was not computed from.
 
     Sigma fits the samples that it follows from: along Sigma^-1 (M - m), others lie farther apart. A
@@ -172,11 +172,11 @@ def with_new_samples(white: Whitened, found: Moments) -> Whitened:
     """
     s = white.shrinkage
     width = white.width
-    if found.freedom >= SAMPLES_ENOUGH * width or s == 1:
+    if moments.freedom >= SAMPLES_ENOUGH * width or s == 1:
         return white
-    level = float(found.covariance.diagonal().mean())
+    level = float(moments.covariance.diagonal().mean())
     trace = float(torch.cholesky_inverse(white.factor).diagonal().sum())  # of Sigma^-1
-    leverage = (width - s * level * trace) / found.freedom
+    leverage = (width - s * level * trace) / moments.freedom
     return replace(white, spread=white.spread / max(1 - leverage, 1e-3) ** 2)
 
 
@@ -214,7 +214,7 @@ def evidence(
 
 
 def fit_kernel(
-    found: Whitened,
+    white: Whitened,
     semantics: Tensor,
     count: Tensor,
     fixed: tuple[float | None, float | None, float | None],
@@ -228,12 +228,12 @@ def fit_kernel(
         np.linspace(0, len(count) - 1, min(len(count), EVIDENCE_CLASSES)).round().astype(np.int64)
     )
     at = torch.from_numpy(some)
-    gram = found.gram[at][:, at]
+    gram = white.gram[at][:, at]
     distances = squared_distances(semantics[at], semantics[at])
     free = [i for i, value in enumerate(fixed) if value is None]
     # class means are apart by v and 1 / n: where v begins, so that the scale of features and
     # semantics has no effect
-    begin = max(float(gram.diagonal().mean()) / found.width, 1e-6)
+    begin = max(float(gram.diagonal().mean()) / white.width, 1e-6)
     start = (
         (begin, np.exp(-3.0), np.exp(-1.5))
         if near is None
@@ -241,20 +241,20 @@ def fit_kernel(
     )
     logs = np.log(
         [
-            max(own if own is not None else other, 1e-300)
-            for own, other in zip(fixed, start, strict=True)
+            max(fixed_value if fixed_value is not None else start_value, 1e-300)
+            for fixed_value, start_value in zip(fixed, start, strict=True)
         ]
     )
 
     def kernel(x: Floats) -> Kernel:
-        given = logs.copy()
-        given[free] = x
-        v, nugget, width = np.exp(given).tolist()
+        log_values = logs.copy()
+        log_values[free] = x
+        v, nugget, width = np.exp(log_values).tolist()
         return Kernel(v, nugget if fixed[1] != 0 else 0.0, width * median)
 
     def value(x: Floats) -> tuple[float, Floats, Floats]:
         value, slope, curvature = evidence(
-            kernel(x), gram, distances, count[at], found.width, found.logdet
+            kernel(x), gram, distances, count[at], white.width, white.logdet
         )
         return value, slope[free], curvature[np.ix_(free, free)]
 
@@ -309,14 +309,14 @@ class Posterior:
     variance: Tensor
 
 
-def posterior(kernel: Tensor, cross: Tensor, own: Tensor, count: Tensor) -> Posterior:
+def posterior(kernel: Tensor, cross: Tensor, variance: Tensor, count: Tensor) -> Posterior:
     """Return the posterior of prototypes."""
     a = kernel.clone()
     a.diagonal(dim1=-2, dim2=-1).add_(1 / count)
     factor = torch.linalg.cholesky(a)
     half = torch.linalg.solve_triangular(factor, cross.mT, upper=False)
     weights = torch.linalg.solve_triangular(factor.mT, half, upper=True).mT
-    return Posterior(weights, (own - half.square().sum(-2)).clamp(min=0.0))
+    return Posterior(weights, (variance - half.square().sum(-2)).clamp(min=0.0))
 
 
 @dataclass(frozen=True)
@@ -332,7 +332,7 @@ class LeaveClassOut:
 
 
 def leave_class_out(
-    found: Whitened, semantics: Tensor, count: Tensor, kernel: Kernel, classes: int
+    white: Whitened, semantics: Tensor, count: Tensor, kernel: Kernel, classes: int
 ) -> LeaveClassOut:
     """Leave classes out, predict them from their descriptions, and recognize samples that are
     drawn, not sent.
@@ -350,7 +350,7 @@ def leave_class_out(
     for out, rng in _left_out(total, classes):
         kept = everyone[~torch.isin(everyone, out)]
         order = torch.cat([kept, out])  # neighbors are sliced, which copies nothing
-        mean, spread = _scores_of(found, k, count, kept, order, full.weights, everyone)
+        mean, spread = _scores_of(white, k, count, kept, order, full.weights, everyone)
         noise = torch.from_numpy(rng.standard_normal((total, draws, total), dtype=np.float32))
         noise *= (1 + full.variance).sqrt().float()[:, None, None]
         scores = torch.baddbmm(mean.float()[:, None], noise, spread.T.float().expand(total, -1, -1))
@@ -372,7 +372,7 @@ def leave_class_out(
 
 
 def zsl_of_left_out(
-    found: Whitened, semantics: Tensor, count: Tensor, kernel: Kernel, classes: int
+    white: Whitened, semantics: Tensor, count: Tensor, kernel: Kernel, classes: int
 ) -> float:
     """Return the ZSL accuracy of :func:`leave_class_out` alone, in percent: a fraction of its
     time.
@@ -382,7 +382,7 @@ def zsl_of_left_out(
     right = []
     parts = (torch.split(each, max(1, _AT_ONCE // total**2)) for each in _zsl_draws(total, classes))
     for out, kept, normal in zip(*parts, strict=True):
-        mean, spread = _scores_of(found, k, count, kept, out, full.weights, out)
+        mean, spread = _scores_of(white, k, count, kept, out, full.weights, out)
         scores = (normal.flatten(1, 2) @ spread.mT.float()).view_as(normal)
         scores += (mean / (1 + full.variance[out]).sqrt()[..., None]).float()[
             ..., None, :
@@ -421,7 +421,7 @@ def _left_out(total: int, classes: int) -> Iterator[tuple[Tensor, np.random.Gene
 
 
 def _scores_of(
-    found: Whitened,
+    white: Whitened,
     k: Tensor,
     count: Tensor,
     kept: Tensor,
@@ -445,20 +445,20 @@ def _scores_of(
     )
     combined -= combined.mean(-1, keepdim=True)
     centres = weights[drawn]
-    if len(found.gram) > len(k):  # and each class's own prior mean
+    if len(white.gram) > len(k):  # and each class's own prior mean
         identity = torch.eye(len(k), dtype=k.dtype)
         combined = torch.cat([combined, identity[targets]], -1)
         centres = torch.cat([centres, identity[drawn]], -1)
-    projected = combined @ found.gram
+    projected = combined @ white.gram
     mean = centres @ projected.mT - (projected * combined).sum(-1)[..., None, :] / 2
-    covariance = combined @ found.spread @ combined.mT
+    covariance = combined @ white.spread @ combined.mT
     diagonal = covariance.diagonal(dim1=-2, dim2=-1)
     diagonal += 1e-9 * diagonal.mean(-1, keepdim=True) + 1e-300
     factor, failed = torch.linalg.cholesky_ex(covariance)
     if (
         failed.any()
     ):  # samples do not vary where classes differ: the spread is rounding, which may be negative
-        diagonal += (failed > 0)[..., None] * (1e-9 * found.gram.diagonal().mean())
+        diagonal += (failed > 0)[..., None] * (1e-9 * white.gram.diagonal().mean())
         factor = torch.linalg.cholesky(covariance)
     return mean, factor
 

@@ -83,18 +83,18 @@ class IncrementalModel:
         cross[:-1, :shown] = self.cross
         cross[-1, :shown] = k
         variances = p["variance"]
-        own = variance
+        new_variance = variance
         if count:
             half = torch.linalg.solve_triangular(self.factor, k[:, None], upper=False)
-            own = variance - half.square().sum()  # of the new prototype, before it is shown
-            square = own + 1 / count
+            new_variance = variance - half.square().sum()  # before the samples count
+            square = new_variance + 1 / count
             effect = torch.linalg.solve_triangular(self.factor.T, half, upper=True)[:, 0]
             a = (total / count - p["centre"] - apart) / square
             step = a @ p["precision"]
             moved = near - self.cross @ effect
             bias = bias - moved * (p["weight"] @ a) - moved.square() * (a @ step) / 2
             variances = variances - moved.square() / square
-            own = own / (count * square)
+            new_variance = new_variance / (count * square)
             torch.addr(p["weight"], moved, step, out=weight[:-1])
             apart = apart + (variance - k @ effect) * a
             factor = _with_row(self.factor, half[:, 0], square)
@@ -110,7 +110,7 @@ class IncrementalModel:
         params |= {
             "weight": weight,
             "bias": torch.cat([bias, (weight[-1] @ apart)[None] / -2]),
-            "variance": torch.cat([variances, variances.new_tensor([float(own)])]),
+            "variance": torch.cat([variances, variances.new_tensor([float(new_variance)])]),
         }
         if count:
             now = torch.arange(len(params["count"])) == classes

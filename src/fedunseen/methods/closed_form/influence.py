@@ -68,32 +68,32 @@ def influence(parts: Mapping[int, Params], quantization: Quantization | None) ->
     }
     count = torch.stack([n for n, _ in natural.values()]).sum(0)
     total = torch.zeros_like(next(iter(natural.values()))[1])
-    for _, own in natural.values():
-        total += own
-    left = _Shares(count, total, _deviation(parts, natural, step))
-    clients = [_of_client(client, left, *own) for client, own in natural.items()]
-    clients = [one for one in clients if one["shared"]]
+    for _, client_total in natural.values():
+        total += client_total
+    shares = _Shares(count, total, _deviation(parts, natural, step))
+    clients = [_of_client(client, shares, *sums) for client, sums in natural.items()]
+    clients = [entry for entry in clients if entry["shared"]]
     return {
-        "deviation": _rounded(left.deviation),
-        "clients": [_short(one) for one in clients],
-        "conspicuous": _conspicuous(natural, left),
+        "deviation": _rounded(shares.deviation),
+        "clients": [_short(entry) for entry in clients],
+        "conspicuous": _conspicuous(natural, shares),
     }
 
 
-def _of_client(client: int, left: _Shares, count: Tensor, total: Tensor) -> dict[str, Any]:
+def _of_client(client: int, shares: _Shares, count: Tensor, total: Tensor) -> dict[str, Any]:
     """Return what one client's count (C,) and total (C, d) do to the means of what is left."""
-    rest = left.count - count
+    rest = shares.count - count
     ids = torch.nonzero((count > 0) & (rest > 0))[:, 0]
     n = count[ids]
-    others = rest[ids]
+    other_counts = rest[ids]
     client_total = total[ids]
-    apart = client_total / n[:, None] - (left.total[ids] - client_total) / others[:, None]
-    moved = apart.norm(dim=1) * n / (n + others) / left.deviation
-    chance = (n / ((n + others) * others)).sqrt()
+    apart = client_total / n[:, None] - (shares.total[ids] - client_total) / other_counts[:, None]
+    moved = apart.norm(dim=1) * n / (n + other_counts) / shares.deviation
+    chance = (n / ((n + other_counts) * other_counts)).sqrt()
     order = torch.argsort(moved, descending=True)
     return {
         "client": client,
-        "share": float(count.sum() / left.count.sum()),
+        "share": float(count.sum() / shares.count.sum()),
         "shared": len(ids),
         "classes": ids[order].tolist(),
         "moved": moved[order].tolist(),
@@ -102,41 +102,43 @@ def _of_client(client: int, left: _Shares, count: Tensor, total: Tensor) -> dict
 
 
 def _conspicuous(
-    natural: Mapping[int, tuple[Tensor, Tensor]], left: _Shares
+    natural: Mapping[int, tuple[Tensor, Tensor]], shares: _Shares
 ) -> list[dict[str, Any]]:
     """Return the clients that move means too far, judged in the order of :func:`influence`."""
     signs: list[dict[str, Any]] = []
-    others = dict(natural)
-    while len(others) > 1:
-        judged = [_only(_of_client(client, left, *own), 0.0) for client, own in others.items()]
-        most = max(len(one["classes"]) for one in judged)
+    remaining = dict(natural)
+    while len(remaining) > 1:
+        judged = [
+            _only(_of_client(client, shares, *sums), 0.0) for client, sums in remaining.items()
+        ]
+        most = max(len(entry["classes"]) for entry in judged)
         if not most:
             break
-        for one in judged:
-            if len(one["classes"]) < most:
+        for entry in judged:
+            if len(entry["classes"]) < most:
                 continue
-            far = _only(one, MOVED)
+            far = _only(entry, MOVED)
             if far["classes"]:
                 signs.append({**_short(far), "count": len(far["classes"])})
-            count, total = others.pop(one["client"])
-            left = _Shares(left.count - count, left.total - total, left.deviation)
+            count, total = remaining.pop(entry["client"])
+            shares = _Shares(shares.count - count, shares.total - total, shares.deviation)
     return signs
 
 
-def _only(one: dict[str, Any], moved: float) -> dict[str, Any]:
+def _only(entry: dict[str, Any], moved: float) -> dict[str, Any]:
     """Return a client's entry with the means alone that it moves so far, and no one does by
     chance.
     """
-    rows = zip(one["classes"], one["moved"], one["ratio"], strict=True)
+    rows = zip(entry["classes"], entry["moved"], entry["ratio"], strict=True)
     kept = [row for row in rows if row[1] > moved and row[2] > RATIO]
     lists = {name: [row[i] for row in kept] for i, name in enumerate(("classes", "moved", "ratio"))}
-    return {**one, **lists}
+    return {**entry, **lists}
 
 
-def _short(one: Mapping[str, Any]) -> dict[str, Any]:
+def _short(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return a client's entry with few classes and digits."""
-    few = {name: [_rounded(value) for value in one[name][:LISTED]] for name in ("moved", "ratio")}
-    return {**one, "share": _rounded(one["share"]), **few, "classes": one["classes"][:LISTED]}
+    few = {name: [_rounded(value) for value in entry[name][:LISTED]] for name in ("moved", "ratio")}
+    return {**entry, "share": _rounded(entry["share"]), **few, "classes": entry["classes"][:LISTED]}
 
 
 def _rounded(value: float) -> float:

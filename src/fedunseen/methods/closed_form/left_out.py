@@ -61,7 +61,7 @@ def left_out_accuracy(
     within.diagonal().add_(level)
     factor = torch.linalg.cholesky(within).float()
     wanted = max(2, min(len(tested[0][0].space.unseen), len(observed) // 2))
-    asked = torch.arange(wanted).repeat_interleave(DRAWS)
+    true_places = torch.arange(wanted).repeat_interleave(DRAWS)
     most = max(shots for *_, shots in tested)
     right = []
     for repeat in range(next(n for widest, n in _REPEATS if width <= widest)):
@@ -83,13 +83,18 @@ def left_out_accuracy(
                 "total": shown[0]["total"].index_add(0, ids, examples),
                 "square": square + examples.T @ examples,
             }
-        inputs = (tests + means[out][asked]).float()
+        inputs = (tests + means[out][true_places]).float()
         with torch.no_grad():
             scores = [
                 method.left_out_scores(model, shown[shots], inputs, out)
                 for method, model, shots in tested
             ]
-        right.append([100 * float((one.argmax(1) == asked).double().mean()) for one in scores])
+        right.append(
+            [
+                100 * float((class_scores.argmax(1) == true_places).double().mean())
+                for class_scores in scores
+            ]
+        )
     return np.array(right).T
 
 
@@ -148,7 +153,7 @@ def estimates(
     if shown:
         accuracy[str(SHOTS)] = float(theirs.pop().mean())
     rivals = {
-        one.settings.name: lead_over(row, ours)
-        for (one, *_), row in zip(tested[1:], theirs, strict=True)
+        other_method.settings.name: lead_over(row, ours)
+        for (other_method, *_), row in zip(tested[1:], theirs, strict=True)
     }
     return {"left_out_accuracy": accuracy, "left_out_rivals": rivals}

@@ -44,8 +44,8 @@ def without(
         return without_party(server, client)
     quantization = quantization_of(method)
     part = {**part, "space": total["space"]}
-    left = subtract(total, part, method.space, quantization)
-    if why := validate_statistics(left, None, quantization):
+    remaining = subtract(total, part, method.space, quantization)
+    if why := validate_statistics(remaining, None, quantization):
         raise DataError(f"what is to be removed was never a part of the sums: without it {why}")
     kept = of_each_client(server)
     if client in kept:
@@ -53,4 +53,4 @@ def without(
         if not bool(rest["count"].any()):
             return without_party(server, client)
         server = server | {f"client/{client}/{name}": value for name, value in rest.items()}
-    return server, left
+    return server, remaining

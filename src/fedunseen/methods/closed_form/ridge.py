@@ -37,10 +37,10 @@ class Ridge(ClosedForm, name="ridge"):
         s = self.semantics.double().cpu()
         centre = total.sum(0) / samples
         middle = count @ s / samples
-        left = unpacked(sums["square"], total.shape[1]) - samples * torch.outer(centre, centre)
-        level = left.diagonal().mean().clamp(min=torch.finfo(torch.float64).tiny)
-        left.diagonal().add_(10.0**self.settings.log_gamma * level)
-        v = solve_positive(left, (total - count[:, None] * centre).T @ (s - middle))
+        gram = unpacked(sums["square"], total.shape[1]) - samples * torch.outer(centre, centre)
+        level = gram.diagonal().mean().clamp(min=torch.finfo(torch.float64).tiny)
+        gram.diagonal().add_(10.0**self.settings.log_gamma * level)
+        v = solve_positive(gram, (total - count[:, None] * centre).T @ (s - middle))
         return {"v": v.float().contiguous(), "centre": centre.float(), "middle": middle.float()}
 
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:

@@ -104,5 +104,5 @@ def _distance(params: Params, freedom: float) -> float:
         covariance = torch.cholesky_inverse(torch.linalg.cholesky(precision))
         level = float(covariance.trace()) / width
         within = (width - shrinkage * level * float(precision.trace())) / (1 - shrinkage)
-    left = 1 - (1 - shrinkage) * within / freedom
-    return max(0.0, within) / max(left, _LEAST_LEFT)
+    remaining_share = 1 - (1 - shrinkage) * within / freedom
+    return max(0.0, within) / max(remaining_share, _LEAST_LEFT)

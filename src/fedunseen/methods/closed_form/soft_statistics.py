@@ -146,9 +146,11 @@ def without_small(
     count = sums["count"]
     apart = count if distinct is None else distinct
     small = (count > 0) & (apart < minimum * LEVELS) & (minimum > 1)
-    left = {place: float(apart[place]) / LEVELS for place in torch.nonzero(small)[:, 0].tolist()}
+    small_counts = {
+        place: float(apart[place]) / LEVELS for place in torch.nonzero(small)[:, 0].tolist()
+    }
     total = sums["total"].masked_fill(small[:, None], 0)
-    return {**sums, "count": count.masked_fill(small, 0), "total": total}, left
+    return {**sums, "count": count.masked_fill(small, 0), "total": total}, small_counts
 
 
 def responsibilities(scores: Scorer, rows: Tensor) -> Tensor:
@@ -195,12 +197,12 @@ def soft_statistics(
     usual = None
     if stages and len(scores.unit) and len(rows):
         usual = codes(rows, scores.unit).median(0).values
-        other = codes(rows, scores.unit) != usual
+        unusual = codes(rows, scores.unit) != usual
         merged = torch.zeros(rows.shape[1], dtype=torch.bool)
         for stage in stages:
             values = stage.double().to(rows.device)
-            least = values.masked_fill(other, torch.inf).amin(0)
-            merged |= (values.masked_fill(other, -torch.inf).amax(0) > least).cpu()
+            least = values.masked_fill(unusual, torch.inf).amin(0)
+            merged |= (values.masked_fill(unusual, -torch.inf).amax(0) > least).cpu()
     distinct = torch.zeros(len(scores.classes), dtype=torch.int64)
     for start, part in zip(range(0, len(rows), _BLOCK), torch.split(rows, _BLOCK), strict=False):
         whole = codes(part, scores.unit)
@@ -247,12 +249,12 @@ def set_apart(scores: Scorer, rows: Tensor, kept: Tensor, first: Tensor | None =
         ]
     ).double()
     _, lengths, directions = torch.linalg.svd(r if first is None else r[first], full_matrices=False)
-    there = lengths > _RANK * lengths.max()
-    leverage = (r @ directions[there].T / lengths[there]).square().sum(1)
+    nonzero = lengths > _RANK * lengths.max()
+    leverage = (r @ directions[nonzero].T / lengths[nonzero]).square().sum(1)
     return torch.gt(leverage, _LEVERAGE)
 
 
 def added(parts: Iterable[Params]) -> Params:
     """Return the total of soft statistics, at least one party's."""
-    total, *others = parts
-    return {name: sum((part[name] for part in others), value) for name, value in total.items()}
+    total, *further = parts
+    return {name: sum((part[name] for part in further), value) for name, value in total.items()}

@@ -77,7 +77,7 @@ def statistics(
         few = _few_apart(*decide, (len(space.names), width), quantization, min_samples)
     for start in range(0, len(labels), step):
         rows, beyond = _read(inputs, slice(start, start + step))
-        own = torch.as_tensor(labels[start : start + step]).to(rows.device)
+        part_labels = torch.as_tensor(labels[start : start + step]).to(rows.device)
         if quantization is None:
             rows = rows.to(torch.float64)
             if clip_norm is not None:
@@ -86,14 +86,14 @@ def statistics(
             if rows.is_floating_point():
                 codes, beyond = quantization.codes(rows.cpu().numpy())
                 rows = torch.from_numpy(codes).to(rows.device)
-            rows = rows if few is None else _hidden(rows, own, few)
+            rows = rows if few is None else _hidden(rows, part_labels, few)
             rows = rows if clip_norm is None else shortened(rows, quantization, clip_norm)
             sums["clipped"] += beyond
         if square is None:
             square = torch.zeros(width, width, dtype=sums["square"].dtype, device=rows.device)
         add_products(square, rows)
-        sums["count"] += torch.bincount(own, minlength=len(space.names)).cpu()
-        sums["total"] = add_totals(sums["total"].to(rows.device), rows, own)
+        sums["count"] += torch.bincount(part_labels, minlength=len(space.names)).cpu()
+        sums["total"] = add_totals(sums["total"].to(rows.device), rows, part_labels)
         free_pages(inputs)
     if square is not None:
         sums |= {"total": sums["total"].cpu(), "square": packed(square.cpu())}
@@ -128,14 +128,16 @@ def _few_apart(
     instead = torch.zeros(shape, dtype=torch.int16)
     labels = torch.as_tensor(labels).cpu()
     for c in np.unique(labels.numpy()).tolist():
-        own = torch.nonzero(labels == c)[:, 0]
-        few[c], instead[c] = few_of_class(inputs, own, quantization, min_samples)
+        class_rows = torch.nonzero(labels == c)[:, 0]
+        few[c], instead[c] = few_of_class(inputs, class_rows, quantization, min_samples)
     return (few, instead) if bool(few.any()) else None
 
 
-def _rows_of(inputs: Tensor | CodedRows | NDArray[Any], own: Tensor) -> Iterator[NDArray[Any]]:
+def _rows_of(
+    inputs: Tensor | CodedRows | NDArray[Any], class_rows: Tensor
+) -> Iterator[NDArray[Any]]:
     """Yield samples before any scaling, if that is known."""
-    for row in own.tolist():
+    for row in class_rows.tolist():
         if isinstance(inputs, CodedRows):
             yield inputs.samples.rows[int(inputs.rows[row])]
         else:
@@ -144,24 +146,24 @@ def _rows_of(inputs: Tensor | CodedRows | NDArray[Any], own: Tensor) -> Iterator
 
 def _hidden(rows: Tensor, labels: Tensor, few: tuple[Tensor, Tensor]) -> Tensor:
     """Return whole numbers (n, d) with others where they would show few samples."""
-    shown, instead = (one.to(rows.device)[labels] for one in few)
+    shown, instead = (of_class.to(rows.device)[labels] for of_class in few)
     return torch.where(shown, instead.to(rows.dtype), rows)
 
 
 def few_of_class(
     inputs: Tensor | CodedRows | NDArray[Any],
-    own: Tensor,
+    class_rows: Tensor,
     quantization: Quantization,
     min_samples: int,
 ) -> tuple[Tensor, Tensor]:
-    """Return (d,) which features would show few of the samples ``own`` of one class, and (d,) the
-    whole numbers that all have instead: see :func:`_few_apart`.
+    """Return (d,) which features would show few of the samples ``class_rows`` of one class, and
+    (d,) the whole numbers that all have instead: see :func:`_few_apart`.
     """
     width = inputs.shape[1]
-    own = own[first_of_equal(_rows_of(inputs, own))]
+    class_rows = class_rows[first_of_equal(_rows_of(inputs, class_rows))]
     below, above = torch.zeros(2, width, dtype=torch.int64)
     rounded: _Middle | None = None
-    for part in torch.split(own, max(BLOCK, 2 * min_samples)):
+    for part in torch.split(class_rows, max(BLOCK, 2 * min_samples)):
         codes, stages = _coded(inputs, part, quantization)
         if rounded is None:  # what half of the class shares is a median, in the first part too
             rounded = _Middle(torch.from_numpy(codes), len(stages))
@@ -173,7 +175,7 @@ def few_of_class(
             above += (clipped & (torch.from_numpy(codes) > 0)).sum(0)
             below += (clipped & (torch.from_numpy(codes) < 0)).sum(0)
     assert rounded is not None
-    total = len(own)
+    total = len(class_rows)
     within = total - below - above
     narrow = (within > 0) & (within < total)
     narrow &= (within < min_samples) | (2 * within <= total + 1)
@@ -196,29 +198,33 @@ class _Middle:
 
     def __init__(self, values: Tensor, stages: int) -> None:
         middle = ((len(values) - 1) // 2, len(values) // 2)
-        found = np.partition(values.numpy(), middle, axis=0)[list(middle)]
-        self.medians = torch.from_numpy(found)
-        self.others = torch.zeros(found.shape, dtype=torch.int64)
-        least = torch.full(found.shape, torch.inf, dtype=torch.float64)
+        medians = np.partition(values.numpy(), middle, axis=0)[list(middle)]
+        self.medians = torch.from_numpy(medians)
+        self.unequal = torch.zeros(medians.shape, dtype=torch.int64)
+        least = torch.full(medians.shape, torch.inf, dtype=torch.float64)
         self.extremes = [(least.clone(), -least) for _ in range(stages)]
 
     def add(self, values: Tensor, stages: Sequence[Tensor]) -> None:
         """Compare some samples (n, d); ``stages``: what their values were made of."""
-        for one, median in enumerate(self.medians):
-            other = values != median
-            self.others[one] += other.sum(0)
+        for place, median in enumerate(self.medians):
+            differs = values != median
+            self.unequal[place] += differs.sum(0)
             for (least, most), stage in zip(self.extremes, stages, strict=True):
-                found = stage.double()
-                least[one] = least[one].minimum(found.masked_fill(other, torch.inf).amin(0))
-                most[one] = most[one].maximum(found.masked_fill(other, -torch.inf).amax(0))
+                stage_values = stage.double()
+                least[place] = least[place].minimum(
+                    stage_values.masked_fill(differs, torch.inf).amin(0)
+                )
+                most[place] = most[place].maximum(
+                    stage_values.masked_fill(differs, -torch.inf).amax(0)
+                )
 
     def apart(self, total: int) -> tuple[Tensor, Tensor]:
         """Return (d,) how many samples have another value than the most common median, and that;
         more than ``total`` where no scaling has made different values one.
         """
         merged = torch.stack([most > least for least, most in self.extremes]).any(0)
-        others, which = torch.where(merged, self.others, total + 1).min(0)
-        return others, self.medians.gather(0, which[None])[0]
+        fewest, which = torch.where(merged, self.unequal, total + 1).min(0)
+        return fewest, self.medians.gather(0, which[None])[0]
 
 
 def _coded(
@@ -332,8 +338,8 @@ def add_totals(total: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
     few = max(
         1, _CACHED // total.shape[1]
     )  # rows that the processor's cache holds once they are widened
-    for part, own in zip(torch.split(rows, few), torch.split(labels, few), strict=True):
-        block.index_add_(0, own, part.to(exact))
+    for part, part_labels in zip(torch.split(rows, few), torch.split(labels, few), strict=True):
+        block.index_add_(0, part_labels, part.to(exact))
     return total + block.to(torch.int64)
 
 
@@ -510,8 +516,8 @@ def validate_statistics(
     width = total.shape[1]
     square = unpacked(sums["square"], width)
     level = float(square.diagonal().clamp(min=0.0).mean()) + float(torch.finfo(torch.float64).tiny)
-    own = total[observed]
-    of_means = (own.square() / count[observed][:, None]).sum(0)
+    class_totals = total[observed]
+    of_means = (class_totals.square() / count[observed][:, None]).sum(0)
     if clip_norm is not None and float(square.diagonal().sum()) > (
         1 + _SLACK
     ) * clip_norm**2 * float(count.sum()):
@@ -519,9 +525,9 @@ def validate_statistics(
     if bool((square.diagonal() - of_means < -_SLACK * level).any()):
         return "their second moments are too small for their means"
     if width <= _FACTORISED:
-        square.addmm_((own / count[observed][:, None]).T, own, alpha=-1.0).diagonal().add_(
-            _SLACK * width * level
-        )
+        square.addmm_(
+            (class_totals / count[observed][:, None]).T, class_totals, alpha=-1.0
+        ).diagonal().add_(_SLACK * width * level)
         if int(torch.linalg.cholesky_ex(square).info):
             return "their second moments are not a sum of squares"
     return ""

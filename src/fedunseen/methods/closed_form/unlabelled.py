@@ -89,15 +89,15 @@ def update(
     if method.quantization is not None:
         total = total * torch.from_numpy(method.quantization.step).double()
     mean = total / soft.clamp(min=1e-12)[:, None]
-    known = False
+    nothing_new = False
     if len(soft) > len(classes):  # of seen classes too
-        known = refused is None and _nothing_new(method, params, soft, mean)
+        nothing_new = refused is None and _nothing_new(method, params, soft, mean)
         soft = soft[classes]
         mean = mean[classes]
     if refused is None:
         refused = torch.zeros(len(params["count"]), dtype=torch.bool)
         if settings.guard:
-            refused[classes] = _ruled_out(params, classes, soft, mean) | known
+            refused[classes] = _ruled_out(params, classes, soft, mean) | nothing_new
     samples, count = torch.zeros(2, len(refused), dtype=torch.float64)
     full = torch.zeros(len(refused), mean.shape[1], dtype=torch.float64)
     samples[classes] = soft
@@ -270,8 +270,8 @@ class Arriving:
         """Score samples (n, ...) with the current model, add their soft statistics, and return the
         model with them.
         """
-        more = soft_statistics(self._scorer(), features_of(self.method, inputs))
-        self.sums = added([self.sums, more])
+        arrived = soft_statistics(self._scorer(), features_of(self.method, inputs))
+        self.sums = added([self.sums, arrived])
         self.samples += len(inputs)
         if self.samples >= FEWEST_UNLABELLED:
             self.current = update(self.method, self.params, self.sums)
