@@ -372,7 +372,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             for name in (*table, *(examples or {}))
             if str(name) not in self._model.space.names
         }
-        shown = {str(name): self._rows(some) for name, some in (examples or {}).items()}
+        shown = {str(name): self._rows(class_rows) for name, class_rows in (examples or {}).items()}
         descriptions = {str(name): row.tolist() for name, row in table.items()}
         learned = self._model.learn(descriptions or None, shown or None)
         changed = copy(self)

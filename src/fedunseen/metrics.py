@@ -535,7 +535,9 @@ def _checked_answers(
 ) -> Answers:
     table, truth = _checked(scores, labels)
     among = _ids("seen", seen, table.shape[1]), _ids("unseen", unseen, table.shape[1])
-    if len(both := np.intersect1d(*among)):
-        raise ArgumentError(f"class {both[0]} is both seen and unseen: it can be one of them only")
+    if len(shared := np.intersect1d(*among)):
+        raise ArgumentError(
+            f"class {shared[0]} is both seen and unseen: it can be one of them only"
+        )
     mine = _samples_of("seen", truth, among[0]) | _samples_of("unseen", truth, among[1])
     return answers_of(table[mine], truth[mine], *map(np.sort, among))

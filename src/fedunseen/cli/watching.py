@@ -75,7 +75,7 @@ def with_options(*names: str) -> Callable[[Command], Command]:
         log = inspect.Parameter(
             "log_format", inspect.Parameter.KEYWORD_ONLY, default=Format.text, annotation=LogFormat
         )
-        every = [
+        combined = [
             part.replace(kind=inspect.Parameter.KEYWORD_ONLY)
             for part in (
                 *parameters.values(),
@@ -83,7 +83,7 @@ def with_options(*names: str) -> Callable[[Command], Command]:
                 log,
             )
         ]
-        with_watching.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+        with_watching.__signature__ = inspect.Signature(combined)  # type: ignore[attr-defined]
         return with_watching
 
     return wrap

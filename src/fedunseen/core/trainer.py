@@ -398,9 +398,9 @@ def _share(many: Sequence[Params]) -> tuple[Params, dict[str, int | None]]:
     values: Params = {}
     dims: dict[str, int | None] = {}
     for name, first in many[0].items():
-        same = all(item[name] is first for item in many)
-        values[name] = first if same else torch.stack([item[name] for item in many])
-        dims[name] = None if same else 0
+        is_shared = all(item[name] is first for item in many)
+        values[name] = first if is_shared else torch.stack([item[name] for item in many])
+        dims[name] = None if is_shared else 0
     return values, dims
 
 

@@ -232,9 +232,9 @@ class Benchmark:
                     f"is not {word} class"
                 )
         if len(
-            both := np.intersect1d(self.train, self.test_seen, assume_unique=True)
+            shared := np.intersect1d(self.train, self.test_seen, assume_unique=True)
         ):  # test_unseen has other classes
-            raise DataError(f"{self.name}: {len(both)} samples are in both train and test_seen")
+            raise DataError(f"{self.name}: {len(shared)} samples are in both train and test_seen")
         without = np.setdiff1d(self.space.seen, self.labels[self.train])
         if len(without) and not self.part:
             raise DataError(

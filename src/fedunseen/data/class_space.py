@@ -157,8 +157,8 @@ class ClassSpace:
                 )
         if not len(self.seen):
             raise DataError("no class is seen: at least one class must have training samples")
-        if len(both := np.intersect1d(self.seen, self.unseen)):
-            raise DataError(f"the class {self.names[both[0]]!r} is both seen and unseen")
+        if len(shared := np.intersect1d(self.seen, self.unseen)):
+            raise DataError(f"the class {self.names[shared[0]]!r} is both seen and unseen")
         if len(stray := np.setdiff1d(self.validation, self.seen)):
             raise DataError(
                 f"the validation class {self.names[stray[0]]!r} is not among the seen classes"

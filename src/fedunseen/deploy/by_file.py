@@ -154,8 +154,10 @@ class Adapting(ByFile):
         adapted = SoftSums.adapted(self.params, self.strategy.notes(self.state))
         messages = len(self.rounds) * self.experiment.partition.clients
         bytes_ = {
-            f"bytes_{way}": round(sum(record[way] for record in self.rounds) / messages, 1)
-            for way in ("down", "up")
+            f"bytes_{direction}": round(
+                sum(record[direction] for record in self.rounds) / messages, 1
+            )
+            for direction in ("down", "up")
         }
         return write_adapted(self.run, adapted, out, None, {"rounds": len(self.rounds), **bytes_})
 
@@ -298,18 +300,18 @@ class Removing(ByFile):
         for reply, name in zip(replies, names[:1] if masked else names, strict=True):
             client = ALL if masked else client_of(run, name)
             server, params = without(run.method, server, params, client, dict(reply.update))
-        gone = checkpoint.params["count"] - params["count"]
+        removed_counts = checkpoint.params["count"] - params["count"]
         before = dict(run.manifest.get("removed", {}))
         for name in names:
             if before.get(name) == "all" or mark in before.get(name, []):
                 raise DataError(f"{name} was removed from {run.path} before: plan again without it")
             before[name] = [*before.get(name, []), mark]
-        removed = f"{int(gone.sum())} samples of {', '.join(names)}"
+        removed = f"{int(removed_counts.sum())} samples of {', '.join(names)}"
         noted = {"forgotten": [*run.manifest.get("forgotten", ()), removed], "removed": before}
-        self._left = State(checkpoint.round, server, params, {}), gone, noted
+        self._left = State(checkpoint.round, server, params, {}), removed_counts, noted
 
     def finish(self, out: Path) -> Run:
         """Write the run without what is removed."""
-        state, gone, noted = self._left
-        write_left(self.run, self.benchmark, out, state, None, gone, noted)
+        state, removed_counts, noted = self._left
+        write_left(self.run, self.benchmark, out, state, None, removed_counts, noted)
         return self.run.reopened(out)

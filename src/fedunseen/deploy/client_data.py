@@ -252,12 +252,14 @@ class PartyData(OwnSamples):
             outside = {
                 of_class[sample] for sample in removed - sums
             }  # not known apart from these sums
-            held, gone = (
+            held_labels, removed_labels = (
                 np.array([c for c in map(of_class.__getitem__, which) if c not in outside], int)
                 for which in (sums & of_class.keys(), removed & sums)
             )
             missing = len(sums - of_class.keys())
-            check_removed_classes(party_benchmark.space.names, held, gone, cells.minimum, missing)
+            check_removed_classes(
+                party_benchmark.space.names, held_labels, removed_labels, cells.minimum, missing
+            )
 
     @property
     def _soft(self) -> bool:
@@ -380,8 +382,8 @@ class PartyData(OwnSamples):
             raise RefusedError(
                 f"the coordinator's greeting describes no class space: {error}", MESSAGE
             ) from None
-        same = space.attribute_names == known_space.attribute_names
-        if not same or dict(space.attribute_groups) != dict(known_space.attribute_groups):
+        same_names = space.attribute_names == known_space.attribute_names
+        if not same_names or dict(space.attribute_groups) != dict(known_space.attribute_groups):
             raise RefusedError(
                 f"the attributes of {table} are not those of the coordinator, in their order: copy "
                 "the coordinator's classes.csv and add a line for each new class",

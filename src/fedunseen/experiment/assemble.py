@@ -75,9 +75,9 @@ def deal(experiment: Experiment, benchmark: Benchmark) -> tuple[Benchmark, Parti
     """
     seed = experiment.run.seed
     held = experiment.task.client_data(benchmark)
-    gone = never_taking_part(experiment.partition, held, seed)
+    never_present = never_taking_part(experiment.partition, held, seed)
     partition = make_partition(experiment.partition, held, seed)
-    return (benchmark.without(gone) if len(gone) else benchmark), partition
+    return (benchmark.without(never_present) if len(never_present) else benchmark), partition
 
 
 def prepared(experiment: Experiment, selection: bool) -> tuple[Benchmark, Partition]:
@@ -298,8 +298,8 @@ def _pools(benchmark: Benchmark, partition: Partition) -> list[NDArray[np.int64]
     """Deal the unlabelled samples in turn to the clients whose samples are here: a party's are all
     its own.
     """
-    here = [k for k, rows in enumerate(partition.clients) if len(rows)]
-    pools = {k: benchmark.unlabelled[i :: len(here)] for i, k in enumerate(here)}
+    present = [k for k, rows in enumerate(partition.clients) if len(rows)]
+    pools = {k: benchmark.unlabelled[i :: len(present)] for i, k in enumerate(present)}
     return [pools.get(k, benchmark.unlabelled[:0]) for k in range(len(partition.clients))]
 
 

@@ -187,10 +187,10 @@ def judged(
         return federation, task, run.space
     versions.scaler = run.scaler
     federation, task = versions.at(rounds)
-    gone = torch.nonzero(params["count"] == 0)[:, 0].numpy()
-    gone = np.intersect1d(gone, versions.version.space.seen)
-    if len(gone):
-        federation, task = versions.without(gone)
+    without_samples = torch.nonzero(params["count"] == 0)[:, 0].numpy()
+    without_samples = np.intersect1d(without_samples, versions.version.space.seen)
+    if len(without_samples):
+        federation, task = versions.without(without_samples)
     return federation, task, versions.version.space
 
 

@@ -149,11 +149,23 @@ def _subtracted(
     record = record_removal(run, party, client, samples, removal, client in kept)
     all_of_it = client in kept and removal is None and not samples
     part = None if all_of_it else read()
-    gone = (kept[client] if part is None else part)["count"]
+    removed_counts = (kept[client] if part is None else part)["count"]
     server, params = without(run.method, checkpoint.server, checkpoint.params, client, part)
-    name = f"{int(gone.sum())} samples of {party}" if samples or removal is not None else party
+    name = (
+        f"{int(removed_counts.sum())} samples of {party}"
+        if samples or removal is not None
+        else party
+    )
     noted = {"forgotten": [*run.manifest.get("forgotten", ()), name], "removed": record}
-    write_left(run, whole, folder, State(checkpoint.round, server, params, {}), client, gone, noted)
+    write_left(
+        run,
+        whole,
+        folder,
+        State(checkpoint.round, server, params, {}),
+        client,
+        removed_counts,
+        noted,
+    )
     return run.reopened(folder)
 
 
@@ -215,10 +227,12 @@ def write_left(
     folder: Path,
     state: State,
     client: int | None,
-    gone: Tensor,
+    removed_counts: Tensor,
     noted: Mapping[str, Any],
 ) -> None:
-    """Write the run whose state is that without ``gone`` samples of a client, measured again."""
+    """Write the run whose state is that without ``removed_counts`` samples of a client,
+    measured again.
+    """
     federation, task, space = judged(run, benchmark, state.round, state.params)
     kept = of_each_client(state.server)
     lines = [dict(line) for line in run.metrics]
@@ -259,7 +273,7 @@ def write_left(
         drawn = task.summary(model, numbers)
         counts = np.array(drawn["client_counts"])
         if client is not None:
-            counts[client] -= gone.numpy().astype(counts.dtype)[: counts.shape[1]]
+            counts[client] -= removed_counts.numpy().astype(counts.dtype)[: counts.shape[1]]
         write_tensors(partial / "evaluation.safetensors", {**drawn, "client_counts": counts})
         noted = {"forgotten": noted["forgotten"], "stays": traces(run)}
         directory.finish({**numbers, "run": str(folder), **noted})

@@ -158,23 +158,25 @@ def _renewed(folder: Path) -> list[Remark]:
     names = list(class_folders(folder))
     lines = {row[header.index("name")]: row[header.index("split")] for _, row in rows}
     new = [name for name in names if plain(name) not in {plain(other_name) for other_name in lines}]
-    gone = [
+    removed = [
         name for name in lines if plain(name) not in {plain(other_name) for other_name in names}
     ]
-    if len(new) == len(gone) == 1:
-        changes = f"{gone[0]} is now {new[0]}"
-        lines = {new[0] if name == gone[0] else name: split for name, split in lines.items()}
+    if len(new) == len(removed) == 1:
+        changes = f"{removed[0]} is now {new[0]}"
+        lines = {new[0] if name == removed[0] else name: split for name, split in lines.items()}
     else:
-        gone = [name for name in gone if lines[name] != "unseen"]  # such a class needs no folder
+        removed = [
+            name for name in removed if lines[name] != "unseen"
+        ]  # such a class needs no folder
         changes = "; ".join(
             f"{change}: {', '.join(changed)}"
-            for change, changed in (("new", new), ("gone", gone))
+            for change, changed in (("new", new), ("gone", removed))
             if changed
         )
-        lines = {name: split for name, split in lines.items() if name not in gone} | dict.fromkeys(
-            new, "seen"
-        )
-    if not new and not gone:
+        lines = {
+            name: split for name, split in lines.items() if name not in removed
+        } | dict.fromkeys(new, "seen")
+    if not new and not removed:
         return []
     write_csv(table, [["name", "split"], *map(list, lines.items())])
     return [Remark(f"{table} written again", changes)]
@@ -187,7 +189,7 @@ _Line = tuple[str, Any, str]
 def _pictures(folder: Path, written: list[Path]) -> _Found:
     """Look at a folder of pictures for each class."""
     classes = class_folders(folder)
-    files = [path for some in classes.values() for path in some]
+    files = [path for class_files in classes.values() for path in class_files]
     if not files:
         raise DataError(
             f"{folder} has neither features.npz nor folders with pictures: put the pictures of "
@@ -407,9 +409,9 @@ def _descriptions(
             "names, or describe the classes by attributes in classes.csv, and call init again with "
             "--force"
         )
-        some = "1 name says" if len(strange) == 1 else f"{len(strange)} names say"
+        subject = "1 name says" if len(strange) == 1 else f"{len(strange)} names say"
         choices.append(
-            Remark(f"warning: {some} little to the text encoder, such as {strange[0]}", why)
+            Remark(f"warning: {subject} little to the text encoder, such as {strange[0]}", why)
         )
     choices.append(
         Remark(

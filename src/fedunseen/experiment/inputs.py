@@ -119,12 +119,12 @@ def _file(run: StoredRun, path: Path) -> Iterator[_Part]:
     if not len(stack):
         raise DataError(f"{path} has the shape {stack.shape}, so no sample: give at least one")
     for start in range(0, len(stack), _BATCH):
-        some = stack[start : start + _BATCH]
-        if some.shape[1:] == shape and encoded is None:  # maps, or images of the right size
-            rows = some if some.dtype == np.uint8 else some.astype(np.float32)
+        block = stack[start : start + _BATCH]
+        if block.shape[1:] == shape and encoded is None:  # maps, or images of the right size
+            rows = block if block.dtype == np.uint8 else block.astype(np.float32)
         else:
-            rows = _pictured(run, path, some)
-        names = [f"{path}[{start + i}]" for i in range(len(some))]
+            rows = _pictured(run, path, block)
+        names = [f"{path}[{start + i}]" for i in range(len(block))]
         yield _Part(names, rows, encoded is not None)
 
 

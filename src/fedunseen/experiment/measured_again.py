@@ -46,8 +46,8 @@ def measured_again(
         return {}, {}
     rows = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
     # classes that were learned before follow
-    same = benchmark.space.names == run.space.names[: len(benchmark.space.names)]
-    if not same or not np.array_equal(benchmark.labels[rows], run.evaluation["labels"]):
+    same_classes = benchmark.space.names == run.space.names[: len(benchmark.space.names)]
+    if not same_classes or not np.array_equal(benchmark.labels[rows], run.evaluation["labels"]):
         return {}, {}
     answers = _answers(benchmark, rows, learned)
     offset = learned.calibration.offset

@@ -343,8 +343,8 @@ def _traffic(federation: Federation, lines: Sequence[Mapping[str, Any]]) -> dict
     travel = federation.first if strategy.merges and not strategy.pools else {}
     return {
         **{
-            way: round(sum(line[way] for line in lines) / max(parts, 1), 1)
-            for way in ("bytes_down", "bytes_up")
+            direction: round(sum(line[direction] for line in lines) / max(parts, 1), 1)
+            for direction in ("bytes_down", "bytes_up")
         },
         "parameters": dict(modules),
         "parameters_shared": sum(value.numel() for value in travel.values()),
@@ -394,7 +394,7 @@ def adapt_unlabelled(setup: Setup) -> Setup:
     )
     numbers["adapted"] |= {
         "rounds": rounds,
-        **{way: done[way] for way in ("bytes_down", "bytes_up")},
+        **{direction: done[direction] for direction in ("bytes_down", "bytes_up")},
     }
     first = model_of(setup, before)
     adapted_offset = offset * adapted.offset_share

@@ -342,7 +342,7 @@ class Timeline:
         names = self.benchmark.space.names
         files = self.settings.files()
         version = first_version(_only(space, np.flatnonzero(self.known_from <= 0)))
-        for now in (some for some in self.rounds() if some <= round):
+        for now in (change for change in self.rounds() if change <= round):
             new = [
                 c
                 for c in self.order

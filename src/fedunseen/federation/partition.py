@@ -210,16 +210,16 @@ def never_taking_part(settings: PartitionSettings, benchmark: Benchmark, seed: i
     if not (settings.without or settings.without_samples):
         return np.empty(0, dtype=np.int64)
     held = _deal(settings, benchmark, seed)
-    gone = _gone(settings, held)
-    taking_part = np.concatenate(_left(held, gone))
-    return benchmark.train[np.setdiff1d(np.concatenate(gone), taking_part)]
+    absent = _gone(settings, held)
+    taking_part = np.concatenate(_left(held, absent))
+    return benchmark.train[np.setdiff1d(np.concatenate(absent), taking_part)]
 
 
-def _left(held: Sequence[Ids], gone: Sequence[Ids]) -> list[Ids]:
+def _left(held: Sequence[Ids], absent: Sequence[Ids]) -> list[Ids]:
     """Return what each client holds without what never takes part."""
     return [
         np.setdiff1d(ids, removed) if len(removed) else ids
-        for ids, removed in zip(held, gone, strict=True)
+        for ids, removed in zip(held, absent, strict=True)
     ]
 
 
@@ -229,7 +229,7 @@ def _gone(settings: PartitionSettings, held: Sequence[Ids]) -> list[Ids]:
     Raises:
         ExperimentError: a client does not have so many samples.
     """
-    gone = [ids if k in settings.without else ids[:0] for k, ids in enumerate(held)]
+    absent = [ids if k in settings.without else ids[:0] for k, ids in enumerate(held)]
     for key, places in settings.without_samples.items():
         for k in _client_range("without_samples", key, settings.clients):
             if places and max(places) >= len(held[k]):
@@ -237,8 +237,8 @@ def _gone(settings: PartitionSettings, held: Sequence[Ids]) -> list[Ids]:
                     f"partition.without_samples: client {k} has {len(held[k])} samples, counted "
                     f"from 0, and no sample {max(places)}: name others"
                 )
-            gone[k] = np.union1d(gone[k], held[k][list(places)])
-    return gone
+            absent[k] = np.union1d(absent[k], held[k][list(places)])
+    return absent
 
 
 def _deal(settings: PartitionSettings, benchmark: Benchmark, seed: int) -> list[Ids]:

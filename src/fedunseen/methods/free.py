@@ -127,8 +127,8 @@ class FREE(VAEGAN, name="free"):
         _, mean, spread = self.predict(params, features)
         predicted = torch.sigmoid(mean + spread * batch[noise])
         attributes = context["semantics"][batch["labels"]]
-        every = torch.ones_like(attributes[0], dtype=torch.bool)
-        return weighted_l1(predicted, attributes, batch["weights"], every)
+        all_attributes = torch.ones_like(attributes[0], dtype=torch.bool)
+        return weighted_l1(predicted, attributes, batch["weights"], all_attributes)
 
     def generator_loss(
         self, params: Params, batch: Batch, context: Context

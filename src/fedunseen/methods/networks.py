@@ -64,7 +64,7 @@ class Layered(OneLoss):
             features = mlp(params, "f", incoming.float())
             # drawn layers make short features, which training lengthens up to those that come in
             squared = max(
-                float(some.double().square().sum(1).mean()) for some in (incoming, features)
+                float(values.double().square().sum(1).mean()) for values in (incoming, features)
             )
         curvature = self.steepness() * (squared + 1) * (1 + len(self.settings.hidden))
         if not curvature > 0:

@@ -66,8 +66,8 @@ def study(
             honest = attacked.with_overrides(
                 {"attack.rounds": "never", "attack.ignore_defence": False}
             )
-            same = "magnitude" if name == LEFT_OUT and "magnitude" in against else name
-            paths = out / f"{name}-attacked", out / f"{same}-honest"
+            shared_name = "magnitude" if name == LEFT_OUT and "magnitude" in against else name
+            paths = out / f"{name}-attacked", out / f"{shared_name}-honest"
             done, quiet = (
                 run(which, path, resume=path.exists(), progress=progress)
                 for which, path in zip((attacked, honest), paths, strict=True)

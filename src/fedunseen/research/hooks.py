@@ -203,20 +203,20 @@ def _from_folder(
     pictures_folder: Path = folder / kind
     if len(set(settings.triggers)) == 1 and not pictures_folder.is_dir():
         pictures_folder = folder
-    some = scene.images(scene.benchmark.train[:1])
-    if some is None:
+    first_image = scene.images(scene.benchmark.train[:1])
+    if first_image is None:
         raise ExperimentError(
             f"attack.folder holds images, and data.name = {scene.experiment.data.name!r} gives "
             "none (gray or in color): leave it out, or choose a benchmark of images"
         )
-    pictures = read_folder(pictures_folder, some.shape[1])
+    pictures = read_folder(pictures_folder, first_image.shape[1])
     half = (len(pictures) + 1) // 2
     order = rng.permutation(len(pictures))
     first = [pictures[i] for i in order[:half]]
     second = [
         pictures[i] for i in order[half:]
     ] or first  # a single picture serves both, in other pieces
-    size = (some.shape[2], some.shape[3])
+    size = (first_image.shape[2], first_image.shape[3])
     enough = len(pictures) >= settings.samples
     trained, tested = (
         pieces(half, min(len(half), settings.samples) if enough else settings.samples, size, rng)

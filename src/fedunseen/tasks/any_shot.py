@@ -203,10 +203,10 @@ def curve(
             total = torch.zeros(len(draws), total_classes, width, dtype=torch.float64)
             for sums, rows in zip(total, shown, strict=True):
                 sums.index_add_(0, torch.from_numpy(labels[rows]), features[torch.from_numpy(rows)])
-            both = method.extend(params, method.semantics, count, total)
+            extended = method.extend(params, method.semantics, count, total)
             alone = method.extend(forgotten, method.semantics, count, total, undescribed)
             for kind, scores in (
-                ("both", _scores(both, features, ids)),
+                ("both", _scores(extended, features, ids)),
                 ("examples", _scores(alone, features, ids)),
                 ("nearest", -torch.cdist(features, total[:, ids] / k)),
             ):

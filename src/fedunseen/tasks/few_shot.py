@@ -339,8 +339,12 @@ class FewShotPredictor(Predictor):
                     f"{', '.join(sorted(examples))}: call them the same"
                 )
             examples = {name: examples[name] for name in fixed}
-        rows = [some for some in examples.values() if not isinstance(some, ClassSum)]
-        answers = torch.tensor([n for n, some in enumerate(rows) for _ in some])
+        rows = [
+            class_examples
+            for class_examples in examples.values()
+            if not isinstance(class_examples, ClassSum)
+        ]
+        answers = torch.tensor([n for n, class_examples in enumerate(rows) for _ in class_examples])
         support = model.scaled(np.concatenate(rows))
         blocks = torch.split(model.scaled(question.read()), _SCORED)
         logits = torch.cat(
@@ -476,7 +480,7 @@ def examples_of(support: Shown) -> dict[str, Any]:
         raise DataError(
             f"{path} holds no folders: put the examples of each class in a folder with its name"
         )
-    empty = [name for name, some in files.items() if not some]
+    empty = [name for name, class_files in files.items() if not class_files]
     if empty:
         raise DataError(f"{path / empty[0]} is empty: put at least one example of the class there")
     return files

@@ -369,9 +369,9 @@ class ZeroShot(Task):
         """
         zsl, unseen, seen, harmonic = (percent(result, name) for name in ZERO_SHOT)
         triggers = f"   backdoor {percent(result, 'backdoor')}" if "backdoor" in result else ""
-        every = f"  all {percent(result, 'gzsl_accuracy')}" if "gzsl_accuracy" in result else ""
+        overall = f"  all {percent(result, 'gzsl_accuracy')}" if "gzsl_accuracy" in result else ""
         return (
-            f"ZSL {zsl}   GZSL unseen {unseen}  seen {seen}  harmonic {harmonic}{every}{triggers}"
+            f"ZSL {zsl}   GZSL unseen {unseen}  seen {seen}  harmonic {harmonic}{overall}{triggers}"
         )
 
 

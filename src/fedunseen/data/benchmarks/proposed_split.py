@@ -93,9 +93,9 @@ def class_split(folder: Path, names: Sequence[str]) -> ClassSplit | None:
     if not all(path.is_file() for path in paths):
         return None
     shown, hidden = (np.unique(_class_ids(path, read_lines(path), names)) for path in paths)
-    if len(both := np.intersect1d(shown, hidden)):
+    if len(shared := np.intersect1d(shown, hidden)):
         raise DataError(
-            f"{folder}: the class {names[both[0]]!r} is in both {seen.name} and {unseen.name}"
+            f"{folder}: the class {names[shared[0]]!r} is in both {seen.name} and {unseen.name}"
         )
     return ClassSplit(shown, hidden)
 
@@ -219,8 +219,8 @@ def _match(
         waiting[PurePosixPath(file).name, label].append(i)
     images = np.full(len(image_files), -1, dtype=np.int64)
     for i, (file, label) in enumerate(zip(image_files, theirs.tolist(), strict=True)):
-        if here := waiting.get((PurePosixPath(file.replace("\\", "/")).name, label)):
-            images[i] = here.popleft()
+        if candidates := waiting.get((PurePosixPath(file.replace("\\", "/")).name, label)):
+            images[i] = candidates.popleft()
     lost = np.flatnonzero(images < 0)
     if len(lost):
         raise DataError(

@@ -187,10 +187,10 @@ def check_parties(
             f"{enrolment.threshold} at least: name more, or give --plain, with which the "
             "coordinator sees each party's sums"
         )
-    if gone := [
+    if withdrawn := [
         withdrawal["party"] for withdrawal in withdrawals if withdrawal["party"] in parties
     ]:
-        raise ExperimentError(f"{gone[0]} has withdrawn: leave it out of --parties")
+        raise ExperimentError(f"{withdrawn[0]} has withdrawn: leave it out of --parties")
 
 
 def make_plan(
@@ -248,13 +248,13 @@ def gather(plan: Signed, paths: Iterable[Path]) -> dict[str, Signed]:
     files.
     """
     by_party: dict[str, tuple[Path, Signed]] = {}
-    gone: set[str] = set()
+    withdrawn: set[str] = set()
     for path in paths:
         signed = read(path, limit=max(plan.limit, len(plan.content)))
         if signed.kind == "plan" and signed.id == plan.id:
             continue
         if signed.kind == "withdrawal" and plan.plan.digest in signed["plans"]:
-            gone.add(signed["party"])
+            withdrawn.add(signed["party"])
             continue
         if (
             signed.kind == "answer"
@@ -284,7 +284,7 @@ def gather(plan: Signed, paths: Iterable[Path]) -> dict[str, Signed]:
             )
         by_party[name] = path, signed
     if missing := [name for name in plan["parties"] if name not in by_party]:
-        note = " (withdrawn: {})".format(", ".join(sorted(gone))) if gone else ""
+        note = " (withdrawn: {})".format(", ".join(sorted(withdrawn))) if withdrawn else ""
         useless = (
             "the others' masked files have no sum without it"
             if plan["masked"]

@@ -112,8 +112,8 @@ class Signed:
 
 
 def _id(header: Mapping[str, Any], body: bytes) -> bytes:
-    rest = {key: value for key, value in header.items() if key != "signature"}
-    return digest(_PURPOSE, canonical(rest), body)
+    unsigned = {key: value for key, value in header.items() if key != "signature"}
+    return digest(_PURPOSE, canonical(unsigned), body)
 
 
 def signed(

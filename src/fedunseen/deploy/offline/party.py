@@ -362,9 +362,9 @@ class Answering:
         now = set(plan["parties"])
         if new := sorted(now - before):
             return f"{', '.join(new)} took no part in that one"
-        gone = withdrawals(plan, self.credentials.enrolment)
+        withdrawn = withdrawals(plan, self.credentials.enrolment)
         if unwithdrawn := [
-            name for name in sorted(before - now) if other_plan not in gone.get(name, ())
+            name for name in sorted(before - now) if other_plan not in withdrawn.get(name, ())
         ]:
             return (
                 f"{', '.join(unwithdrawn)} took part in that one, without a withdrawal in this one"

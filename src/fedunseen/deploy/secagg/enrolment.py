@@ -315,7 +315,7 @@ def _new(
         public, c, 1, signer, coordinator=primitives.signing_public(leading), classes=allowed
     ).signed(authority)
     return (
-        {name: Credentials(name, enrolment, *both) for name, both in private.items()},
+        {name: Credentials(name, enrolment, *key_pair) for name, key_pair in private.items()},
         authority,
         leading,
     )
@@ -404,8 +404,8 @@ def change(
         serial=old.serial + 1,
         classes=remaining if classes is None else checked_classes(classes, public),
     ).signed(key)
-    for name, both in private.items():
-        _hand_over(out / name, Credentials(name, new, *both))
+    for name, key_pair in private.items():
+        _hand_over(out / name, Credentials(name, new, *key_pair))
     _write(out / "coordinator" / FEDERATION, new.text())
     _write(authority / FEDERATION, new.text())
 

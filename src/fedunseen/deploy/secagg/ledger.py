@@ -334,8 +334,12 @@ class Ledger:
         by_file = [record["offline"]["parties"] for record in records if record.get("offline")]
         last = [list(record["opened"]["reply"].get("shares", ())) for record in opened]
         took_part = [names for names in (*self.rosters, *by_file, *last) if names]
-        gone = set(removing).union(*(record["content"].get("removing", []) for record in opened))
-        staying = min(len(set(names) - gone) for names in (enrolment.names, parties, *took_part))
+        removed_parties = set(removing).union(
+            *(record["content"].get("removing", []) for record in opened)
+        )
+        staying = min(
+            len(set(names) - removed_parties) for names in (enrolment.names, parties, *took_part)
+        )
         batch = enrolment.colluding + 2
         for count, action in (
             (len(set(removing)), "removes samples of"),
@@ -396,10 +400,12 @@ class Ledger:
             for other_plan in released
             if self.plans.get(other_plan, {}).get("content", {}).get("removing")
         }
-        gone = frozenset[bytes]().union(*(released[other_plan] for other_plan in removals - {plan}))
+        removed_digests = frozenset[bytes]().union(
+            *(released[other_plan] for other_plan in removals - {plan})
+        )
         other_plans = self.released_elsewhere(plan, samples)
         return [
-            theirs - gone
+            theirs - removed_digests
             for other_plan, theirs in other_plans.items()
             if other_plan not in removals
         ]

@@ -375,14 +375,14 @@ class SecAggClient:
             )
         shares = {self.name: now.own_share.hex()}
         for dealer in sorted(peers):
-            way = now.rho, dealer, self.name
+            route = now.rho, dealer, self.name
             try:
                 share = primitives.unseal(
-                    now.sealing[dealer], bytes.fromhex(encrypted[dealer]), associated(*way)
+                    now.sealing[dealer], bytes.fromhex(encrypted[dealer]), associated(*route)
                 )
                 said = str(commitments.get(dealer))
                 if len(share) != primitives.SEED or not hmac.compare_digest(
-                    said, share_commitment(*way, share)
+                    said, share_commitment(*route, share)
                 ):
                     raise SecAggError("")
             except (SecAggError, TypeError, ValueError):

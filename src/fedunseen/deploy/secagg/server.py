@@ -295,10 +295,10 @@ class SecAggServer:
         try:
             key = party.exchanged(secret, self.keys[dealer], "seal", party.SEALING)
             sent = bytes.fromhex(self.shares[dealer]["encrypted_shares"][name])
-            way = self.rho, dealer, name
-            share = unseal(key, sent, party.associated(*way))
+            route = self.rho, dealer, name
+            share = unseal(key, sent, party.associated(*route))
             good = self.shares[dealer]["share_commitments"][name] == party.share_commitment(
-                *way, share
+                *route, share
             )
         except SecAggError:
             good = False

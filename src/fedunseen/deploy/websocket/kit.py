@@ -48,7 +48,9 @@ def registered(kit: Path, parties: Sequence[str]) -> dict[str, ec.EllipticCurveP
     """Read the public keys of parties from a coordinator's folder: name -> key. Keys that are
     revoked are left out.
     """
-    gone = revoked(kit, _certificate(kit / "ca.crt")) if (kit / REVOKED).exists() else frozenset()
+    revoked_serials = (
+        revoked(kit, _certificate(kit / "ca.crt")) if (kit / REVOKED).exists() else frozenset()
+    )
     keys: dict[str, ec.EllipticCurvePublicKey] = {}
     for name in parties:
         path = kit / f"{name}.pub"
@@ -69,7 +71,7 @@ def registered(kit: Path, parties: Sequence[str]) -> dict[str, ec.EllipticCurveP
                     "its own"
                 )
         keys[name] = key
-    return {name: key for name, key in keys.items() if serial_of(key) not in gone}
+    return {name: key for name, key in keys.items() if serial_of(key) not in revoked_serials}
 
 
 def expiry(

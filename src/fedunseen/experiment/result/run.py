@@ -197,8 +197,10 @@ class Run(StoredRun):
         if examples is None:
             return None
         return {
-            name: some if isinstance(some, ClassSum) else self.read_inputs(some)
-            for name, some in examples_of(examples).items()
+            name: class_examples
+            if isinstance(class_examples, ClassSum)
+            else self.read_inputs(class_examples)
+            for name, class_examples in examples_of(examples).items()
         }
 
     def read_inputs(self, inputs: Inputs) -> NDArray[Any]:

@@ -253,7 +253,7 @@ def holdings_map(
     )
     right = _LEFT + _WIDE
     below = top + rows * down
-    every = max(1, math.ceil(12 / down))
+    label_step = max(1, math.ceil(12 / down))
     totals = counts.sum(axis=1)
     classes = (counts > 0).sum(axis=1)
     largest = max(int(totals.max()), 1)
@@ -263,7 +263,7 @@ def holdings_map(
         marks.append(
             rect(right + 12, y - down * 0.3, 44 * totals[i] / largest, down * 0.6, words, css="bar")
         )
-        if i % every == 0:
+        if i % label_step == 0:
             marks.append(text(right + 62, y + 4, f"{totals[i]:,}"))
     marks.append(text(right + 12, top - 8, "samples"))
     nobody = columns - held - idle

@@ -130,8 +130,8 @@ def render_sections(facts: Facts, sections: Sections, details: Sections = ()) ->
 
     context = {"facts": facts, "experiment": facts.experiment}
 
-    def rendered(some: Sections) -> list[Markup]:
-        contents = ((name, content(facts)) for name, content in some)
+    def rendered(listed: Sections) -> list[Markup]:
+        contents = ((name, content(facts)) for name, content in listed)
         templates = ((_environment().get_template(f"sections/{name}.html"), shown) for name, shown in contents
                      if shown is not None)  # fmt: skip
         return [

@@ -388,8 +388,8 @@ class Recognizer:
                 )
         if added.attributes is None and added.examples is None:
             raise DataError("nothing describes the class: give attributes, or examples")
-        both = {**self.added, name: added}
-        self._keep(both, added.lasting, self._extended(added) or self._rebuilt(both))
+        with_new = {**self.added, name: added}
+        self._keep(with_new, added.lasting, self._extended(added) or self._rebuilt(with_new))
 
     def remove(self, name: str) -> None:
         """Take an added class away."""

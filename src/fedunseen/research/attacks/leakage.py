@@ -774,9 +774,9 @@ class PhaseVictim:
             0,
             wide,
             *(
-                sum(some)
+                sum(combination)
                 for n in range(1, len(drawn) + 1)
-                for some in itertools.combinations(drawn, n)
+                for combination in itertools.combinations(drawn, n)
             ),
         }
         weights = [
