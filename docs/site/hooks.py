@@ -294,7 +294,7 @@ def errors() -> str:
             f"### {rule.code}",
             f"**Problem:** {blanks(rule.problem)}.",
             "\n".join(f"- {blanks(reason)}" for reason in rule.reasons),
-            f"**Cause:** for example {cause} {GIVEN[rule.given]}".rstrip() + ".",
+            f"**Cause:** for example {cause} {GIVEN[rule.needs]}".rstrip() + ".",
             f"**Remedy:** {blanks(rule.remedy)}.",
         ]
     return "\n\n".join(filter(None, lines)) + "\n"

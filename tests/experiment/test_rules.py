@@ -45,18 +45,18 @@ def put_together(rule, settings, folder, preset=None):
     trains.
     """
     experiment = Experiment.load(preset or rule.preset, settings)
-    deployed = rule.given in ("offline", "untrained")
-    check(StartFacts(experiment, deployed, rule.given == "arrays"))
-    if rule.given == "offline":
+    deployed = rule.needs in ("offline", "untrained")
+    check(StartFacts(experiment, deployed, rule.needs == "arrays"))
+    if rule.needs == "offline":
         check(StartFacts(experiment, True), OFFLINE)
     if rule.preset != "omniglot-maml":  # whose images are not there
-        benchmark = arrays(rule.given) if rule.given and settings else None
+        benchmark = arrays(rule.needs) if rule.needs and settings else None
         Setup.of(experiment, folder, lambda *line: None, benchmark).assembled()
 
 
 @pytest.mark.parametrize("preset", sorted({rule.preset for rule in ALL.values()}))
 def test_a_preset_is_not_refused(preset, tmp_path):
-    rule = next(rule for rule in ALL.values() if rule.preset == preset and not rule.given)
+    rule = next(rule for rule in ALL.values() if rule.preset == preset and not rule.needs)
     put_together(rule, {}, tmp_path)
 
 

@@ -285,7 +285,7 @@ OFFLINE: Sequence[Rule[StartFacts]] = (
         problem="by file each party answers once, but {reason}",
         remedy="change that, or use `fedunseen host`",
         example={"engine.name": "offline"},
-        given="offline",
+        needs="offline",
     ),
 )
 """Asked where a federation by file is planned."""

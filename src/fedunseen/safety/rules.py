@@ -228,7 +228,7 @@ MODEL: Sequence[Rule[ModelFacts]] = (
             "encoder.name": "conv4",
             "encoder.norm": "batch",
         },
-        given="images",
+        needs="images",
     ),
 )
 

@@ -33,7 +33,7 @@ ENCODER: Sequence[Rule[EncoderFacts]] = (
             "gru (of sequences)"
         ),
         example={"data.name": "arrays", "data.features": []},
-        given="images",
+        needs="images",
     ),
     Rule(
         "encoder-without-images",
@@ -44,7 +44,7 @@ ENCODER: Sequence[Rule[EncoderFacts]] = (
         ),
         remedy="set encoder.name = 'none'",
         example={"data.name": "arrays", "data.features": [], "encoder.name": "conv"},
-        given="arrays",
+        needs="arrays",
     ),
     Rule(
         "encoder-of-other-samples",
@@ -55,7 +55,7 @@ ENCODER: Sequence[Rule[EncoderFacts]] = (
         ),
         remedy="name another, for example gru for sequences or conv4 for images",
         example={"data.name": "arrays", "data.features": [], "encoder.name": "conv"},
-        given="sequences",
+        needs="sequences",
     ),
     Rule(
         "augmentation-of-frozen-encoder",
@@ -72,7 +72,7 @@ ENCODER: Sequence[Rule[EncoderFacts]] = (
             "encoder.model": "model.tflite",
             "encoder.augment": ["flip"],
         },
-        given="images",
+        needs="images",
     ),
     Rule(
         "augmentation-of-vectors",
@@ -89,7 +89,7 @@ ENCODER: Sequence[Rule[EncoderFacts]] = (
         problem="data.features scales vectors, but encoder.name = {encoder.name!r} takes images",
         remedy="leave it out",
         example={"data.name": "arrays", "encoder.name": "conv", "data.features": ["l2"]},
-        given="images",
+        needs="images",
     ),
 )
 
@@ -137,7 +137,7 @@ DATA: Sequence[Rule[DataFacts]] = (
             "by attributes in classes.csv, or by their names (data.text_encoder = 'minilm')"
         ),
         example={"data.name": "arrays", "data.features": []},
-        given="undescribed",
+        needs="undescribed",
     ),
     Rule(
         "scaling-without-samples",
@@ -148,7 +148,7 @@ DATA: Sequence[Rule[DataFacts]] = (
         ),
         remedy="use l2 or x10, or give the coordinator some training samples of its own",
         example={"data.name": "arrays", "data.features": ["centre"], "engine.name": "flower"},
-        given="untrained",
+        needs="untrained",
     ),
     Rule(
         "bounds-of-other-width",
@@ -157,7 +157,7 @@ DATA: Sequence[Rule[DataFacts]] = (
         remedy="give a pair [lowest, highest] for each number, or one pair for all",
         example={"data.name": "arrays", "data.bounds": [[0, 1], [0, 2], [0, 3]]},
         preset="digit-pairs-gaussian",
-        given="arrays",
+        needs="arrays",
     ),
     Rule(
         "bounds-without-use",
@@ -172,7 +172,7 @@ DATA: Sequence[Rule[DataFacts]] = (
         ),
         example={"data.name": "arrays", "data.bounds": [[0, 1]], "data.features": ["l2"]},
         preset="digit-pairs-gaussian",
-        given="arrays",
+        needs="arrays",
     ),
     Rule(
         "scaling-of-maps",
@@ -182,7 +182,7 @@ DATA: Sequence[Rule[DataFacts]] = (
         ),
         remedy="leave it out",
         example={"data.name": "arrays", "data.features": ["l2"], "method.name": "apn"},
-        given="maps",
+        needs="maps",
     ),
     Rule(
         "vectors-for-maps",
@@ -292,7 +292,7 @@ MODEL: Sequence[Rule[ModelFacts]] = (
             "encoder.norm": "batch",
             "engine.mode": "batched",
         },
-        given="images",
+        needs="images",
     ),
     Rule(
         "steps-not-counted",

@@ -40,7 +40,7 @@ class Rule(Generic[Facts]):
         problem: what does not fit; a value in ``{}`` is one of the experiment.
         remedy: what to do about it.
         example: settings that are refused, over those of ``preset``, which is allowed.
-        given: the samples, or the place, that the example needs.
+        needs: the samples, or the place, that the example needs.
     """
 
     code: str
@@ -51,7 +51,7 @@ class Rule(Generic[Facts]):
     remedy: str = field(kw_only=True)
     example: Mapping[str, Any] = field(kw_only=True)
     preset: str = field(default="digit-pairs", kw_only=True)
-    given: str = field(default="", kw_only=True)
+    needs: str = field(default="", kw_only=True)
 
     def refusal(self, facts: Facts) -> str | None:
         """Return the sentence that refuses these facts, None if the rule allows them."""

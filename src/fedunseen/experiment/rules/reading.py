@@ -462,6 +462,6 @@ START: Sequence[Rule[StartFacts]] = (
         problem="a benchmark is given, but data.name = {data.name!r} names other data",
         remedy="set it to 'arrays'",
         example={},
-        given="arrays",
+        needs="arrays",
     ),
 )

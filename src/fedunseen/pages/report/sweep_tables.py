@@ -33,7 +33,7 @@ class Number(NamedTuple):
     sd: float | None = None
     paper: float | None = None
     half: float | None = None
-    other: str = ""
+    paper_data: str = ""
     link: str = ""
 
     @property
@@ -59,7 +59,7 @@ class Number(NamedTuple):
         return (
             ""
             if self.paper is None
-            else f"{self.paper:.1f}" + (f" ({self.other})" if self.other else "")
+            else f"{self.paper:.1f}" + (f" ({self.paper_data})" if self.paper_data else "")
         )
 
 
