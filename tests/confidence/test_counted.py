@@ -17,10 +17,12 @@ from fedunseen.confidence.counted import (
     no_counts,
     scales_for,
 )
+from fedunseen.confidence.folds import answered
 from fedunseen.confidence.own_folds import own_counts, question
 from fedunseen.core.errors import RefusedError
 from fedunseen.data import Benchmark
 from fedunseen.methods import Gaussian
+from fedunseen.methods.closed_form.statistics import unpacked
 from fedunseen.strategies import FedAvg, Reply
 
 CLASSES, SEEN, WIDTH, EACH = 16, 12, 10, 30
@@ -73,6 +75,28 @@ def test_parties_together_say_what_samples_in_one_process_say(made):
         theirs = float(np.quantile(real.seen_levels, coverage))
         assert sure.seen_levels[place] == pytest.approx(theirs, abs=0.5)
     assert np.median(sure.distances) == pytest.approx(np.median(real.distances), rel=0.15)
+
+
+def test_a_partys_models_never_had_its_samples_of_classes_that_play_unseen_ones(made, monkeypatch):
+    """Few samples beside the features: a covariance that knows them recognizes their class."""
+    method, inputs, labels, _ = made
+    asked_of = []
+
+    def noted(quick, fold, samples, *more):
+        asked_of.append((fold, samples, more))
+        return answered(quick, fold, samples, *more)
+
+    monkeypatch.setattr("fedunseen.confidence.own_folds.answered", noted)
+    own = parts(3)[0]
+    counts_of(made, own)
+    mine = torch.zeros(len(labels), dtype=torch.bool).index_fill(0, torch.from_numpy(own), True)
+    for fold, samples, (_, _, out) in asked_of:
+        held = (inputs[:, None] == samples[None]).all(2).any(1)
+        stays = ~held & ~(mine & torch.isin(labels, torch.from_numpy(out)))
+        wanted = method.statistics(inputs[stays], labels[stays])
+        assert torch.equal(fold["count"], wanted["count"])
+        torch.testing.assert_close(fold["square"], unpacked(wanted["square"], WIDTH))
+    assert len(asked_of) == 5 * 4
 
 
 def test_counts_depend_on_the_samples_alone_and_not_on_their_order(made):

@@ -41,18 +41,19 @@ def test_a_fold_has_the_scores_of_a_model_that_never_had_its_samples():
     kept = np.setdiff1d(np.arange(220), held)
     folds = closed_form_folds(method, model, sums, x, labels, np.arange(220), 0)
     assert sorted(c for fold in folds for c in np.flatnonzero(fold.unseen)) == list(range(SEEN))
-    base = method.solve(method.statistics(x[kept], labels[kept]))
     for fold in folds:
         assert np.array_equal(fold.labels, labels.numpy()[held])
         out = np.flatnonzero(fold.unseen)
         rest = kept[~np.isin(labels.numpy()[kept], out)]
-        less = method.statistics(x[rest], labels[rest])
-        # the covariance is that of all samples which are not held out
         alone = method.quick(model)
-        wanted = alone.left_out_scores(base, less, x[held], torch.from_numpy(out)).numpy()
-        assert_allclose(fold.scores[:, out], wanted, rtol=1e-6, atol=1e-6)
+        base = alone.solve(method.statistics(x[rest], labels[rest]))
+        wanted = alone.scores(base, x[held], method.semantics)[:, :SEEN]
+        assert_allclose(fold.scores, wanted.numpy(), rtol=1e-6, atol=1e-6)
         assert fold.asks_unseen.sum() == 4 * len(out)
-        assert (fold.distance > 0).all()
+        apart = alone.distances(base, x[held], method.semantics).numpy()
+        measured = ~np.isnan(fold.distance)
+        assert_allclose(fold.distance[measured], apart[measured], rtol=1e-6)
+    assert np.sum([~np.isnan(fold.distance) for fold in folds], 0).tolist() == [1] * len(held)
 
 
 @pytest.mark.parametrize("kind", [Ridge, ESZSL])

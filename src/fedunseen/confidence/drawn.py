@@ -62,9 +62,8 @@ def drawn_folds(method: ClosedForm, model: Params, sums: Params, seed: int) -> l
             drawn = torch.from_numpy(noise) @ torch.linalg.cholesky(within).T
             wider = (1 + 1 / count[places]).sqrt()[:, None]  # a mean is uncertain too
             samples = (means[places] + drawn * wider).float()
-            base = quick.solve(sums)
             folds = [
-                answered(quick, base, sums, spread, samples, labels, candidates, out)
+                answered(quick, sums, samples, labels, candidates, out)
                 for out in class_folds(candidates, len(method.space.unseen), seed)
             ]
     # samples are all but alike

@@ -47,6 +47,7 @@ def fit(folds: Sequence[HeldOut], offset: float, share: float = 0.5) -> Confiden
     )
     near = [fold.distance[~fold.asks_unseen] for fold in folds if fold.distance is not None]
     distances = np.sort(np.concatenate(near)) if near else np.empty(0)
+    distances = distances[~np.isnan(distances)]
     return Confidence(
         scale=scale,
         scale_unseen=_scale_of_unseen(folds),

@@ -17,7 +17,8 @@ class HeldOut:
         labels: (n,) the true class of each sample, as a column.
         unseen: (C,) bool, which classes play unseen ones: the model has their descriptions alone.
         distance: (n,) how far each sample is from the nearest prototype, or None where the method
-            has no such distance. Only samples of classes that the model has count.
+            has no such distance; NaN: not measured. Only samples of classes that the model has
+            count.
     """
 
     scores: NDArray[np.float64]

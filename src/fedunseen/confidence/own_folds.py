@@ -2,13 +2,15 @@
 
 The samples are in the sums, so that a model would be too sure of them. In five turns a party takes
 a fifth of its own samples out of the sums, exactly as it has put them in, and asks models without
-some classes about them (:mod:`~.folds`). The others' samples stay in all models.
+some classes about them (:mod:`~.folds`). The others' samples stay in all models, but for counts and
+totals of these classes.
 """
 
 import hashlib
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -34,7 +36,6 @@ from fedunseen.methods.closed_form.statistics import (
     few_threads,
     fits,
     no_sums,
-    scatter,
     subtract,
 )
 
@@ -90,10 +91,8 @@ def own_counts(
         return nothing
     marks = np.array(list(_marks(inputs, own)), dtype=object)
     order = np.argsort(marks, kind="stable")  # whoever has the samples has them in this order
-    own = own[order]
-    own_labels = labels.cpu().numpy()[own]
-    rows = torch.from_numpy(own).to(labels.device)
-    whole = statistics_of(method, inputs, labels, rows, rows)
+    samples = _Samples(method, inputs, labels, own[order])
+    whole = samples.statistics(np.ones(len(own), dtype=bool))
     others, why = _others(method, sums, whole)
     if why:  # a refusal would say something of the samples
         warnings.warn(
@@ -102,20 +101,14 @@ def own_counts(
         )
         return nothing
     sums = sums if bool(others["count"].any()) else whole
-    held = _Turns.of(marks[order], own_labels, sums["count"].cpu().numpy())
+    held = _Turns.of(marks[order], samples.classes, sums["count"].cpu().numpy())
     parts: list[list[Scored]] = []
     try:
         with torch.no_grad(), few_threads(method.width):
             quick = method.quick(method.of_sums(sums))
             for turn in range(TURNS):
-                out = torch.from_numpy(own[held.turn == turn]).to(labels.device)
-                if len(out):
-                    part = statistics_of(method, inputs, labels, out, rows)
-                    kept = without_samples(method, sums, part)
-                    first = (held.turn == turn) & held.first
-                    samples = inputs[torch.from_numpy(own[first]).to(labels.device)].cpu()
-                    about = samples, own_labels[first], held.weights[first]
-                    parts.append(_scored(quick, kept, asked, about, seed))
+                if (held.turn == turn).any():
+                    parts.append(_scored(quick, sums, asked, samples, held, turn, seed))
     # the samples that are left are all but alike
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         return nothing
@@ -134,25 +127,67 @@ def _others(method: ClosedForm, sums: Params, whole: Params) -> tuple[Params, st
 
 def _scored(
     quick: ClosedForm,
-    kept: Params,
+    sums: Params,
     asked: Params,
-    about: tuple[Tensor, NDArray[np.int64], NDArray[np.int64]],
+    samples: "_Samples",
+    held: "_Turns",
+    turn: int,
     seed: int,
 ) -> list[Scored]:
-    """Return what is counted of each fold's answers about samples, with their labels and
-    weights.
+    """Return what is counted of each fold's answers about the samples that a turn holds out.
+
+    A fold's model lacks the party's samples of the classes that play unseen ones. Those of others
+    are in its covariance.
     """
-    samples, labels, weights = about
+    method = samples.method
+    out_now = held.turn == turn
+    first = out_now & held.first
+    kept = subtract(sums, samples.statistics(out_now), method.space, method.quantization)
     candidates = np.flatnonzero(asked["count"].cpu().numpy() > 0)
     scales = asked["scales"].cpu().numpy()
     offset = float(asked["offset"])
-    base = quick.solve(kept)
-    spread = scatter(kept)
-    found = []
+    rows = samples.at(first)
+    labels = samples.classes[first]
+    scored = []
     for out in class_folds(candidates, len(quick.space.unseen), seed):
-        fold = answered(quick, base, kept, spread, samples, labels, candidates, out)
-        found.append(Scored.of(fold, labels, weights, scales, offset, quick.width))
-    return found
+        part = samples.statistics(np.isin(samples.classes, out) & ~out_now)
+        fold = answered(quick, without_samples(method, kept, part), rows, labels, candidates, out)
+        scored.append(Scored.of(fold, labels, held.weights[first], scales, offset, quick.width))
+    return scored
+
+
+@dataclass(frozen=True, eq=False)
+class _Samples:
+    """A party's samples that are in the sums.
+
+    Attributes:
+        method: with its settings and classes.
+        inputs: (N, d) as the method takes them.
+        labels: (N,) their classes.
+        own: (n,) which samples these are.
+    """
+
+    method: ClosedForm
+    inputs: Inputs
+    labels: Tensor
+    own: NDArray[np.int64]
+
+    @cached_property
+    def classes(self) -> NDArray[np.int64]:
+        """(n,) their classes."""
+        return np.asarray(self.labels.cpu().numpy()[self.own])
+
+    def statistics(self, mask: NDArray[np.bool_]) -> Params:
+        """Return the statistics of some of them, (n,) bool, as they are part of the sums."""
+        places = (self._rows(self.own[mask]), self._rows(self.own))
+        return statistics_of(self.method, self.inputs, self.labels, *places)
+
+    def at(self, mask: NDArray[np.bool_]) -> Tensor:
+        """Return some of them, (n,) bool."""
+        return self.inputs[self._rows(self.own[mask])].cpu()
+
+    def _rows(self, places: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(places).to(self.labels.device)
 
 
 @dataclass(frozen=True, eq=False)

@@ -167,15 +167,6 @@ class ClosedForm(Method):
         """
         return self.scores(self.solve(sums), inputs, self.semantics)[:, out]
 
-    def fold_scores(
-        self, model: Params, sums: Params, inputs: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return scores (n, C) of inputs (n, d) by the model of ``sums``, which lack some classes.
-
-        The second is how far each input is from the nearest prototype, or None (:meth:`distances`).
-        """
-        return self.scores(self.solve(sums), inputs, self.semantics), None
-
     def distances(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor | None:
         """Return (n,) how far inputs are from the nearest prototype; None: there is no such
         distance.

@@ -184,16 +184,6 @@ class Gaussian(ClosedForm, name="gaussian"):
         centre, weight, bias = self._prototypes_of(sums, out, precision)
         return torch.addmm(bias, inputs.double() - centre, weight.T)
 
-    def fold_scores(
-        self, model: Params, sums: Params, inputs: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return scores (n, C) of all classes and distances (n,), with the model's Sigma."""
-        every = torch.arange(len(self.space.names))
-        centre, weight, bias = self._prototypes_of(sums, every, model["precision"])
-        apart = inputs.double() - centre
-        scores = torch.addmm(bias, apart, weight.T)
-        return scores, _distances(apart, model["precision"], scores)
-
     def distances(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor | None:
         """Return (n,) squared distances to the nearest prototype under Sigma."""
         apart = self.backbone(params, inputs).double() - params["centre"]
