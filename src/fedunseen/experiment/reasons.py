@@ -28,9 +28,9 @@ Tensors = dict[str, NDArray[Any]]
 
 def reasons(setup: Setup, params: Params, drawn: Mapping[str, NDArray[Any]]) -> Tensors:
     """Return what a finished run records of single answers; see :func:`reason_tensors`."""
-    model = model_of(setup, params)
-    if model.confidence is None or "labels" not in drawn:
+    if read_confidence(setup.directory.path) is None or "labels" not in drawn:
         return {}
+    model = model_of(setup, params)
     encoder = encoder_of(setup.experiment, setup.benchmark)
     return reason_tensors(model, setup.benchmark, drawn, encoder)
 
