@@ -187,6 +187,42 @@ def test_a_learning_rate_that_the_data_chose_is_chosen_again(experiment, tmp_pat
     assert left.result["rounds_trained_again"] == 2  # the kept state had the party's rate
 
 
+TRAINED = {
+    "method.name": "fedzsl", "method.hidden": [], "method.lr": 0.05, "data.features": [],
+    "evaluation.selection": "last", "strategy.rounds": 3, "strategy.local_epochs": 1, "run.forgettable": True,
+}  # fmt: skip
+JOINS = {"partition.join": {str(GONE): 2}}
+CHOSEN = {**JOINS, "evaluation.selection": "validation"}
+NOISY = {"privacy.name": "client-level", "privacy.clip": 1.0, "privacy.noise": 1.0}
+STATES = {  # settings, and the rounds that are trained again
+    "joins": (JOINS, 1),
+    "drawn before it joins": ({**JOINS, "strategy.fraction": 0.7}, 1),
+    "starts without it": ({**JOINS, "method.start": "closed-form"}, 1),
+    "might have been drawn": ({"strategy.fraction": 0.5, "run.seed": 6}, 3),
+    "starts with it": ({"strategy.fraction": 0.5, "run.seed": 6, "method.start": "closed-form"}, 3),
+    "offset and round": (CHOSEN, 3),
+    "settings": ({**CHOSEN, "evaluation.choose": {"method.kl": [0.0, 1.0, 30.0]}}, 3),
+    "noise": ({**JOINS, **NOISY, "privacy.noise_from": "seed"}, 3),
+    "attack": ({**JOINS, "attack.name": "label-flip", "attack.clients": [0], "attack.rounds": "1-2"}, 3),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:privacy")
+@pytest.mark.parametrize("way", STATES)
+def test_a_state_is_kept_only_where_nothing_of_the_client_is_in_it(way, experiment, tmp_path):
+    settings, again = STATES[way]
+    done = run(experiment({**TRAINED, **settings}), tmp_path / "run")
+    left = forget(done, str(GONE), tmp_path / "left")
+    never = run(
+        experiment({**TRAINED, **settings, "partition.without": [GONE]}), tmp_path / "never"
+    )
+    kept, wanted = without_notes(left.path), without_notes(never.path)
+    assert kept["result.json"].pop("rounds_trained_again") == again
+    assert kept == wanted
+    assert left.result["stays"] == []
+    assert not same(left, done)
+
+
 def test_where_the_others_cannot_run_alone_statistics_are_subtracted(experiment, tmp_path):
     """Three parties mask their sums, two cannot: what was fitted to the third is named."""
     settings = {"data.features": [], "privacy.aggregation": "masked", "partition.clients": 3}

@@ -81,10 +81,10 @@ def forget(
     """Write the run as it would be if a party, or some of its samples, had never taken part.
 
     Where the data of the run are here and unchanged, that is a run with ``partition.without`` or
-    ``partition.without_samples``, bit for bit. A trained method continues from the last state that
-    the party had no share in, if that was kept (``run.forgettable``) and nothing else was fitted to
-    the party's samples. That state is the same unless its rounds were drawn
-    (``strategy.fraction``) from clients that included the party.
+    ``partition.without_samples``, bit for bit. A trained method continues from the last state
+    before the party joined, if that was kept (``run.forgettable``) and nothing was fitted to the
+    party's samples or chosen with them (``evaluation.selection``). Otherwise it is trained again
+    from the start.
 
     The statistics of a closed form are subtracted, exactly, where the data are elsewhere, where the
     class space has grown (its classes stay known), and where the others alone cannot run the
@@ -372,20 +372,20 @@ def _others(run: Run, client: int, samples: Sequence[int]) -> Experiment:
 def _kept(run: Run, client: int) -> tuple[int, Path] | None:
     """Return the latest kept state that follows from nothing of a client, and its number of rounds.
 
-    A state of the buffered engine has updates in it that are on their way, of any client. A defence
-    may draw training samples of all.
+    Before the round in which a client joins, participants are drawn from the others alone, and the
+    closed form that training may start from is that of the others. Nothing else may have been
+    chosen with its samples: a round, settings or an offset, by which earlier rounds are measured
+    too. A state of the buffered engine has updates in it that are on their way, of any client.
     """
     experiment = run.experiment
     fitted = fitted_scales(experiment, run.manifest.get("image_shape"))
     fitted = (*fitted, *run.manifest.get("fitted", LEFT_TO_DATA))
-    defended = "defence" in run.manifest["experiment"]
-    if fitted or experiment.engine.name == "buffered" or defended:
+    chosen = experiment.evaluation.selection != "last"
+    reads_all = any(kind.reads_absent_clients(experiment) for kind in hooks())
+    if fitted or chosen or experiment.engine.name == "buffered" or reads_all:
         return None
-    first = next(
-        (i for i, line in enumerate(run.metrics) if client in line["participants"]),
-        len(run.metrics),
-    )
-    return RunDirectory(run.path).kept_checkpoint(first)
+    joins, _ = experiment.partition.rounds()
+    return RunDirectory(run.path).kept_checkpoint(int(joins[client]))
 
 
 def _begin_with(

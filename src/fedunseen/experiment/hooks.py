@@ -128,6 +128,11 @@ class Hooks:
         return ""
 
     @classmethod
+    def reads_absent_clients(cls, experiment: Experiment) -> bool:
+        """Return whether a round may follow from samples of clients that take no part in it."""
+        return False
+
+    @classmethod
     def dealt(
         cls, experiment: Experiment, benchmark: Benchmark
     ) -> tuple[Benchmark, Partition] | None:

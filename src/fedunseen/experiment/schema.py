@@ -44,7 +44,7 @@ class RunSettings(Settings):
     deviation.
     """
     forgettable: bool = False
-    """Keep the state before each round in which a client takes part for the first time, so that
+    """Keep the state before each round in which a client joins (`partition.join`), so that
     `fedunseen forget` trains again from there and not from the start; a method in closed form needs
     none."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -99,16 +99,15 @@ class Evaluate(Callback):
 
 @dataclass
 class KeepForForgetting(Callback):
-    """Keeps the checkpoint before each round in which a client takes part for the first time."""
+    """Keeps the checkpoint before each round in which a client joins."""
 
     directory: RunDirectory
 
     def after_round(self, loop: Loop) -> None:
         """Keep the checkpoint before this round."""
-        if set(loop.metrics["participants"]) - {
-            k for line in loop.history[:-1] for k in line["participants"]
-        }:
-            self.directory.keep_checkpoint(loop.state.round - 1)
+        round = loop.state.round - 1
+        if (loop.federation.partition.first == round).any():
+            self.directory.keep_checkpoint(round)
 
 
 @dataclass

@@ -11,6 +11,7 @@ from fedunseen.core.errors import DataError, ExperimentError, unknown
 from fedunseen.core.random import stream
 from fedunseen.core.registry import find
 from fedunseen.experiment.hooks import Hooks, Images, Scene
+from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.federation import Monitor
 from fedunseen.federation.worker import Worker
 from fedunseen.methods import Method
@@ -37,6 +38,11 @@ class Attacks(Hooks):
         super().__init__(scene)
         self.attack = make_attack(scene)
         self.drops_non_finite = self.attack is not None
+
+    @classmethod
+    def reads_absent_clients(cls, experiment: Experiment) -> bool:
+        """Return whether there is an attack: triggers may be made of samples of all clients."""
+        return isinstance(experiment.attack, AttackSettings)
 
     def worker(self, worker: Worker, method: Method) -> Worker:
         """Let the malicious clients attack."""

@@ -54,6 +54,11 @@ class Privacy(Hooks):
         )
 
     @classmethod
+    def reads_absent_clients(cls, experiment: Experiment) -> bool:
+        """Return whether noise depends on how many classes each client holds."""
+        return bool(experiment.privacy.name == "client-level")
+
+    @classmethod
     def prepare_method(
         cls, experiment: Experiment, method: Method, quantization: Quantization | None
     ) -> None:
@@ -99,6 +104,11 @@ class Defence(Hooks):
         super().__init__(scene)
         self.settings = scene.experiment.defence
         self.drops_non_finite = self.settings.name != "none"
+
+    @classmethod
+    def reads_absent_clients(cls, experiment: Experiment) -> bool:
+        """Return whether there is a rule: it may draw training samples of all clients."""
+        return bool(experiment.defence.name != "none")
 
     def filters(self, method: Method) -> list[Filter]:
         """Return the rule."""
