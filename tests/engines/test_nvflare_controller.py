@@ -104,8 +104,10 @@ def test_it_takes_a_strange_or_too_large_answer_for_lost(coordinator, monkeypatc
 def test_a_site_answers_a_question_to_its_process_once_and_keeps_the_answer(monkeypatch):
     monkeypatch.setattr(job, "HOLD", 0.01)
     asked, party = [], type("Echo", (job.Party,), {"answering": None})()
-    assert "known" not in party.receive("", message(id="1", to="another's token", body=b"1"), None)
-    question = {"id": "2", "to": party.token}
+    party.key = "key"
+    other = message(key="key", id="1", to="another's token", body=b"1")
+    assert "known" not in party.receive("", other, None)
+    question = {"key": "key", "id": "2", "to": party.token}
     for content in ({"body": b"2"}, {"body": b"2"}, {}):
         reply = party.receive("", message(**question, **content), None)
         assert (reply["token"], reply["known"], "body" in reply) == (party.token, True, False)
@@ -113,5 +115,5 @@ def test_a_site_answers_a_question_to_its_process_once_and_keeps_the_answer(monk
     job.in_thread(party._work, lambda question: asked.append(question) or question)
     for _ in range(2):  # the first reply may get lost
         assert party.receive("", message(**question), None)["body"] == b"2"
-    party.receive("", message(forget="2"), None)
+    party.receive("", message(key="key", forget="2"), None)
     assert (asked, party.answers) == ([b"2"], {})

@@ -56,18 +56,28 @@ def dealt(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def simulated(folder, dealt, experiment, settings, own=None):
-    """A job in the simulator; its run directory."""
+def simulated(folder, dealt, experiment, settings, own=None, party=None):
+    """A job in the simulator; its run directory. ``party`` is another executor, as
+    ``module.Class`` of a module in the folder.
+    """
     shutil.copytree(JOB, folder / "job", dirs_exist_ok=True)
     config = folder / "job" / "app" / "config" / "config_fed_server.json"
     job = json.loads(config.read_text())
     job["workflows"][0]["args"] = {"experiment": experiment, "settings": settings}
     config.write_text(json.dumps(job))
+    if party:
+        config = config.with_name("config_fed_client.json")
+        job = json.loads(config.read_text())
+        job["executors"][0]["executor"]["path"] = party
+        config.write_text(json.dumps(job))
     local = folder / "simulator" / "local"
     local.mkdir(parents=True, exist_ok=True)
     classes = {
         "class_list_enforcement_mode": "enforce",
-        "class_allow_list": ["fedunseen.deploy.nvflare_job."],
+        "class_allow_list": [
+            "fedunseen.deploy.nvflare_job.",
+            party or "fedunseen.deploy.nvflare_job.",
+        ],
     }
     (local / "resources.json").write_text(json.dumps(classes))
     (local / "fedunseen.json").write_text(
@@ -85,6 +95,7 @@ def simulated(folder, dealt, experiment, settings, own=None):
         ",".join(SITES),
     ]
     home = {**environment(), "HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    home["PYTHONPATH"] = os.pathsep.join([str(folder), *filter(None, [home.get("PYTHONPATH")])])
     with open(folder / "output.txt", "ab") as out:
         process = subprocess.Popen(
             [*words, "-n", "3", "-t", "3"], stdout=out, stderr=out, env=home, cwd=folder
@@ -123,6 +134,81 @@ def test_a_job_ends_with_the_sums_of_the_run_in_one_process(masked, dealt, tmp_p
         json.loads((out / "result.json").read_text())["sums_sha256"] == here.result["sums_sha256"]
     )
     assert (tmp_path / "simulator" / "north" / "fedunseen-model" / "result.json").exists()
+
+
+HOSTILE = """
+import json, sys, threading
+from pathlib import Path
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import FedEventHeader, ReservedTopic
+from nvflare.apis.shareable import ReservedHeaderKey, Shareable
+from fedunseen.deploy.nvflare import job
+from fedunseen.deploy.nvflare_job import Party
+from fedunseen.deploy.remote.wire import unpack
+
+
+class West(Party):
+    "West answers honestly, and meanwhile asks north what only the coordinator may ask."
+
+    def handle_event(self, event_type, fl_ctx):
+        super().handle_event(event_type, fl_ctx)
+        if event_type == EventType.START_RUN:
+            self.engine = fl_ctx.get_engine()
+
+    def answering(self, place):
+        honest, asked = super().answering(place), []
+
+        def answer(question):
+            rounds = unpack(question)[0]["kind"] == "round"  # all sites are there
+            if place.name == "west" and rounds and not asked:
+                asked.append(question)
+                tries = self.tries(question)
+                (Path(__file__).parent / "tried.json").write_text(json.dumps(tries))
+            return honest(question)
+
+        return answer
+
+    def send(self, content, topic=job.TOPIC, **headers):
+        message = Shareable(content)
+        for name, value in headers.items():
+            message.set_header(name, value)
+        with self.engine.new_context() as context:
+            replies = self.engine.send_aux_request(["north"], topic, message, 20.0, context)
+        reply = replies["north"]
+        names = sorted(name for name in reply if not name.startswith("__"))
+        return [reply.get_return_code(), *names]
+
+    def tries(self, question):
+        event = {FedEventHeader.EVENT_TYPE: EventType.START_RUN, FedEventHeader.TIMESTAMP: 1.0}
+        task = {ReservedHeaderKey.TASK_NAME: job.KEY_TASK, ReservedHeaderKey.TASK_ID: "1"}
+        return [
+            self.send({}),
+            self.send({"id": "1", "to": self.token, "body": question}),
+            self.send({job.KEY: self.key}),
+            self.send({}, "fed.event", **event),
+            self.send({job.KEY: "west's"}, ReservedTopic.DO_TASK, **task),
+            self.send({job.KEY: "west's"}),
+        ]
+"""
+
+
+def test_another_site_of_the_job_gets_nothing(dealt, tmp_path):
+    """What :mod:`tests.attacks.test_other_sites` tries at one process, through NVFlare."""
+    (tmp_path / "hostile.py").write_text(HOSTILE)
+    settings = {**FEW, "method.calibration": False}
+    party = "hostile.West"
+    with simulated(tmp_path, dealt, "digit-pairs-gaussian", settings, party=party) as (
+        process,
+        out,
+    ):
+        finish(process, tmp_path)
+    refused, unknown = ["BAD_REQUEST_DATA"], ["TASK_UNKNOWN"]
+    tried = json.loads((tmp_path / "tried.json").read_text())
+    assert tried == [refused, refused, refused, ["OK"], unknown, refused]
+    here = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "here")
+    result = json.loads((out / "result.json").read_text())
+    assert result["sums_sha256"] == here.result["sums_sha256"]
 
 
 def test_a_new_job_continues_from_the_checkpoint_to_the_same_bits(dealt, tmp_path):

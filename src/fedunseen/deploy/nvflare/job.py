@@ -5,24 +5,30 @@ topic carry a question with its number, or the number alone once the site has it
 reply back for :data:`HOLD` seconds at most. A message without a number asks who is there. Tasks are
 slower, since sites fetch them at intervals. Large answers that a site sends itself cost the server
 four times the processor time of replies (2 x 300 MB: 5.8 s, not 1.4 s).
+
+NVFlare passes on auxiliary messages of any site of the job, and the sender itself writes who it is.
+So each site first fetches a key from the server, as a task, and answers only messages with it.
 """
 
 import contextlib
+import hmac
 import logging
 import queue
 import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nvflare.apis.controller_spec import Task
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_constant import EventScope, FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable, make_reply
@@ -34,6 +40,8 @@ from fedunseen.deploy.remote.link import Answer, PartyGone, complete
 from fedunseen.deploy.remote.refusals import code_of, described
 
 TOPIC = "fedunseen"
+KEY_TASK = "fedunseen-key"
+KEY = "key"  # of a message or of the task: what only the server and this site have
 _log = logging.getLogger("fedunseen.federation")
 SETTINGS = "fedunseen.json"  # a site's own file, in the folder `local` of its workspace
 BEAT = 1.0  # s between two looks at who is there
@@ -98,6 +106,8 @@ class Coordinator(Controller, ABC):  # type: ignore[misc]  # NVFlare has no type
             str, str
         ] = {}  # those that are there -> the token of the process that answers
         self.open: dict[str, Question] = {}  # those without an answer
+        self.keys = defaultdict[str, str](lambda: secrets.token_hex(32))  # site -> its key
+        self.key_tasks: dict[str, Task] = {}  # site -> the last that brings it its key
 
     @abstractmethod
     def coordinate(self, place: Place, sites: list[str]) -> None:
@@ -113,6 +123,8 @@ class Coordinator(Controller, ABC):  # type: ignore[misc]  # NVFlare has no type
         """Look who is there until the coordinator is done, or the job is aborted."""
         self.engine = fl_ctx.get_engine()
         seen = {client.name: 0.0 for client in self.engine.get_clients()}
+        for name in seen:
+            self._hand_key(name)
         place = Place.of(fl_ctx, "server")  # which the simulator calls otherwise
         done: Future[None] = Future()
 
@@ -140,11 +152,16 @@ class Coordinator(Controller, ABC):  # type: ignore[misc]  # NVFlare has no type
         """See which sites are there, and end what the others were asked; ``seen`` holds when each
         answered last.
         """
-        replies = self._send(list(seen), {}, 5 * BEAT if len(self.sites) == len(seen) else BEAT)
+        patience = 5 * BEAT if len(self.sites) == len(seen) else BEAT
+        with ThreadPoolExecutor(max(len(seen), 1)) as pool:  # each gets another key
+            answers = pool.map(lambda name: self._send(name, {}, patience), seen)
+            replies = dict(zip(seen, answers, strict=True))
         sites = {}
         now = time.monotonic()
         for name, last in seen.items():
-            reply = replies.get(name, make_reply(ReturnCode.COMMUNICATION_ERROR))
+            reply = replies[name]
+            if reply.get_return_code() == ReturnCode.BAD_REQUEST_DATA:  # a process without the key
+                self._hand_key(name)
             if reply.get("token"):
                 seen[name] = now
                 sites[name] = str(reply["token"])[:64]
@@ -158,6 +175,14 @@ class Coordinator(Controller, ABC):  # type: ignore[misc]  # NVFlare has no type
         for question in list(self.open.values()):
             if sites.get(question.site) != question.token:
                 complete(question.answer, PartyGone(question.site))
+
+    def _hand_key(self, site: str) -> None:
+        """Offer a site its key as a task, unless one already waits for it."""
+        task = self.key_tasks.get(site)
+        if task is None or task.completion_status is not None:
+            task = self.key_tasks[site] = Task(KEY_TASK, Shareable({KEY: self.keys[site]}))
+            with self.engine.new_context() as context:
+                self.send(task, context, [site])
 
     def ask(self, name: str, message: bytes) -> Future[bytes]:
         """Send a site a message; see :class:`~fedunseen.deploy.remote.link.Link`."""
@@ -178,7 +203,7 @@ class Coordinator(Controller, ABC):  # type: ignore[misc]  # NVFlare has no type
         content = {"id": key, "to": question.token, "body": question.message}
         most = max(ALLOWED, TIMES * len(question.message))
         while key in self.open:
-            reply = self._send([question.site], content, PATIENCE).get(question.site, {})
+            reply = self._send(question.site, content, PATIENCE)
             if "body" in reply:
                 answer = reply["body"]
                 if (
@@ -195,31 +220,28 @@ class Coordinator(Controller, ABC):  # type: ignore[misc]  # NVFlare has no type
                 content.pop("body", None)
             else:
                 time.sleep(0.2)
-        self._send([question.site], {"forget": key}, 0.0)  # without waiting for a reply
+        self._send(question.site, {"forget": key}, 0.0)  # without waiting for a reply
 
-    def _send(
-        self, sites: list[str], content: Mapping[str, Any], patience: float
-    ) -> Mapping[str, Shareable]:
-        """Send sites a message, and return their replies."""
-        message = Shareable()
-        message.update(content)
+    def _send(self, site: str, content: Mapping[str, Any], patience: float) -> Shareable:
+        """Send a site a message with its key, and return its reply."""
+        message = Shareable({**content, KEY: self.keys[site]})
         with self.engine.new_context() as context:
-            return (
-                self.engine.send_aux_request(
-                    sites, TOPIC, message, patience, context, optional=True
-                )
-                or {}
+            replies = self.engine.send_aux_request(
+                [site], TOPIC, message, patience, context, optional=True
             )
+        return (replies or {}).get(site) or make_reply(ReturnCode.COMMUNICATION_ERROR)
 
 
 class Party(Executor, ABC):  # type: ignore[misc]
-    """The job's executor: answers questions, one at a time in a thread of its own. It takes no
-    tasks.
+    """The job's executor: answers questions, one at a time in a thread of its own. Its only task is
+    to take the key that a question has to have.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.token = secrets.token_hex(8)
+        self.key = ""
+        self.runner = 0  # the thread that fetches tasks from the server
         self.lock = threading.Lock()
         self.questions: queue.SimpleQueue[tuple[Future[bytes], bytes]] = queue.SimpleQueue()
         self.answers: dict[str, Future[bytes]] = {}  # question -> its answer, once there is one
@@ -229,8 +251,10 @@ class Party(Executor, ABC):  # type: ignore[misc]
         """Return what answers."""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Start with the job."""
-        if event_type == EventType.START_RUN:
+        """Start with the job; any site can send the others an event of that name."""
+        sent = fl_ctx.get_prop(FLContextKey.EVENT_SCOPE) == EventScope.FEDERATION
+        if event_type == EventType.START_RUN and not sent:
+            self.runner = threading.get_ident()
             try:
                 answer = self.answering(Place.of(fl_ctx))
             except Exception as error:  # the server is sent a code, and the text stays at the site
@@ -243,11 +267,25 @@ class Party(Executor, ABC):  # type: ignore[misc]
     def execute(
         self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal
     ) -> Shareable:
-        """Refuse a task: this job has none."""
-        return make_reply(ReturnCode.TASK_UNKNOWN)
+        """Take the key of a task, and refuse other tasks.
+
+        Any site can send a task as an auxiliary message, which another thread handles. Only what
+        the runner's own thread brings was fetched from the server.
+        """
+        key = shareable.get(KEY)
+        fetched = threading.get_ident() == self.runner
+        if task_name != KEY_TASK or not fetched or not isinstance(key, str) or not key:
+            _log.warning("a task is refused that is not the server's key: %r", task_name[:80])
+            return make_reply(ReturnCode.TASK_UNKNOWN)
+        self.key = key
+        return make_reply(ReturnCode.OK)
 
     def receive(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
-        """Handle a message of the controller; each reply names this process by its token."""
+        """Handle a message of the controller; each reply names this process by its token. Without
+        the key nothing is done, and the reply is empty.
+        """
+        if not self._has_key(request):
+            return make_reply(ReturnCode.BAD_REQUEST_DATA)
         reply = make_reply(ReturnCode.OK)
         key = request.get("id")
         reply["token"] = self.token
@@ -263,6 +301,12 @@ class Party(Executor, ABC):  # type: ignore[misc]
             with contextlib.suppress(TimeoutError):
                 reply["body"] = future.result(HOLD)
         return reply
+
+    def _has_key(self, request: Shareable) -> bool:
+        given = request.get(KEY)
+        if not self.key or not isinstance(given, str):
+            return False
+        return hmac.compare_digest(given.encode("utf-8", "replace"), self.key.encode())
 
     def _work(self, answer: Answer) -> None:
         while True:
