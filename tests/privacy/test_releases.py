@@ -116,6 +116,31 @@ def test_the_budget_holds_over_runs_restarts_and_changed_plans(tmp_path):
     assert asked("1" * 64) == (None, None, 2, 10.0)
 
 
+@pytest.mark.parametrize(
+    ("privacy", "code"),
+    [({"name": "none", "aggregation": "plain"}, "epsilon-unbounded"), (NOISE, "epsilon-limit")],
+)
+def test_a_limit_that_is_set_later_holds_for_runs_that_were_answered_before(
+    privacy, code, tmp_path
+):
+    """The owner restarts the party with a limit, on the same --state folder."""
+    before = site(tmp_path)
+    before.answer(hello(privacy=privacy))
+    before.answer(round_of(0))
+    assert len(before.party.asked) == 2
+    line = next(line for line in before.releases.lines if line["kind"] == "budget")
+    epsilon = math.inf if line["epsilon"] is None else line["epsilon"]
+    for limit in (1.0, 5.0):
+        party = site(tmp_path, limit)
+        refused = "error" in header_of(party.answer(hello(privacy=privacy)))
+        assert (refused, len(party.party.asked)) == (epsilon > limit, epsilon <= limit)
+        assert not refused or party.party.error.code == code
+    low = Releases(tmp_path, 1.0)  # of a party that was greeted before
+    with pytest.raises(RefusedError):
+        low.charge(line["run"], (epsilon, line["delta"]), line.get("plan", ""))
+    assert sum(line["kind"] == "budget" for line in party.releases.lines) == 1
+
+
 def test_a_refused_greeting_changes_no_price(tmp_path):
     """The party may still be in the run before, whose experiment is the dearer one."""
     party = site(tmp_path, 10.0)

@@ -17,7 +17,7 @@ import math
 import os
 import struct
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,17 +158,24 @@ class Releases:
         over_network = any("offline" not in record for record in opened.values())
         return bool(by_file - paid) or (over_network and not self.lines)
 
-    def spent(self) -> tuple[float, float]:
-        """Return the sums of epsilon and delta of all runs (basic composition)."""
-        budgets = [line for line in self.lines if line["kind"] == "budget"]
+    def spent(self, lines: Sequence[Mapping[str, Any]] | None = None) -> tuple[float, float]:
+        """Return the sums of epsilon and delta (basic composition) of all runs, or of those in
+        ``lines``.
+        """
+        lines = self.lines if lines is None else lines
+        budgets = [line for line in lines if line["kind"] == "budget"]
         epsilons = [
             math.inf if line["epsilon"] is None else float(line["epsilon"]) for line in budgets
         ]
         return sum(epsilons), sum(float(line["delta"]) for line in budgets)
 
-    def check(self, cost: tuple[float, float]) -> None:
-        """Refuse what would spend more than the owner's limits."""
-        (epsilon, delta), (spent, risked), limit = cost, self.spent(), self.limit
+    def check(
+        self, cost: tuple[float, float], before: Sequence[Mapping[str, Any]] | None = None
+    ) -> None:
+        """Refuse what would spend more than the owner's limits after all lines, or those
+        ``before``.
+        """
+        (epsilon, delta), (spent, risked), limit = cost, self.spent(before), self.limit
         if limit is None:
             return
         if math.isinf(epsilon):
@@ -193,16 +200,28 @@ class Releases:
                 "delta-limit",
             )
 
+    def reserved(self, run: str, plan: str | None = None) -> int | None:
+        """Return the place of the first line that reserves what a run spends, under any plan or
+        this one; None without one.
+        """
+        lines = enumerate(self.lines)
+        budgets = (
+            place for place, line in lines if (line["kind"], line["run"]) == ("budget", run)
+            and plan in (None, line.get("plan", ""))
+        )  # fmt: skip
+        return next(budgets, None)
+
     def charge(self, run: str, cost: tuple[float, float], plan: str = "") -> None:
         """Reserve the privacy that a run will spend, unless that was done for the same plan of
         masked sums.
 
         A party opens each sum of a plan once. The same run under another plan releases other noise.
+        What was reserved is compared with today's limits: the owner may have set them since.
         """
-        budgets = [line for line in self.lines if line["kind"] == "budget"]
-        if any((line["run"], line.get("plan", "")) == (run, plan) for line in budgets):
+        place = self.reserved(run, plan)
+        self.check(cost, self.lines[:place])
+        if place is not None:
             return
-        self.check(cost)
         epsilon = None if math.isinf(cost[0]) else cost[0]
         delta = cost[1]
         self.add(
@@ -275,10 +294,8 @@ class Site:
         run, cost, rounds = planned(header, self.cost)
         if math.isinf(cost[0]):
             self.releases.charge(run, cost)
-        elif not any(
-            (line["kind"], line["run"]) == ("budget", run) for line in self.releases.lines
-        ):
-            self.releases.check(cost)  # refuses now what it would refuse later
+        else:  # refuses now what it would refuse later
+            self.releases.check(cost, self.releases.lines[: self.releases.reserved(run)])
         self._run = run
         self._cost = cost
         self.rounds = rounds
