@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import pytest
 from PIL import Image
 
 from fedunseen import FedUnseenError, load_run
+from fedunseen.core.arrays import declared_bytes
+from fedunseen.data import read_features
 from processes import environment
 from refusals import message_of
 
@@ -81,6 +84,25 @@ def test_an_archive_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path, method):
             member.write(bytes(10**7))
     done = under_limits(path, code=READ, memory=2**28)
     assert done.stdout.startswith(f"refused: {path}"), done.stderr
+
+
+@pytest.mark.parametrize("reads", [declared_bytes, read_features])
+@pytest.mark.parametrize("name", ["a.npz", "a.npy"])
+def test_a_header_is_read_within_bounds_whatever_length_it_states(reads, name, tmp_path):
+    """NumPy reads all of a header before it looks at its length: up to 4 GiB."""
+    path, length = tmp_path / name, 2**26
+    header = b"\x93NUMPY\x02\x00" + length.to_bytes(4, "little") + b" " * length
+    path.write_bytes(header)
+    if name == "a.npz":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("features.npy", header)
+    del header
+    tracemalloc.start()
+    sentence = message_of(reads, path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sentence == f"{path} is damaged or not a NumPy file: save it again"
+    assert peak < 2**22
 
 
 def test_a_million_lines_of_features_are_read_a_line_at_a_time(tmp_path):

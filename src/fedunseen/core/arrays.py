@@ -1,5 +1,6 @@
 """Read arrays of ``.npy`` and ``.npz`` files within bounds of memory. Nothing is ever unpickled."""
 
+import io
 import math
 import struct
 import tokenize
@@ -23,6 +24,7 @@ MAPPED = (
 # bytes that a compressed file may unpack to: so many, or so many times its own, if more
 UNPACKED = 2**28
 TIMES = 64
+HEADER = 2**16  # bytes in which an array's header ends: NumPy reads no longer one
 DAMAGED = (
     OSError, ValueError, EOFError, KeyError, TypeError, OverflowError, RuntimeError, RecursionError, struct.error,
     zipfile.BadZipFile, zlib.error, NotImplementedError, SyntaxError, tokenize.TokenError,
@@ -156,6 +158,19 @@ def _read_array(file: IO[bytes], size: int, path: Path, begins: int | None = Non
 
 
 def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Read the header of an array; the file is then at the array's first byte.
+
+    NumPy allocates as many bytes as a header states that it has, up to 4 GiB, before it refuses
+    more than 10,000 of them.
+    """
+    begins = file.tell()
+    head = io.BytesIO(file.read(HEADER))
+    header = _parsed_header(head)
+    file.seek(begins + head.tell())
+    return header
+
+
+def _parsed_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = np.lib.format.read_magic(file)
     read_header = (
         np.lib.format.read_array_header_1_0
