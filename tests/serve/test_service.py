@@ -659,6 +659,22 @@ def test_bad_json_is_refused_in_one_sentence(features, client, name):
     assert (code, sentence in detail, "\n" in detail) == (status, True, False), detail
 
 
+FORMS = {
+    "no boundary in the body": b"x" * 8,
+    "a header without a name": b"--b\r\n: x\r\n\r\n",
+    "a header that goes on": b"--b\r\nContent Disposition: x\r\n\r\n",
+    "a part without a name": b"--b\r\n\r\nx\r\n--b--\r\n",
+}
+
+
+@pytest.mark.parametrize("path", ["/predict", "/classes"])
+@pytest.mark.parametrize("name", FORMS)
+def test_a_form_that_cannot_be_read_is_refused_in_one_sentence(features, client, name, path):
+    kind = {"Content-Type": "multipart/form-data; boundary=b"}
+    code, detail = said(client(features).post(path, content=FORMS[name], headers=kind))
+    assert (code, "\n" in detail) == (400, False), detail
+
+
 def test_other_content_other_places_and_what_is_too_large_are_refused(features, client):
     asked, kind = client(features, limits=Limits(body=1000)), {"Content-Type": "application/json"}
     for other, status in (("text/plain", 415), ("multipart/form-data", 400)):

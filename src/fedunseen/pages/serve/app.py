@@ -443,12 +443,10 @@ def _options(request: Request) -> Options:
 async def _read(request: Request, body: type[_Body]) -> tuple[_Body, _Files | None]:
     """Return a request's fields, from JSON or from a form, and the files of a form."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    fields: Any
     files = None
     if kind == "multipart/form-data":
-        async with request.form(max_files=_FILES, max_fields=8, max_part_size=2**16) as form:
-            fields: Any = {name: value for name, value in form.items() if isinstance(value, str)}
-            uploads = [item for item in form.getlist("files") if isinstance(item, UploadFile)]
-            files = [Upload(item.filename or "file", await item.read()) for item in uploads]
+        fields, files = await _read_form(request)
         if "attributes" in fields:
             try:
                 fields["attributes"] = parse_json(fields["attributes"])
@@ -472,6 +470,19 @@ async def _read(request: Request, body: type[_Body]) -> tuple[_Body, _Files | No
     except ValidationError as error:
         fields = [item["loc"][0] for item in error.errors()]
         raise DataError(next(why for field, why in _REFUSED.items() if field in fields)) from None
+
+
+async def _read_form(request: Request) -> tuple[dict[str, Any], _Files]:
+    """Return the texts of a form by their names, and its files."""
+    try:
+        async with request.form(max_files=_FILES, max_fields=8, max_part_size=2**16) as form:
+            uploads = [item for item in form.getlist("files") if isinstance(item, UploadFile)]
+            files = [Upload(item.filename or "file", await item.read()) for item in uploads]
+            return {name: value for name, value in form.items() if isinstance(value, str)}, files
+    except ValueError:  # Starlette lets through what its parser of forms raises
+        raise HTTPException(
+            400, "the request is not a valid form: send multipart/form-data with the field files"
+        ) from None
 
 
 def _samples(
