@@ -264,6 +264,30 @@ def test_a_subtraction_names_what_stays(experiment, tmp_path, capsys):
     assert "the calibration, the round and the settings were chosen with what was removed" in page
 
 
+def test_a_subtraction_copies_no_file_but_those_that_it_names(experiment, tmp_path):
+    """Such as the opened total of masked statistics, and what a later version may add."""
+    done = run(experiment({}), tmp_path / "run")
+    for name in (
+        "secagg/total.safetensors",
+        "confidence/counts.safetensors",
+        "later/file",
+        "later.json",
+    ):
+        (done.path / name).parent.mkdir(exist_ok=True)
+        (done.path / name).write_text("of all parties")
+    (done.path / "added-classes.safetensors").write_bytes(b"kept")
+    (tmp_path / "party").mkdir()
+    left = forget(done, str(GONE), tmp_path / "left", removal=removal_of(done, tmp_path / "party"))
+    names = {str(file.relative_to(left.path)) for file in left.path.rglob("*") if file.is_file()}
+    assert names == {
+        "manifest.json", "metrics.jsonl", "result.json", "classes.csv", "checkpoints/000001.safetensors",
+        *(f"{name}.safetensors" for name in ("model", "scaling", "confidence", "evaluation", "added-classes")),
+    }  # fmt: skip
+    held = partition_of(done.experiment, load_data(done.experiment, 0), 0).clients
+    counts = load_file(left.path / "evaluation.safetensors")["client_counts"].sum(1).tolist()
+    assert counts == [0 if client == GONE else len(rows) for client, rows in enumerate(held)]
+
+
 @pytest.mark.parametrize("features", [[], ["min-max"], ["min-max", "l2"]])
 @pytest.mark.parametrize("masked", ["plain", "masked"])
 def test_no_sample_moves_stated_bounds(features, masked, experiment, tmp_path):

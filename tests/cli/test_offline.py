@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 
 from fedunseen import Experiment, __version__, load_run, run
 from fedunseen.deploy.client_data import PartyData
@@ -21,6 +22,7 @@ from fedunseen.deploy.offline.party import facts_of
 from fedunseen.deploy.remote.party import local_update
 from fedunseen.deploy.secagg.enrolment import Credentials, Enrolment, enrol
 from fedunseen.experiment.deal import deal
+from fedunseen.experiment.forget import forget
 from fedunseen.methods.closed_form.statistics import statistics, sums_sha256
 from known_names import accounted
 from processes import sets
@@ -381,6 +383,11 @@ def test_three_parties_withdraw_and_are_removed_by_file(place, offline, refused)
     assert load_run(place / "left").result["sums_sha256"] == reference(
         place, {"north": EVERYTHING}, three[:2]
     )
+    forget(load_run(place / "run"), "south", place / "only")
+    for out, party in (("left", 0), ("only", 1)):
+        counts = [status["samples"] for status in json.loads(Path(out, "parties.json").read_text())]
+        assert [count > 0 for count in counts] == [party == 1, party == 0]
+        assert not load_file(Path(out, "evaluation.safetensors"))["client_counts"].any()
 
 
 def lie(name, changes=None, tensors=None, signer="kits/coordinator", out=None):

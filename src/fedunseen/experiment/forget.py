@@ -11,7 +11,7 @@ removed in batches (``method.removal_batch``), or with explicit consent.
 import hashlib
 import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +61,11 @@ from fedunseen.methods.closed_form.statistics import (
 )
 from fedunseen.strategies import Reply
 
-_MADE_ANEW = (  # or left out: it was made with what is removed
-    "checkpoints", "selection", "engine", "adapting", "labelled.safetensors", "report.html", "README.md", "result.json",
-    "metrics.jsonl", "personal.safetensors", "similarity", "plane", "magnitudes", "tensorboard", "mlruns",
-    "mlflow.json",
+_COPIED = (
+    "scaling.safetensors", "confidence.safetensors", "parties.json", "spaces", "encoder", "text-encoder",
+    "added-classes.safetensors",
 )  # fmt: skip
+"""What a subtraction leaves as it is; all else in a run directory is made again, or left out."""
 _NOT_MEASURED_AGAIN = ("misplaced", "adapted", "influence")
 """Numbers of a result that name samples or count them, and that a subtraction cannot correct."""
 
@@ -251,7 +251,11 @@ def write_left(
         {"participants": lines[-1]["participants"]} if max(kept, default=-1) < 0 else {}
     )  # of a total no one knows
     lines[-1] |= {**round_metrics(federation, state, result), **line, **whose}
-    with whole_folder(folder, run.path, _MADE_ANEW) as partial:
+    with whole_folder(folder) as partial:
+        _copy(run.path, partial)
+        if (partial / "parties.json").exists():
+            statuses = _statuses(run, kept, noted["removed"], client, removed_counts)
+            write_json(partial / "parties.json", statuses)
         write_json(partial / "manifest.json", {**run.manifest, **noted})
         directory = RunDirectory(partial)
         for line in lines:
@@ -272,11 +276,47 @@ def write_left(
             numbers["confidence"] = measured(tests, sure, float(numbers["calibration_factor"]))
         drawn = task.summary(model, numbers)
         counts = np.array(drawn["client_counts"])
-        if client is not None:
-            counts[client] -= removed_counts.numpy().astype(counts.dtype)[: counts.shape[1]]
+        if client is not None and not federation.partition.remote:
+            gone = removed_counts.numpy().astype(counts.dtype)[: counts.shape[1]]
+            counts[client] = np.maximum(counts[client] - gone, 0)
         write_tensors(partial / "evaluation.safetensors", {**drawn, "client_counts": counts})
         noted = {"forgotten": noted["forgotten"], "stays": traces(run)}
         directory.finish({**numbers, "run": str(folder), **noted})
+
+
+def _copy(run: Path, folder: Path) -> None:
+    """Copy what a subtraction leaves as it is."""
+    for name in _COPIED:
+        if (run / name).is_dir():
+            shutil.copytree(run / name, folder / name)
+        elif (run / name).exists():
+            shutil.copy2(run / name, folder / name)
+
+
+def _statuses(
+    run: Run,
+    kept: Mapping[int, Params],
+    removed: Collection[str],
+    client: int | None,
+    removed_counts: Tensor,
+) -> list[dict[str, Any]]:
+    """Return the parties of a deployment with how much those in ``removed`` still have in the
+    statistics.
+
+    ``kept`` are the statistics of each party. Where only the total was kept, ``removed_counts`` are
+    those of a client, and how many of its classes are left is not known.
+    """
+    statuses = _read_parties(run)
+    for place, status in enumerate(statuses):
+        if status["name"] not in removed:
+            continue
+        if max(kept, default=-1) >= 0:
+            counts = kept[place]["count"] if place in kept else torch.zeros(0)
+            status |= {"classes": int((counts > 0).sum()), "samples": int(counts.sum())}
+        elif place == client:
+            left = max(status["samples"] - int(removed_counts.sum()), 0)
+            status |= {"classes": min(status["classes"], left), "samples": left}
+    return statuses
 
 
 def check_removable(run: Run, in_part: bool) -> None:
@@ -411,16 +451,23 @@ def _begin_with(
 
 def parties_of(run: Run) -> list[str]:
     """Return the names of the clients; of a simulation their numbers."""
+    if (run.path / "parties.json").exists():
+        return [str(status["name"]) for status in _read_parties(run)]
+    return [str(client) for client in range(run.experiment.partition.clients)]
+
+
+def _read_parties(run: Run) -> list[dict[str, Any]]:
+    """Return the parties of a deployment, and how many classes and samples each holds."""
     listed = run.path / "parties.json"
-    names = [str(client) for client in range(run.experiment.partition.clients)]
-    if listed.exists():
-        try:
-            names = [str(status["name"]) for status in parse_json(listed.read_bytes())]
-        except (OSError, ValueError, LookupError, TypeError):
-            raise RunDirectoryError(
-                f"{listed} is damaged: restore it from the coordinator's run directory"
-            ) from None
-    return names
+    try:
+        return [
+            {**status, "name": status["name"], "classes": int(status["classes"]), "samples": int(status["samples"])}
+            for status in parse_json(listed.read_bytes())
+        ]  # fmt: skip
+    except (OSError, ValueError, LookupError, TypeError):
+        raise RunDirectoryError(
+            f"{listed} is damaged: restore it from the coordinator's run directory"
+        ) from None
 
 
 def client_of(run: Run, party: str) -> int:
