@@ -11,6 +11,7 @@ import contextlib
 import functools
 import logging
 import pkgutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from fedunseen.core.errors import RefusedError
 from fedunseen.deploy.flower.staying import ask_party
 from fedunseen.deploy.remote.link import PartyGone, complete
 
@@ -29,6 +31,10 @@ LOOK = 1.0  # seconds between looks for nodes
 WHOLE = (
     8 * 2**20
 )  # bytes of a body that is sent in one piece; Flower cuts a large array into pieces of 5 MiB
+
+NO_DATA = "node-without-data"
+PARTITION = {"partition-id", "num-partitions"}
+"""What Flower's simulation writes into a node's configuration."""
 
 _log = logging.getLogger("fedunseen.federation")
 
@@ -199,6 +205,16 @@ def server_app(coordinate: Callable[[Grid, Mapping[str, Any]], object]) -> Serve
     return app
 
 
+def _in_simulation(place: Mapping[str, Any]) -> bool:
+    """Return whether this is a worker of Flower's simulation: an actor of Ray, at a node that no
+    one has configured. It opens the folders that the coordinator names.
+    """
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized() or set(place) != PARTITION:
+        return False
+    return ray.get_runtime_context().get_actor_id() is not None
+
+
 @functools.cache
 def _made(address: str) -> Callable[[str, bytes], bytes]:
     """Make the function that answers, once in a process."""
@@ -221,10 +237,16 @@ def client_app(party: str, simulated: str) -> ClientApp:
             who = ConfigRecord({"name": str(place.get("name", ""))})
             return Message(RecordDict({"who": who}), reply_to=message)
         body = unpacked(message.content["body"])
-        if "data" in place:
+        if place.get("data"):
             reply = ask_party(party, place, body)
-        else:
+        elif _in_simulation(place):
             reply = _made(simulated)(str(message.content.config_records["to"]["party"]), body)
+        else:  # Flower sends the text of an error, and no code
+            raise RefusedError(
+                "the configuration of this node names no data: start it with --node-config "
+                f'\'name="NAME" data="FOLDER"\' [{NO_DATA}]',
+                NO_DATA,
+            )
         return Message(RecordDict({"body": packed(reply)}), reply_to=message)
 
     return app
