@@ -62,7 +62,7 @@ from fedunseen.methods.closed_form.statistics import (
 from fedunseen.strategies import Reply
 
 _COPIED = (
-    "scaling.safetensors", "confidence.safetensors", "parties.json", "spaces", "encoder", "text-encoder",
+    "scaling.safetensors", "confidence.safetensors", "spaces", "encoder", "text-encoder",
     "added-classes.safetensors",
 )  # fmt: skip
 """What a subtraction leaves as it is; all else in a run directory is made again, or left out."""
@@ -252,10 +252,7 @@ def write_left(
     )  # of a total no one knows
     lines[-1] |= {**round_metrics(federation, state, result), **line, **whose}
     with whole_folder(folder) as partial:
-        _copy(run.path, partial)
-        if (partial / "parties.json").exists():
-            statuses = _statuses(run, kept, noted["removed"], client, removed_counts)
-            write_json(partial / "parties.json", statuses)
+        _copy(run, partial, kept, noted["removed"], client, removed_counts)
         write_json(partial / "manifest.json", {**run.manifest, **noted})
         directory = RunDirectory(partial)
         for line in lines:
@@ -284,28 +281,26 @@ def write_left(
         directory.finish({**numbers, "run": str(folder), **noted})
 
 
-def _copy(run: Path, folder: Path) -> None:
-    """Copy what a subtraction leaves as it is."""
-    for name in _COPIED:
-        if (run / name).is_dir():
-            shutil.copytree(run / name, folder / name)
-        elif (run / name).exists():
-            shutil.copy2(run / name, folder / name)
-
-
-def _statuses(
+def _copy(
     run: Run,
+    folder: Path,
     kept: Mapping[int, Params],
     removed: Collection[str],
     client: int | None,
     removed_counts: Tensor,
-) -> list[dict[str, Any]]:
-    """Return the parties of a deployment with how much those in ``removed`` still have in the
-    statistics.
+) -> None:
+    """Copy what a subtraction leaves as it is, and how much each party still has in the statistics.
 
     ``kept`` are the statistics of each party. Where only the total was kept, ``removed_counts`` are
     those of a client, and how many of its classes are left is not known.
     """
+    for name in _COPIED:
+        if (run.path / name).is_dir():
+            shutil.copytree(run.path / name, folder / name)
+        elif (run.path / name).exists():
+            shutil.copy2(run.path / name, folder / name)
+    if not (run.path / "parties.json").exists():
+        return
     statuses = _read_parties(run)
     for place, status in enumerate(statuses):
         if status["name"] not in removed:
@@ -316,7 +311,7 @@ def _statuses(
         elif place == client:
             left = max(status["samples"] - int(removed_counts.sum()), 0)
             status |= {"classes": min(status["classes"], left), "samples": left}
-    return statuses
+    write_json(folder / "parties.json", statuses)
 
 
 def check_removable(run: Run, in_part: bool) -> None:
