@@ -5,7 +5,7 @@ in all of them.
 import pytest
 from small_federation import NAMES, experiment, greeting, write_all
 
-from fedunseen.core.errors import FedUnseenError, RefusedError
+from fedunseen.core.errors import ExperimentError, FedUnseenError, RefusedError
 from fedunseen.deploy import certs
 from fedunseen.deploy.releases import Releases
 from fedunseen.deploy.remote.wire import fields, pack
@@ -103,6 +103,50 @@ def test_a_limit_refuses_what_nothing_bounds(way, place, tmp_path, monkeypatch):
 def test_a_limit_that_is_none_is_refused_at_the_site(way, place, wrong, tmp_path, monkeypatch):
     with pytest.raises(FedUnseenError, match=r"delta|epsilon"):
         way(config_of(place, tmp_path / "state", **wrong), tmp_path / "state", monkeypatch)
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("stray", "near"),
+    [
+        ({"epsilon-limit": 1.0}, "epsilon_limit"),
+        ({"epsilon_limits": 1.0}, "epsilon_limit"),
+        ({"delta-limit": 1e-6}, "delta_limit"),
+        ({"min-samples": 50}, "min_samples"),
+        ({"mask": True}, "masked"),
+        ({"Masked": True}, "masked"),
+        ({"consents": ""}, "consent"),
+        ({"noise": 9.0}, None),
+    ],
+    ids=str,
+)
+def test_an_option_that_is_none_is_refused_by_name(way, place, stray, near, tmp_path, monkeypatch):
+    with pytest.raises(ExperimentError) as caught:
+        way(config_of(place, tmp_path / "state", **stray), tmp_path / "state", monkeypatch)
+    assert caught.value.code == "site-option"
+    (key,) = stray
+    hint = f": did you mean {near!r}?" if near else " (known: "
+    assert str(caught.value).startswith(f"unknown option of this site {key!r}{hint}")
+
+
+@WAYS
+@pytest.mark.parametrize("masked", ["false", "no", "", 0, None], ids=repr)
+def test_masked_is_true_or_false(way, place, masked, tmp_path, monkeypatch):
+    config = config_of(place, tmp_path / "state", masked=masked)
+    with pytest.raises(ExperimentError, match="must be true or false"):
+        way(config, tmp_path / "state", monkeypatch)
+
+
+def test_a_node_keeps_what_other_apps_of_flower_read(place, tmp_path, monkeypatch):
+    config = config_of(place, tmp_path / "state", **{"partition-id": 0, "num-partitions": 3})
+    assert by_flower(config, tmp_path / "state", monkeypatch)
+
+
+def test_the_server_of_nvflare_refuses_it_too(tmp_path):
+    nvflare = pytest.importorskip("fedunseen.deploy.nvflare_job")
+    server = nvflare.Place("server", tmp_path, tmp_path, {"credential": "kits/server"})
+    with pytest.raises(ExperimentError, match="did you mean 'credentials'"):
+        nvflare.Coordinator("digit-pairs-gaussian").coordinate(server, ["north"])
 
 
 @WAYS

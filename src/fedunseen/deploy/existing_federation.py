@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from fedunseen.core.errors import ExperimentError
+from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.small_cells import MIN_SAMPLES
 from fedunseen.deploy.own_settings import check_own
 
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from fedunseen.federation.engine import Session
 
 log = logging.getLogger("fedunseen.federation")
+
+OPTIONS = (
+    "data", "credentials", "masked", "consent", "min_samples", "epsilon_limit", "delta_limit", "set", "state", "out",
+)  # fmt: skip
+"""What a site's own configuration may hold."""
 
 
 @contextmanager
@@ -70,6 +75,14 @@ def coordinated(
     return done
 
 
+def check_options(place: Iterable[str]) -> None:
+    """Raise an ExperimentError for an option that a site does not have: a misspelled limit would
+    limit nothing.
+    """
+    if stray := [key for key in place if key not in OPTIONS]:
+        raise ExperimentError(unknown("option of this site", stray[0], OPTIONS), "site-option")
+
+
 def answering(
     place: Mapping[str, Any], settings: Mapping[str, Any], state: Path, out: Path
 ) -> Site:
@@ -77,20 +90,20 @@ def answering(
     releases.
 
     Args:
-        place: with the names of ``fedunseen join``'s options, paths in full: ``data``, ``masked``,
-            ``credentials``, ``consent``, ``min_samples``, ``epsilon_limit`` and ``delta_limit``.
+        place: with the names of :data:`OPTIONS`, as those of ``fedunseen join``; paths in full.
         settings: that the site decides itself, by dotted key.
         state: what the party keeps.
         out: where the merged model goes.
 
     Raises:
-        FedUnseenError: the data or a limit are not as they must be.
+        FedUnseenError: an option, the data or a limit are not as they must be.
     """
     from fedunseen.deploy.client_data import PartyData
     from fedunseen.deploy.releases import Releases, Site, check_delta_limit, checked
     from fedunseen.deploy.remote.party import Party
     from fedunseen.experiment.manifest import unused
 
+    check_options(place)
     check_own(settings)
     limit = _number(place, "epsilon_limit")
     delta_limit = _number(place, "delta_limit") or 1e-4
@@ -98,10 +111,8 @@ def answering(
     kit = place.get("credentials")
     state.mkdir(parents=True, exist_ok=True)
     state.chmod(0o700)  # what a client keeps says something of its data
-    few = place.get("min_samples", MIN_SAMPLES)
-    if type(few) is not int or few < 1:
-        raise ExperimentError(f"min_samples = {few!r} of this site must be a whole number from 1")
-    masked = bool(place.get("masked"))
+    masked = _masked(place)
+    few = _min_samples(place)
     held = PartyData(data, settings, home=unused(out), masked=masked, min_samples=few)
     check_delta_limit(limit, delta_limit, len(held.benchmark.train))
     consent = place.get("consent") or ()
@@ -116,6 +127,20 @@ def answering(
         guarded=masked or limit is not None,
     )
     return Site(party, checked(Releases(state, limit, delta_limit)))
+
+
+def _min_samples(place: Mapping[str, Any]) -> int:
+    few = place.get("min_samples", MIN_SAMPLES)
+    if type(few) is not int or few < 1:
+        raise ExperimentError(f"min_samples = {few!r} of this site must be a whole number from 1")
+    return few
+
+
+def _masked(place: Mapping[str, Any]) -> bool:
+    masked = place.get("masked", False)
+    if type(masked) is not bool:
+        raise ExperimentError(f"masked = {masked!r} of this site must be true or false")
+    return masked
 
 
 def _number(place: Mapping[str, Any], key: str) -> float | None:

@@ -19,7 +19,7 @@ from fedunseen.core.command_line import typed
 from fedunseen.core.errors import ExperimentError, FedUnseenError
 from fedunseen.core.files import holding, parse_json
 from fedunseen.deploy.existing_federation import answering, coordinated, log, logged_to
-from fedunseen.deploy.flower.app import GridLink, client_app, server_app
+from fedunseen.deploy.flower.app import PARTITION, GridLink, client_app, server_app
 from fedunseen.deploy.flower.staying import serve_party
 
 if TYPE_CHECKING:
@@ -69,9 +69,7 @@ def _coordinate(grid: Any, config: Mapping[str, Any]) -> Run:
 def party() -> None:
     """Be the process of a party; its node's configuration is the first argument, as JSON.
 
-    ``name`` and ``data`` are required; ``state``, ``out``, ``credentials``, ``masked``,
-    ``consent``, ``epsilon_limit``, ``delta_limit`` and ``set`` are as the options of
-    ``fedunseen join``.
+    ``name`` and ``data`` are required; the others are as the options of ``fedunseen join``.
     """
     config = json.loads(sys.argv[1])
     try:
@@ -83,15 +81,16 @@ def party() -> None:
 
 def _serve(config: Mapping[str, Any]) -> None:
     name = str(config["name"])
+    others = {"name", "parent", *PARTITION}  # the last are for other apps of the same node
+    options = {key: value for key, value in config.items() if key not in others}
     state = _path(config.get("state")) or Path(f"fedunseen-{name}")
     with holding(state) as held:
         if not held:
             raise FedUnseenError(
                 f"{state} is in use by another process: give each party its own state=FOLDER"
             )
-        site = answering(
-            config, _settings(config), state, _path(config.get("out")) or Path("runs") / name
-        )
+        out = _path(config.get("out")) or Path("runs") / name
+        site = answering(options, _settings(config), state, out)
         serve_party(state, site.answer, site.party.done, int(config["parent"]))
     if site.party.error is not None:
         raise site.party.error

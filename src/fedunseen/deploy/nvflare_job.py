@@ -13,7 +13,7 @@ from typing import Any
 
 from fedunseen.core.command_line import typed
 from fedunseen.core.errors import ExperimentError
-from fedunseen.deploy.existing_federation import answering, coordinated, log
+from fedunseen.deploy.existing_federation import answering, check_options, coordinated, log
 from fedunseen.deploy.nvflare import job
 from fedunseen.deploy.nvflare.job import SETTINGS, Place
 from fedunseen.deploy.remote.link import Answer
@@ -41,6 +41,7 @@ class Coordinator(job.Coordinator):
         """Run the experiment with the sites."""
         from fedunseen.federation.engine import PartyStatus, Session
 
+        check_options(place.settings)
         shipped = place.config / self.experiment
         source = str(shipped) if shipped.is_file() else self.experiment
         settings = {**self.settings, **place.settings.get("set", {}), "engine.name": "nvflare"}
