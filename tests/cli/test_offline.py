@@ -162,7 +162,9 @@ def test_each_plan_is_paid_for_once_whatever_its_run_is_called(offline, works, r
     )
     for said in (offline.act("answer", "north", more=loose, call=refused), refused(*join, *loose)):
         assert "--delta-limit 0.1 is not below one over 120, the number of your samples" in said
-    offline.act("answer", "north", more=limits)
+    paid = offline.act("answer", "north", more=limits)
+    where = f"0 of an epsilon of 7 spent, counted in {Path('fedunseen-north').resolve()}: name it"
+    assert f"budget: {where} with --state in every run\n" in paid.err
     offline.act("answer", "north", out="again", more=limits)  # the same bytes, which cost nothing
     assert "an epsilon of 3.98 after 3.98" in offline.act(
         "answer", "north", "twin", more=limits, call=refused

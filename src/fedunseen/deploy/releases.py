@@ -211,6 +211,14 @@ class Releases:
         )  # fmt: skip
         return next(budgets, None)
 
+    @property
+    def balance(self) -> str:
+        """Return how much of the owner's limit is spent, and where that is counted, on one line."""
+        return (
+            f"budget: {self.spent()[0]:.3g} of an epsilon of {self.limit:g} spent, counted in "
+            f"{self.path.parent.resolve()}: name it with --state in every run"
+        )
+
     def charge(self, run: str, cost: tuple[float, float], plan: str = "") -> None:
         """Reserve the privacy that a run will spend, unless that was done for the same plan of
         masked sums.

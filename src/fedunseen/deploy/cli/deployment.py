@@ -326,6 +326,8 @@ def join(
             guarded=masked or removal or epsilon_limit is not None,
         )
         site = Site(party, checked(Releases(state, epsilon_limit, delta_limit)))
+        if epsilon_limit is not None:
+            say(site.releases.balance)
 
         with ExitStack() as stack:
             for watcher in watching.values():

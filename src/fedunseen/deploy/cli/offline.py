@@ -315,6 +315,8 @@ def answer(
             answering.check(ready)
             cost = answering.spent(ready)
             releases.check(cost)
+            if epsilon_limit is not None:
+                say(releases.balance)
             content = answering.answer(
                 ready, say, lambda: releases.charge(run, cost, signed.plan.digest)
             )
