@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.numpy import save_file
 
 from fedunseen import Experiment, load_run
 from fedunseen.encoders.text import embed_classes
@@ -363,6 +364,36 @@ def test_lasting_classes_need_a_token_and_are_there_in_the_next_service_unless_d
         message_of(Recognizer, load_run(run))
         == f"{path} is damaged: delete it, and add the lasting classes again"
     )
+
+
+CRAFTED = {
+    "another width": {"0000/attributes/new": np.ones(7)},
+    "no list": {"0000/attributes/new": np.array(1.0)},
+    "a table": {"0000/attributes/new": np.ones((2, 6))},
+    "not finite": {"0000/attributes/new": np.full(6, np.nan)},
+    "all zero": {"0000/attributes/new": np.zeros(6)},
+    "no name": {"0000/attributes/": np.ones(6)},
+    "a class of the run": {"0000/attributes/zèbre": np.ones(6)},
+    "examples": {"0000/examples/new": np.ones((3, 9), np.float32)},
+    "far too many": {f"{i:04d}/attributes/class {i}": np.ones(6) for i in range(1001)},
+}
+
+
+@pytest.mark.parametrize("name", CRAFTED)
+def test_crafted_lasting_classes_are_refused_in_one_sentence(features, name, tmp_path):
+    run = shutil.copytree(features, tmp_path / "run")
+    save_file(CRAFTED[name], path := run / "added-classes.safetensors")
+    sentence = f"{path} is damaged: delete it, and add the lasting classes again"
+    assert message_of(Recognizer, load_run(run)) == sentence
+
+
+def test_lasting_examples_are_there_in_the_next_service(few, tmp_path):
+    run = shutil.copytree(few, tmp_path / "run")
+    model = Recognizer(load_run(run))
+    rows = np.random.default_rng(0).random((3, *model.shape)).astype(np.float32)
+    model.add(Added("new", examples=rows, lasting=True))
+    (restored,) = Recognizer(load_run(run)).added.values()
+    np.testing.assert_array_equal(restored.examples, rows)
 
 
 def test_with_a_token_only_page_and_health_are_open(digits, client):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 from torch import Tensor
 
-from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError, unknown
+from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, unknown
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.core.registry import find
@@ -350,6 +350,12 @@ class Recognizer:
 
     def add(self, added: Added) -> None:
         """Add a class; it competes from the next question on."""
+        self._check(added)
+        with_new = {**self.added, added.name: added}
+        self._keep(with_new, added.lasting, self._extended(added) or self._rebuilt(with_new))
+
+    def _check(self, added: Added) -> None:
+        """Refuse a class with a name, a description or examples that the model cannot take."""
         name = added.name
         if (
             not name
@@ -388,8 +394,6 @@ class Recognizer:
                 )
         if added.attributes is None and added.examples is None:
             raise DataError("nothing describes the class: give attributes, or examples")
-        with_new = {**self.added, name: added}
-        self._keep(with_new, added.lasting, self._extended(added) or self._rebuilt(with_new))
 
     def remove(self, name: str) -> None:
         """Take an added class away."""
@@ -447,21 +451,24 @@ class Recognizer:
         return self._known.with_class(added.name, rows, shown, offset)
 
     def _restore(self) -> None:
-        """Read the lasting classes of an earlier service."""
+        """Read the lasting classes of an earlier service; each is checked as one that is added."""
         try:
-            tensors = load_params(self._path)
-        except RunDirectoryError:
+            restored = dict[str, Added]()
+            for key, tensor in sorted(load_params(self._path).items()):
+                _, part, name = (*key.split("/", 2), "", "")[:3]
+                before = restored.get(name, Added(name, lasting=True))
+                if part == "attributes":
+                    restored[name] = replace(before, attributes=self.describe(tensor.tolist()))
+                elif part == "examples":
+                    restored[name] = replace(before, examples=self.samples(tensor.numpy()))
+            for added in restored.values():
+                self._check(added)
+                self.added[added.name] = added
+            self._known = self._rebuilt(self.added)
+        except (FedUnseenError, LookupError, RuntimeError, TypeError, ValueError):
             raise DataError(
                 f"{self._path} is damaged: delete it, and add the lasting classes again"
             ) from None
-        for key, tensor in sorted(tensors.items()):
-            _, part, name = (*key.split("/", 2), "", "")[:3]
-            content: dict[str, Any] = {part: tensor.numpy()}
-            if part in ("attributes", "examples"):
-                self.added[name] = replace(
-                    self.added.get(name, Added(name, lasting=True)), **content
-                )
-        self._known = self._rebuilt(self.added)
 
     def read(self, file: Path | ImageBytes) -> NDArray[Any]:
         """Read a file as samples (n, ...), as the run takes them."""
