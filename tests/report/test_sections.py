@@ -3,11 +3,14 @@ in the card.
 """
 
 import re
+import shutil
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
-from fedunseen import Experiment, run
+from fedunseen import Experiment, load_run, run
+from fedunseen.core.errors import RunDirectoryError
 from fedunseen.pages.report import model_card, write_report
 from fedunseen.pages.report.backdoor_page import magnitude_chart
 from fedunseen.pages.report.unusual import merging_section
@@ -152,3 +155,20 @@ def test_names_in_the_model_card_are_inert(made, tmp_path):
         assert not {"<", ">"} & set(text)
         assert "\\[a\\](javascript:b) \\`c\\`" in text
     assert title.endswith("\\`c\\`")  # on one line
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:invalid value")
+def test_a_damaged_evaluation_is_refused_in_one_sentence(made, tmp_path):
+    """Each tensor in turn without a number: what can still be drawn is drawn."""
+    path = shutil.copytree(made().path, tmp_path / "run")
+    file = path / "evaluation.safetensors"
+    whole, sentences = load_file(file), {}
+    for name, values in whole.items():
+        save_file({**whole, name: np.zeros(0, values.dtype)}, file)
+        try:
+            write_report(load_run(path))
+        except RunDirectoryError as error:
+            sentences[name] = str(error)
+    assert sentences.keys() >= {"client_counts", "zsl_answers", "gzsl_answers", "similarity"}
+    start = f"{path}: the section '\\w+' of the report cannot be drawn .*"
+    assert all(re.fullmatch(start, sentence) for sentence in sentences.values())

@@ -5,7 +5,7 @@ tasks show alike.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.core.errors import MissingDependencyError
+from fedunseen.core.errors import ArgumentError, MissingDependencyError, RunDirectoryError
 from fedunseen.core.extensions import further_modules
 from fedunseen.core.files import parse_json
 from fedunseen.core.text import shown_value
@@ -24,7 +24,8 @@ from fedunseen.pages.report.charts import Curve, line_chart, rounded_up
 from fedunseen.pages.report.maps import holdings_map
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    from jinja2 import Environment, Template
+    from markupsafe import Markup
 
     from fedunseen.experiment.result.run import Run
 
@@ -124,24 +125,35 @@ Sections = Sequence[
 ]  # templates in sections/, and what computes their content
 
 
+def _template(section: str) -> Template:
+    return _environment().get_template(f"sections/{section}.html")
+
+
 def render_sections(facts: Facts, sections: Sections, details: Sections = ()) -> str:
     """Return a page of sections; ``details`` come last, folded."""
     from markupsafe import Markup
 
     context = {"facts": facts, "experiment": facts.experiment}
 
-    def rendered(listed: Sections) -> list[Markup]:
-        contents = ((name, content(facts)) for name, content in listed)
-        templates = ((_environment().get_template(f"sections/{name}.html"), shown) for name, shown in contents
-                     if shown is not None)  # fmt: skip
-        return [
-            Markup(text)
-            for template, shown in templates
-            if (text := template.render(context | dict(shown)))
-        ]
+    def rendered(listed: Sections) -> Iterator[Markup]:
+        for name, content in listed:
+            try:
+                shown = content(facts)
+                text = "" if shown is None else _template(name).render(context | dict(shown))
+            except (MissingDependencyError, RunDirectoryError):
+                raise
+            except (ArgumentError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+                raise RunDirectoryError(
+                    f"{facts.run.path}: the section {name!r} of the report cannot be drawn "
+                    f"({type(error).__name__}): restore evaluation.safetensors, metrics.jsonl and "
+                    "result.json, or run the experiment again in another --out"
+                ) from error
+            if text:
+                yield Markup(text)
 
     return render(
-        "report.html", {**context, "sections": rendered(sections), "details": rendered(details)}
+        "report.html",
+        {**context, "sections": list(rendered(sections)), "details": list(rendered(details))},
     )
 
 
