@@ -3,6 +3,7 @@ start.
 """
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
 from fedunseen import Benchmark, Experiment, load_run, run
+from fedunseen.cli.main import app
 from fedunseen.core.errors import ExperimentError
 from fedunseen.data.benchmarks.folder import write_folder
 from fedunseen.experiment.assemble import load_data, partition_of
@@ -212,6 +215,27 @@ def test_a_party_s_sums_teach_what_its_samples_would(done, party, tmp_path):
     assert shapes == {"count": (2,), "total": (2, 128), "semantics": (2, done.space.attributes)}
     sentence = message_of(write_class_sums, done, folder, file, error=ExperimentError)
     assert "exists already: name another file with --out" in sentence
+
+
+def test_a_class_with_few_samples_is_in_no_file_of_sums(done, party, tmp_path):
+    """The same sample counts once, however often it is saved."""
+    folder, samples, _ = party
+    arrays = dict(np.load(folder / "features.npz"))
+    length = len(next(iter(samples.values())))
+    few = [*range(length), *(length + place for place in (0, 1, 2, 3, 3, 3))]
+    (tmp_path / "few").mkdir()
+    shutil.copy2(folder / "classes.csv", tmp_path / "few")
+    np.savez(tmp_path / "few/features.npz", **{
+        name: values[few] if len(values) > length else values for name, values in arrays.items()
+    })  # fmt: skip
+    words = ["sums", str(done.path), "--data", str(tmp_path / "few"), "--out"]
+    result = CliRunner().invoke(app, [*words, str(tmp_path / "a.safetensors")])
+    assert "left out of all sums, since fewer than 5 samples are here: okapi (4); " in result.output
+    assert load_file(tmp_path / "a.safetensors")["count"].tolist() == [length]
+    _, left_out = write_class_sums(done, tmp_path / "few", tmp_path / "b.safetensors", 4)
+    assert not left_out
+    sentence = message_of(write_class_sums, done, tmp_path / "few", tmp_path / "c", 100)
+    assert "give --min-samples 1 to write every class" in sentence
 
 
 NUMBERS = "the sums of the class 'okapi' hold numbers that cannot be sums: leave it out"

@@ -14,7 +14,7 @@ from fedunseen.cli import texts
 from fedunseen.cli.console import check_named, open_run, print_json, say, write_pages
 from fedunseen.core.errors import ArgumentError, ExperimentError, counted
 from fedunseen.core.extensions import added, at
-from fedunseen.core.small_cells import MIN_SAMPLES
+from fedunseen.core.small_cells import MIN_SAMPLES, left_out_sentence
 from fedunseen.experiment.traces import sentences
 
 if TYPE_CHECKING:
@@ -142,7 +142,9 @@ def sums(
         few = min_samples if run.experiment.deployed else 1
         count = write_removal(run, data, out, samples or (), consent, few)
         return say(f"to be removed: {counted(count, 'sample')}", f"file:   {out}")
-    counts = write_class_sums(run.first, data, out)
+    counts, left_out = write_class_sums(run.first, data, out, min_samples)
+    if left_out:
+        say(left_out_sentence(left_out, min_samples))
     say(
         f"summed: {', '.join(f'{name} ({count})' for name, count in counts.items())}",
         f"file:   {out}",

@@ -46,6 +46,7 @@ from fedunseen.federation.evaluator import Evaluator
 from fedunseen.federation.federation import Federation
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.methods.closed_form.gaussian import Gaussian
+from fedunseen.methods.closed_form.statistics import in_large_classes
 from fedunseen.methods.closed_form.unlabelled import Adapted
 from fedunseen.metrics import Answers, accuracies, per_class
 from fedunseen.model import Calibration, ClassSum, Model
@@ -262,9 +263,16 @@ def _digests(rows: NDArray[Any]) -> list[bytes]:
 _TENSORS = ("count", "semantics", "total")
 
 
-def write_class_sums(run: StoredRun, folder: Path, out: Path) -> dict[str, int]:
+def write_class_sums(
+    run: StoredRun, folder: Path, out: Path, min_samples: int = 1
+) -> tuple[dict[str, int], dict[str, int]]:
     """Write the sums over a party's samples, as the run's model sees these, for each class that it
-    has some of.
+    has enough of.
+
+    ``min_samples`` is how many are enough; more, if the run asks for more (``method.min_samples``).
+
+    Returns:
+        Class -> its samples: of those in the file, and of those that are left out.
     """
     method = _gaussian(run)
     if out.exists():
@@ -274,6 +282,14 @@ def write_class_sums(run: StoredRun, folder: Path, out: Path) -> dict[str, int]:
     space = benchmark.space
     rows = benchmark.train
     _check_attributes(str(folder / "classes.csv"), run, space.attribute_names)
+    minimum = max(min_samples, int(getattr(run.experiment.method, "min_samples", 1)))
+    enough, few = in_large_classes(benchmark, rows, minimum)
+    rows = rows[enough]
+    if not len(rows):
+        raise DataError(
+            f"{folder} has fewer than {minimum} samples of each class, and sums of few samples "
+            "nearly show them: give --min-samples 1 to write every class"
+        )
     labels = benchmark.labels[rows]
     names = []
     sums = []
@@ -291,7 +307,8 @@ def write_class_sums(run: StoredRun, folder: Path, out: Path) -> dict[str, int]:
         "made": _made_of(run),
     }
     write_tensors(out, tensors, {key: json.dumps(value) for key, value in about.items()})
-    return {name: int(part.count) for name, part in zip(names, sums, strict=True)}
+    written = {name: int(part.count) for name, part in zip(names, sums, strict=True)}
+    return written, {space.names[c]: count for c, count in few.items()}
 
 
 def read_class_sums(
