@@ -53,7 +53,7 @@ def unpacked(record: object) -> bytes:
     if not isinstance(record, ArrayRecord):
         raise ValueError("no bytes")
     array = record["bytes"]
-    if len(array.data) != array.shape[0]:
+    if tuple(array.shape) != (len(array.data),):
         raise ValueError("incomplete bytes")
     return array.data
 
@@ -169,25 +169,43 @@ class GridLink:
                 ]:
                     del self.open[number]  # given up
                 wanted = [*self.open, *self.name_requests]
-                for reply in self.grid.pull_messages(wanted) if wanted else ():
-                    self._take(reply)
+                # Flower reads all replies of a call, or none: with parties, each has its own call
+                for numbers in [[number] for number in wanted] if self.parties else [wanted]:
+                    self._pull(numbers)
 
-    def _take(self, reply: Message) -> None:
-        number = reply.metadata.reply_to_message_id
+    def _pull(self, numbers: list[str]) -> None:
+        """Take the replies to messages; one that nothing can read ends its own message alone."""
+        try:
+            replies = list(self.grid.pull_messages(numbers)) if numbers else []
+        except Exception as error:
+            for number in numbers:
+                self._fail(number, error)
+            return
+        for reply in replies:
+            number = reply.metadata.reply_to_message_id
+            try:
+                self._take(number, reply)
+            except Exception as error:
+                self._fail(number, error)
+
+    def _take(self, number: str, reply: Message) -> None:
+        if reply.has_error():
+            raise ValueError(reply.error.reason)
+        if number in self.name_requests:
+            who = reply.content.config_records["who"]
+            self._name(self.name_requests.pop(number), who)
+        elif number in self.open:
+            body = unpacked(reply.content["body"])
+            _, _, future = self.open.pop(number)
+            complete(future, body)
+
+    def _fail(self, number: str, error: Exception) -> None:
         if number in self.name_requests:
             node = self.name_requests.pop(number)
-            if reply.has_error():
-                _log.warning("node %d runs no app of FedUnseen: %s", node, reply.error.reason)
-                del self.names[node]
-            else:
-                self._name(node, reply.content.config_records["who"])
-            return
-        name, _, future = self.open.pop(number)
-        try:
-            if reply.has_error():
-                raise ValueError(reply.error.reason)
-            complete(future, unpacked(reply.content["body"]))
-        except (KeyError, ValueError) as error:
+            _log.warning("node %d runs no app of FedUnseen: %s", node, error)
+            self.names.pop(node, None)  # it is asked again
+        elif number in self.open:
+            name, _, future = self.open.pop(number)
             _log.warning("%s could not answer: %s", name, error)
             complete(future, PartyGone(f"{name}: {error}"))
 
