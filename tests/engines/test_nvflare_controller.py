@@ -101,6 +101,15 @@ def test_it_takes_a_strange_or_too_large_answer_for_lost(coordinator, monkeypatc
         assert time.monotonic() - begun < GUARD  # a lost answer is known to be lost
 
 
+@pytest.mark.parametrize("headers", ["text", ["list"], 7], ids=repr)
+def test_a_malformed_reply_of_a_site_counts_as_none(coordinator, headers):
+    odd = message(token="token", __headers__=headers)
+    coordinator.engine.reply = lambda sent: odd
+    coordinator._look({"a": 0.0})
+    assert coordinator.present() == {}
+    assert isinstance(coordinator.ask("a", b"message").exception(GUARD), PartyGone)
+
+
 def test_a_site_answers_a_question_to_its_process_once_and_keeps_the_answer(monkeypatch):
     monkeypatch.setattr(job, "HOLD", 0.01)
     asked, party = [], type("Echo", (job.Party,), {"answering": None})()

@@ -31,7 +31,7 @@ from nvflare.apis.executor import Executor
 from nvflare.apis.fl_constant import EventScope, FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
-from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from fedunseen.core.errors import FedUnseenError
@@ -223,13 +223,16 @@ class Coordinator(Controller, ABC):  # type: ignore[misc]  # NVFlare has no type
         self._send(question.site, {"forget": key}, 0.0)  # without waiting for a reply
 
     def _send(self, site: str, content: Mapping[str, Any], patience: float) -> Shareable:
-        """Send a site a message with its key, and return its reply."""
+        """Send a site a message with its key, and return its reply; a malformed one counts as none."""
         message = Shareable({**content, KEY: self.keys[site]})
         with self.engine.new_context() as context:
             replies = self.engine.send_aux_request(
                 [site], TOPIC, message, patience, context, optional=True
             )
-        return (replies or {}).get(site) or make_reply(ReturnCode.COMMUNICATION_ERROR)
+        reply = (replies or {}).get(site)
+        if isinstance(reply, Shareable) and isinstance(reply.get(ReservedHeaderKey.HEADERS), dict):
+            return reply
+        return make_reply(ReturnCode.COMMUNICATION_ERROR)
 
 
 class Party(Executor, ABC):  # type: ignore[misc]
