@@ -319,6 +319,7 @@ class Model:
                 "gaussian, ridge or eszsl for explanations",
                 "no-explanation",
             )
+        method.check_model(self.params)
         samples = self.scaled(rows)
         scores = self.scores(rows)
         answers = scores.argmax(1)
@@ -413,6 +414,8 @@ class Model:
         """
         if classes is None and not examples:
             raise DataError("there is nothing to learn: give classes, examples, or both")
+        if isinstance(self.method, ClosedForm):
+            self.method.check_model(self.params)
         learned: Model = self._predictor.learn(self, classes, examples)
         return learned
 
@@ -433,6 +436,8 @@ class Model:
             ExperimentError: the method has no class means to adapt.
         """
         adaptable(self.method)
+        assert isinstance(self.method, ClosedForm)
+        self.method.check_model(self.params)
         rows = [self.scaled(pool) for pool in pools]
         adapted = adapt(
             self.method, self.params, rows, self.calibration.offset, settings or Adaptation(), among
@@ -625,6 +630,8 @@ class Model:
                 within("statistics/", tensors),
                 Confidence.of_arrays(held) if held else None,
             )
+            if isinstance(method, ClosedForm):
+                method.check_model(model.params)
             model._check_params()
         return model
 

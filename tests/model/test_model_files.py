@@ -219,6 +219,11 @@ CHANGES = {
         tensors.pop(name) for name in list(tensors) if name.startswith("params/")
     ],
     "NaN in a parameter": lambda content, tensors: tensors["params/weight"].fill_(float("nan")),
+    "no parameter to learn classes with": lambda content, tensors: tensors.pop("params/count"),
+    "no parameter to explain with": lambda content, tensors: tensors.pop("params/precision"),
+    "a parameter of fewer classes": lambda content, tensors: tensors.update(
+        {"params/described": tensors["params/described"][1:].clone()}
+    ),
     "parameters of fewer features": lambda content, tensors: tensors.update(
         {"params/weight": tensors["params/weight"][:, 1:].clone()}
     ),
@@ -245,6 +250,22 @@ def test_a_damaged_file_is_refused(name, small):
     write(path, content, tensors)
     unknown_method = name == "an unknown method"
     refused(path, "experiment" if unknown_method else DAMAGED)
+
+
+@pytest.mark.parametrize("use", ["learn", "explain", "adapt"])
+def test_a_run_without_a_parameter_of_its_model_is_refused_where_that_is_needed(use, tmp_path):
+    file = shutil.copytree(KEPT / "closed", tmp_path / "run") / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["count"]
+    save_file(tensors, file)
+    model = load_model(tmp_path / "run")
+    given = (
+        {"new": [0.5] * model.space.attributes}
+        if use == "learn"
+        else np.ones((9, *model.sample_shape))
+    )
+    with pytest.raises(DataError, match="the model's parameter 'count' is missing, where its"):
+        getattr(model, use)(given)
 
 
 def test_a_file_of_a_later_version_is_refused(small):

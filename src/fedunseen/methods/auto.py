@@ -57,6 +57,11 @@ class Auto(Gaussian, name="auto"):
         """Return the closed form that the model is."""
         return self._ridge if "v" in model else super().quick(model)
 
+    def check_model(self, model: Params) -> None:
+        """Check the closed form that the model is."""
+        if "v" not in model:
+            super().check_model(model)
+
     def units(self, model: Params) -> dict[str, float]:
         """Return the shrinkage of Gaussian classes."""
         return {} if "v" in model else super().units(model)

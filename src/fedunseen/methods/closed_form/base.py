@@ -218,6 +218,9 @@ class ClosedForm(Method):
                 return self.solve(self.release.cleaned(params, self.space.seen))
             return self.solve({**params, **statistics.dequantized(params, self.quantization)})
 
+    def check_model(self, model: Params) -> None:
+        """Raise a DataError where a model lacks a parameter that no score needs."""
+
     def facts(self, params: Params) -> dict[str, Any]:
         """Return the digest of whole sums, and which share of features was clipped."""
         if self.quantization is None or "square" not in params or self.release is not None:

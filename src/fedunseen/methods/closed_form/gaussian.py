@@ -261,6 +261,27 @@ class Gaussian(ClosedForm, name="gaussian"):
         }
         return model | self._linear(model, semantics)
 
+    def check_model(self, model: Params) -> None:
+        """Raise a DataError where a model lacks a parameter, or has one of another shape, that
+        explaining, learning or adapting needs.
+        """
+        classes = len(self.space.names)
+        width = self.width
+        each = ("bias", "count", "described", "seen_mask", "variance")
+        shapes = {
+            "kernel": (4,), "centre": (width,), "precision": (width, width), "offset": (),
+            "weight": (classes, width), "dual_coefficients": (classes, width), **dict.fromkeys(each, (classes,)),
+        }  # fmt: skip
+        for name, shape in shapes.items():
+            if name not in model or model[name].shape != shape:
+                found = (
+                    f"has the shape {tuple(model[name].shape)}" if name in model else "is missing"
+                )
+                raise DataError(
+                    f"the model's parameter {name!r} {found}, where its classes need {shape}: save "
+                    "the model again, or run the experiment again"
+                )
+
     def knows(self, params: Params, semantics: Tensor) -> bool:
         """Return whether these are the semantics of the model's own classes."""
         known = len(params["weight"])

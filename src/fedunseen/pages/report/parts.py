@@ -24,7 +24,7 @@ from fedunseen.pages.report.charts import Curve, line_chart, rounded_up
 from fedunseen.pages.report.maps import holdings_map
 
 if TYPE_CHECKING:
-    from jinja2 import Environment, Template
+    from jinja2 import Environment
     from markupsafe import Markup
 
     from fedunseen.experiment.result.run import Run
@@ -125,10 +125,6 @@ Sections = Sequence[
 ]  # templates in sections/, and what computes their content
 
 
-def _template(section: str) -> Template:
-    return _environment().get_template(f"sections/{section}.html")
-
-
 def render_sections(facts: Facts, sections: Sections, details: Sections = ()) -> str:
     """Return a page of sections; ``details`` come last, folded."""
     from markupsafe import Markup
@@ -138,8 +134,10 @@ def render_sections(facts: Facts, sections: Sections, details: Sections = ()) ->
     def rendered(listed: Sections) -> Iterator[Markup]:
         for name, content in listed:
             try:
-                shown = content(facts)
-                text = "" if shown is None else _template(name).render(context | dict(shown))
+                if (shown := content(facts)) is None:
+                    continue
+                template = _environment().get_template(f"sections/{name}.html")
+                text = template.render(context | dict(shown))
             except (MissingDependencyError, RunDirectoryError):
                 raise
             except (ArgumentError, ArithmeticError, LookupError, TypeError, ValueError) as error:
