@@ -435,9 +435,7 @@ class Model:
         Raises:
             ExperimentError: the method has no class means to adapt.
         """
-        adaptable(self.method)
-        assert isinstance(self.method, ClosedForm)
-        self.method.check_model(self.params)
+        adaptable(self.method).check_model(self.params)
         rows = [self.scaled(pool) for pool in pools]
         adapted = adapt(
             self.method, self.params, rows, self.calibration.offset, settings or Adaptation(), among
