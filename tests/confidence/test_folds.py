@@ -5,6 +5,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
+from fedunseen.confidence import fit
 from fedunseen.confidence.folds import class_folds, closed_form_folds, held_out_places
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
@@ -37,13 +38,16 @@ def test_a_fold_has_the_scores_of_a_model_that_never_had_its_samples():
     method, x, labels = problem(Gaussian, shrinkage=0.3, variance=2.0, nugget=0.1, width=0.5)
     sums = method.statistics(x, labels)
     model = method.solve(sums)
-    held = held_out_places(labels.numpy(), np.ones(SEEN, dtype=bool), 0)
-    kept = np.setdiff1d(np.arange(220), held)
+    turns = held_out_places(labels.numpy(), np.ones(SEEN, dtype=bool), 0)
     folds = closed_form_folds(method, model, sums, x, labels, np.arange(220), 0)
-    assert sorted(c for fold in folds for c in np.flatnonzero(fold.unseen)) == list(range(SEEN))
-    for fold in folds:
+    played = [c for fold in folds for c in np.flatnonzero(fold.unseen)]
+    assert sorted(played) == sorted([*range(SEEN)] * len(turns))
+    for number, fold in enumerate(folds):
+        held = turns[number * len(turns) // len(folds)]
+        assert np.array_equal(fold.places, held)
         assert np.array_equal(fold.labels, labels.numpy()[held])
         out = np.flatnonzero(fold.unseen)
+        kept = np.setdiff1d(np.arange(220), held)
         rest = kept[~np.isin(labels.numpy()[kept], out)]
         alone = method.quick(model)
         base = alone.solve(method.statistics(x[rest], labels[rest]))
@@ -51,9 +55,31 @@ def test_a_fold_has_the_scores_of_a_model_that_never_had_its_samples():
         assert_allclose(fold.scores, wanted.numpy(), rtol=1e-6, atol=1e-6)
         assert fold.asks_unseen.sum() == 4 * len(out)
         apart = alone.distances(base, x[held], method.semantics).numpy()
-        measured = ~np.isnan(fold.distance)
-        assert_allclose(fold.distance[measured], apart[measured], rtol=1e-6)
-    assert np.sum([~np.isnan(fold.distance) for fold in folds], 0).tolist() == [1] * len(held)
+        assert_allclose(fold.distance, apart, rtol=1e-6)
+
+
+def test_each_sample_of_few_is_held_out_once():
+    method, x, labels = problem(Gaussian, shrinkage=0.3, variance=2.0, nugget=0.1, width=0.5)
+    turns = held_out_places(labels.numpy(), np.ones(SEEN, dtype=bool), 0)
+    assert sorted(np.concatenate(turns)) == list(range(220))
+    sums = method.statistics(x, labels)
+    folds = closed_form_folds(method, method.solve(sums), sums, x, labels, np.arange(220), 0)
+    assert fit(folds, 0.0).samples == 220
+
+
+def test_of_many_samples_a_fifth_is_held_out_and_few_distances_are_measured(monkeypatch):
+    labels = np.repeat(np.arange(3), 1000)
+    (held,) = held_out_places(labels, np.ones(3, dtype=bool), 0)
+    assert np.bincount(labels[held]).tolist() == [200, 200, 200]
+    monkeypatch.setattr("fedunseen.confidence.folds._DISTANCES", 15)
+    method, x, labels = problem(Gaussian, shrinkage=0.3, variance=2.0, nugget=0.1, width=0.5)
+    sums = method.statistics(x, labels)
+    folds = closed_form_folds(method, method.solve(sums), sums, x, labels, np.arange(220), 0)
+    measured = np.array([~np.isnan(fold.distance) for fold in folds])
+    assert (measured.sum(1) <= 15).all()
+    sure = fit(folds, 0.0)
+    seen = np.array([fold.asks_unseen for fold in folds])
+    assert len(sure.distances) == int((measured & ~seen).sum())
 
 
 @pytest.mark.parametrize("kind", [Ridge, ESZSL])
@@ -84,14 +110,14 @@ def test_two_seen_classes_have_no_folds():
 
 def test_each_class_keeps_a_sample_and_one_with_a_single_sample_is_left_alone():
     labels = np.array([0, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
-    places = held_out_places(labels, np.ones(3, dtype=bool), 0)
-    assert np.bincount(labels[places], minlength=3).tolist() == [0, 1, 2]
+    turns = held_out_places(labels, np.ones(3, dtype=bool), 0)
+    counts = [np.bincount(labels[places], minlength=3).tolist() for places in turns]
+    assert counts == [[0, 1, 2]] * 2 + [[0, 0, 2]] * 3
     usable = np.array([True, True, False])
-    assert np.bincount(labels[held_out_places(labels, usable, 0)], minlength=3).tolist() == [
-        0,
-        1,
-        0,
-    ]
+    turns = held_out_places(labels, usable, 0)
+    assert [np.bincount(labels[places], minlength=3).tolist() for places in turns] == [
+        [0, 1, 0]
+    ] * 2
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ class Confidence:
         seen_levels, unseen_levels: (q,) sorted levels (:meth:`levels`) of the true label, of
             samples of seen and of unseen classes, at evenly spaced shares of their weight.
         distances: (m,) sorted distances of held-out samples of known classes; empty without any.
-        samples: how many answers about seen classes there were.
+        samples: how many different samples of seen classes there were.
         classes: how many classes played unseen ones.
     """
 

@@ -45,6 +45,7 @@ def fit(folds: Sequence[HeldOut], offset: float, share: float = 0.5) -> Confiden
             for fold_logs, fold in zip(logs, folds, strict=True)
         ]
     )
+    places = [np.arange(len(fold.labels)) if fold.places is None else fold.places for fold in folds]
     near = [fold.distance[~fold.asks_unseen] for fold in folds if fold.distance is not None]
     distances = np.sort(np.concatenate(near)) if near else np.empty(0)
     distances = distances[~np.isnan(distances)]
@@ -55,7 +56,7 @@ def fit(folds: Sequence[HeldOut], offset: float, share: float = 0.5) -> Confiden
         seen_levels=_quantiles(levels[~unseen], weights[~unseen]),
         unseen_levels=_quantiles(levels[unseen], weights[unseen]),
         distances=_thinned(distances),
-        samples=int((~unseen).sum()),
+        samples=len(np.unique(np.concatenate(places)[~unseen])),
         classes=len(np.unique(labels[unseen])),
     )
 

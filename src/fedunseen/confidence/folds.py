@@ -1,9 +1,12 @@
 """Seen classes play unseen ones in turn, each once, in models that are solved from sums.
 
-A share of the samples is held out of all models. A fold's model lacks all samples of the classes
+A share of the samples is held out of all models; of few samples several shares in turns. A fold's
+model lacks all samples of the classes
 that play unseen ones: a covariance that knows how a class varies recognizes it more often than an
 unseen one. Kernel and shrinkage are the final model's.
 """
+
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -26,11 +29,12 @@ from fedunseen.methods.closed_form.statistics import (
     unpacked,
 )
 
-HELD_OUT = 0.2  # of each class's samples
+TURNS = 5  # each holds out one part in so many of each class's samples
 FOLDS = 5
 LEAST = 3  # seen classes
 _MOST = 10_000  # held-out samples
 _FEWEST = 500
+_DISTANCES = 1000  # of a fold, since they take the most time
 _SCORES = 2**22  # of a fold
 
 
@@ -66,27 +70,30 @@ def closed_form_folds(
     counted = sums["count"].cpu().numpy()
     own = labels.cpu().numpy()[train]
     whole = np.bincount(own, minlength=len(counted)) == counted  # others left some samples out
-    places = train[held_out_places(own, whole, seed)]
-    if not len(places):
-        return []
-    rows = torch.from_numpy(places).to(labels.device)
-    kept = subtract(sums, statistics_of(method, inputs, labels, rows), space, method.quantization)
     quick = method.quick(model)
-    samples = inputs[rows].cpu()
-    asked = labels.cpu().numpy()[places]
     candidates = np.flatnonzero(counted > 0)
-    if float(kept["count"].sum()) < 2 * len(candidates):  # nothing is known of the covariance
-        return []
-    staying = ~np.isin(train, places) & whole[own]
+    parts = class_folds(candidates, len(space.unseen), seed)
     folds = []
     try:
         with torch.no_grad(), few_threads(method.width):
-            parts = class_folds(candidates, len(space.unseen), seed)
-            for k, out in enumerate(parts):
-                gone = torch.from_numpy(train[staying & np.isin(own, out)]).to(labels.device)
-                fold = without_samples(method, kept, statistics_of(method, inputs, labels, gone))
-                mine = slice(k, None, len(parts))  # distances take the most time: each once
-                folds.append(answered(quick, fold, samples, asked, candidates, out, mine))
+            for held in held_out_places(own, whole, seed):
+                places = train[held]
+                rows = torch.from_numpy(places).to(labels.device)
+                kept = subtract(
+                    sums, statistics_of(method, inputs, labels, rows), space, method.quantization
+                )
+                if float(kept["count"].sum()) < 2 * len(candidates):
+                    return []  # nothing is known of the covariance
+                samples = inputs[rows].cpu()
+                staying = ~np.isin(train, places) & whole[own]
+                step = -(-len(places) // _DISTANCES)
+                for k, out in enumerate(parts):
+                    gone = torch.from_numpy(train[staying & np.isin(own, out)]).to(labels.device)
+                    part = statistics_of(method, inputs, labels, gone)
+                    fold = without_samples(method, kept, part)
+                    mine = slice(k % step, None, step)
+                    found = answered(quick, fold, samples, own[held], candidates, out, mine)
+                    folds.append(replace(found, places=places))
     # the samples that are left are all but alike
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         return []
@@ -161,22 +168,29 @@ def answered(
 
 def held_out_places(
     labels: NDArray[np.int64], usable: NDArray[np.bool_], seed: int
-) -> NDArray[np.int64]:
-    """Return places of a fifth of each usable class's samples: at least one, and one stays.
+) -> list[NDArray[np.int64]]:
+    """Return places of a fifth of each usable class's samples, of few samples in up to five turns;
+    each class keeps a sample.
 
     Of many samples or classes fewer are drawn, so that their scores fit the memory.
     """
     rng = stream(seed, "held out for confidence")
-    places = []
+    turns: list[list[NDArray[np.int64]]] = [[] for _ in range(TURNS)]
     for c in np.unique(labels):
         mine = np.flatnonzero(labels == c)
         if len(mine) > 1 and usable[c]:
-            places.append(rng.choice(mine, max(1, round(HELD_OUT * len(mine))), replace=False))
-    if not places:
-        return np.array([], dtype=np.int64)
-    drawn = np.concatenate(places)
+            for turn, part in zip(turns, np.array_split(rng.permutation(mine), TURNS), strict=True):
+                turn.append(part)
+    drawn = [np.concatenate(turn) for turn in turns if turn]
+    drawn = [places for places in drawn if len(places)]
+    if not drawn:
+        return []
     most = most_samples(len(usable))
-    return np.sort(drawn if len(drawn) <= most else rng.choice(drawn, most, replace=False))
+    wanted = -(-_FEWEST // len(drawn[0]))
+    return [
+        np.sort(places if len(places) <= most else rng.choice(places, most, replace=False))
+        for places in drawn[:wanted]
+    ]
 
 
 def most_samples(classes: int) -> int:

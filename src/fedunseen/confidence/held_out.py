@@ -19,12 +19,14 @@ class HeldOut:
         distance: (n,) how far each sample is from the nearest prototype, or None where the method
             has no such distance; NaN: not measured. Only samples of classes that the model has
             count.
+        places: (n,) which sample each is; None: every fold has the same ones, in one order.
     """
 
     scores: NDArray[np.float64]
     labels: NDArray[np.int64]
     unseen: NDArray[np.bool_]
     distance: NDArray[np.float64] | None = None
+    places: NDArray[np.int64] | None = None
 
     @property
     def asks_unseen(self) -> NDArray[np.bool_]:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fedunseen.confidence.counted import UNIT, Scored, counted, no_counts, scales_for
 from fedunseen.confidence.folds import (
+    TURNS,
     answered,
     class_folds,
     most_samples,
@@ -39,7 +40,6 @@ from fedunseen.methods.closed_form.statistics import (
     subtract,
 )
 
-TURNS = 5
 _LEAST = 10  # samples of a class that are asked about, of many
 _BLOCK = 4096
 
