@@ -11,7 +11,7 @@ import pytest
 
 import fedunseen
 from fedunseen.core.extensions import at, commands, further_modules, sections
-from fedunseen.core.registry import choosable, own
+from fedunseen.core.registry import choosable, package_names
 
 METHOD = """
 from fedunseen.methods.closed_form.ridge import Ridge
@@ -114,7 +114,7 @@ def test_a_file_is_a_command(copy):
 
 def test_no_file_of_this_package_is_a_choice_by_accident():
     for section in choosable():
-        assert [name for name, place in own(section).items() if place.endswith(":")] == []
+        assert [name for name, place in package_names(section).items() if place.endswith(":")] == []
     assert further_modules("fedunseen.experiment.rules") == ()
     assert further_modules("fedunseen.cli") == ()
     assert {command.panel for command in commands()} <= {

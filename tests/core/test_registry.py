@@ -166,7 +166,7 @@ def test_a_name_of_another_file_or_package_is_taken(tmp_path, monkeypatch):
     assert said == "method 'theirs' comes with p: register FedZSL under another name"
 
 
-@pytest.mark.parametrize("name", sorted(registry.own("data")))
+@pytest.mark.parametrize("name", sorted(registry.package_names("data")))
 def test_settings_of_a_benchmark_come_back_from_a_pickle(name):
     kind = find("data", name)
     settings = kind.Settings.model_construct(name=name)

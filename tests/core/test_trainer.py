@@ -106,7 +106,7 @@ def test_a_local_update_is_that_of_a_loop_written_by_hand(way, plan, optimiser, 
     if plan is not None:
         tasks = [replace(task, plans={"": plan}) for task in tasks[1:3]]
     results = (
-        trainer.together(tasks) if way == "together" else [trainer.one(task) for task in tasks]
+        trainer.together(tasks) if way == "together" else [trainer.train(task) for task in tasks]
     )
     assert [result.steps for result in results] == ([2, 6, 10, 2, 2] if plan is None else [2, 2])
     for task, result in zip(tasks, results, strict=True):
@@ -144,9 +144,9 @@ def test_a_correction_sees_parameters_and_extras_in_both_ways():
     ]
     tasks = [replace(task, extras=own) for task, own in zip(tasks, extras, strict=True)]
     results = trainer.together(tasks)
-    assert_alike(results, [trainer.one(task) for task in tasks])
+    assert_alike(results, [trainer.train(task) for task in tasks])
     assert [result.terms["pull"] for result in results] == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4])
-    plain = one_phase(SGD(0.1, 0.9))[0].one(tasks[2])
+    plain = one_phase(SGD(0.1, 0.9))[0].train(tasks[2])
     assert not torch.allclose(plain.params["weight"], results[2].params["weight"], atol=1e-3)
 
 
@@ -154,7 +154,7 @@ def test_a_clients_own_context_goes_before_the_common_one():
     trainer, tasks = one_phase(SGD(0.1))
     own = [replace(task, context={"scale": torch.tensor(float(k))}) for k, task in enumerate(tasks)]
     results = trainer.together(own)
-    assert_alike(results, [trainer.one(task) for task in own])
+    assert_alike(results, [trainer.train(task) for task in own])
     assert torch.equal(
         results[0].params["weight"], tasks[0].params["weight"]
     )  # scale 0: no gradient
@@ -167,7 +167,7 @@ def test_a_batch_of_which_nothing_is_left_still_moves_by_its_momentum():
         np.zeros((2, 3), dtype=np.int64), np.array([[1, 0, 0], [0, 0, 0]], dtype=np.float32)
     )
     both = [replace(tasks[0], plans={"": p}) for p in (plan, Plan(plan.index[:1], plan.weight[:1]))]
-    results = [trainer.one(task) for task in both]
+    results = [trainer.train(task) for task in both]
     assert_alike(trainer.together(both), results)
     whole, first = (result.params["weight"] - tasks[0].params["weight"] for result in results)
     torch.testing.assert_close(whole, first + 0.9 * first)
@@ -282,7 +282,7 @@ def test_phases_take_turns_each_with_its_own_parameters_and_optimiser(way):
         }
         tasks.append(Task(drawn(SHAPES, k), own, plans, {}, {}))
     results = (
-        trainer.together(tasks) if way == "together" else [trainer.one(task) for task in tasks]
+        trainer.together(tasks) if way == "together" else [trainer.train(task) for task in tasks]
     )
     for task, result in zip(tasks, results, strict=True):
         params, terms = adversarial_by_hand(task, inputs, labels)

@@ -72,9 +72,9 @@ def test_clients_batched_and_one_at_a_time_see_the_same_changes():
     together = trainer.together(tasks)
     assert seen
     for task, batched in zip(tasks, together, strict=True):
-        alone = trainer.one(task)
+        alone = trainer.train(task)
         torch.testing.assert_close(alone.params, batched.params)
-        assert not torch.allclose(plain.one(task).params["w.weight"], alone.params["w.weight"])
+        assert not torch.allclose(plain.train(task).params["w.weight"], alone.params["w.weight"])
 
 
 def test_portions_have_threads_of_their_own_and_come_back_in_order(two_threads, monkeypatch):

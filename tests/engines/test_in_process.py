@@ -535,7 +535,7 @@ def selective_by_hand(rounds):
             )
             start, context = {**generator, **critics[k]}, method.client_context(worker.classes[k])
             trained.append(
-                worker.trainer.one(Task(start, worker.samples[k], plans, context, {})).params
+                worker.trainer.train(Task(start, worker.samples[k], plans, context, {})).params
             )
         critics = [{n: one[n] for n in critics[0]} for one in trained]
         generator = {

@@ -8,13 +8,13 @@ import pytest
 from fedunseen import Experiment
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.presets import preset_names, preset_text
-from fedunseen.core.registry import find, names, own
+from fedunseen.core.registry import find, names, package_names
 from fedunseen.experiment.parsing import SECTIONS, parse_override
 from fedunseen.methods import METHODS
 from known_names import known, refuses
 from published_layouts import write_mnist
 
-ENGINES = own("engine")
+ENGINES = package_names("engine")
 WHOLE = "input should be a valid integer"
 FLOAT = "input should be a number that float32 holds, at most 3.4e38, not"
 

@@ -221,5 +221,5 @@ def test_it_recognises_classes_that_it_never_saw(name):
     own = method.client_context(space.seen)
     task = Task(method.init(np.random.default_rng(0)), np.arange(len(labels)), {"": plan}, own, {})
     trainer = Trainer(method.phases(), inputs, labels, method.context(), lambda gradient: gradient)
-    scores = method.scores(trainer.one(task).params, tests, method.semantics)[:, UNSEEN]
+    scores = method.scores(trainer.train(task).params, tests, method.semantics)[:, UNSEEN]
     assert (torch.tensor(UNSEEN)[scores.argmax(1)] == answers).float().mean() > 0.8

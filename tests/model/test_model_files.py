@@ -20,7 +20,7 @@ from fedunseen import Experiment, Model, ZeroShotClassifier, load_model, load_ru
 from fedunseen.core import files
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.core.model_file import DAMAGED, NEWER
-from fedunseen.core.registry import find, names, own
+from fedunseen.core.registry import find, names, package_names
 from fedunseen.core.removed_settings import REMOVED, without_removed
 from fedunseen.methods.episodic import Episodic
 
@@ -54,7 +54,7 @@ RUNS = {
 
 
 def test_every_method_has_a_case():
-    assert RUNS.keys() == own("method").keys()
+    assert RUNS.keys() == package_names("method").keys()
 
 
 def trained(name, place):

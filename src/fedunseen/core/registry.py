@@ -75,7 +75,7 @@ def choosable() -> dict[str, Section]:
     }
 
 
-def own(section: str) -> Mapping[str, str]:
+def package_names(section: str) -> Mapping[str, str]:
     """Return this package's names of a section, each with the place of its class,
     ``module:Class``.
     """
@@ -87,7 +87,11 @@ def names(section: str) -> list[str]:
     ``attack`` ...).
     """
     return sorted(
-        {*own(section), *_registered(section), *(entry.name for entry in _entry_points(section))}
+        {
+            *package_names(section),
+            *_registered(section),
+            *(entry.name for entry in _entry_points(section)),
+        }
     )
 
 
@@ -101,7 +105,7 @@ def _entry_points(section: str) -> EntryPoints:
 def find(section: str, name: str) -> type[Any]:
     """Return the class registered as ``name`` in a section."""
     registered = _registered(section)  # first: a file that cannot be loaded is refused for any name
-    if place := own(section).get(name):
+    if place := package_names(section).get(name):
         kind: type[Any] = _of_file(section, name, place) if place.endswith(":") else at(place)
         return kind
     if name in registered:
@@ -198,7 +202,7 @@ def register(section: str, name: str) -> Callable[[Kind], Kind]:
 
 def _taker(section: str, name: str, kind: type[Any]) -> str:
     """Return whose the name of a class is already, or ""."""
-    if name in own(section):
+    if name in package_names(section):
         return "fedunseen"
     earlier = _REGISTERED[section].get(name)
     if earlier and earlier.__module__ != kind.__module__ and kind.__module__ in _LOADED.values():

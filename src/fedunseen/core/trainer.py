@@ -111,7 +111,7 @@ class Trainer:
         """Return the task with what a subclass takes from the client's own samples."""
         return task
 
-    def one(self, task: Task) -> LocalResult:
+    def train(self, task: Task) -> LocalResult:
         """Train one client."""
         params = {name: value.detach().clone() for name, value in task.params.items()}
         context = {**self.context, **task.context}

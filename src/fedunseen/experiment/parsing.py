@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.extensions import sections
 from fedunseen.core.presets import data_folder, experiment_text, is_shipped
-from fedunseen.core.registry import VARIABLE, find, names, own
+from fedunseen.core.registry import VARIABLE, find, names, package_names
 from fedunseen.core.settings import FileText, NamedSettings
 from fedunseen.core.toml import parse_toml
 
@@ -97,7 +97,7 @@ def _check_choice(section: str, name: object) -> None:
     """Refuse a choice that no package has, without loading it."""
     if section not in NAMED or not isinstance(name, str) or name == "none":
         return
-    if name not in own(section) and name not in names(section):
+    if name not in package_names(section) and name not in names(section):
         find(section, name)  # raises with the known names
 
 
@@ -109,7 +109,11 @@ def check_known(experiment: Mapping[str, Any], plugins: object) -> None:
         name = (
             content.get("name") if isinstance(content := experiment.get(section), Mapping) else None
         )
-        if isinstance(name, str) and name not in own(section) and name not in names(section):
+        if (
+            isinstance(name, str)
+            and name not in package_names(section)
+            and name not in names(section)
+        ):
             source = (
                 f"a plugin ({', '.join(map(str, plugins))})"
                 if isinstance(plugins, list)

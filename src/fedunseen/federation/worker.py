@@ -154,7 +154,7 @@ class Worker:
         tasks = [self.task(work, round) for work in works]
         if not self._batched(tasks):
             for work, task in zip(works, tasks, strict=True):
-                yield self.finish(work, self.trainer.one(task))
+                yield self.finish(work, self.trainer.train(task))
             return
         # A layer of a backbone has about a hundredth as many numbers as it takes multiplications to
         # make them.

@@ -321,7 +321,7 @@ MODEL: Sequence[Rule[ModelFacts]] = (
             "strategy.personal_epochs trains a merged model on": lambda m: (
                 m.experiment.strategy.personal_epochs is not None
             ),
-            "{guarded} needs a merged one": lambda m: any(m.named(*GUARDED)),
+            "{guarded} needs a merged one": lambda m: any(m.named_sections(*GUARDED)),
             "defence.name = {defence.name!r} asks a merged one for scores": lambda m: m.asks_scores,
         },
         problem=(

@@ -55,7 +55,7 @@ class Rule(Generic[Facts]):
 
     def refusal(self, facts: Facts) -> str | None:
         """Return the sentence that refuses these facts, None if the rule allows them."""
-        for section, name in facts.named(*self.sections) if self.sections else [("", "")]:
+        for section, name in facts.named_sections(*self.sections) if self.sections else [("", "")]:
             try:
                 applies = self.when(facts)
             except ExperimentError as error:
@@ -169,7 +169,7 @@ class ConfigFacts:
         """Return a setting that not every choice of a section has, else None."""
         return getattr(getattr(self.experiment, section, None), key, None)
 
-    def named(self, *sections: str) -> Iterator[tuple[str, str]]:
+    def named_sections(self, *sections: str) -> Iterator[tuple[str, str]]:
         """Yield those of the sections that the experiment has, with their names."""
         for section in sections:
             if self.has(section):
@@ -179,7 +179,9 @@ class ConfigFacts:
         """Return the choices of these sections in words, for example
         ``attack.name = 'sign-flip'``.
         """
-        return link.join(f"{section}.name = {name!r}" for section, name in self.named(*sections))
+        return link.join(
+            f"{section}.name = {name!r}" for section, name in self.named_sections(*sections)
+        )
 
 
 @dataclass(frozen=True, eq=False)

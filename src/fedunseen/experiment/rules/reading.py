@@ -34,7 +34,7 @@ def _buffered(c: ConfigFacts) -> dict[str, Any] | None:
 
 def _plain_means(c: ConfigFacts) -> bool:
     """Return whether the merged model is a plain mean of the clients'."""
-    return not any(c.named("defence", "privacy", "compression")) and averages(
+    return not any(c.named_sections("defence", "privacy", "compression")) and averages(
         c.strategy(c.experiment.strategy)
     )
 
@@ -208,7 +208,7 @@ READING: Sequence[Rule[ConfigFacts]] = (
                 c.experiment.partition.join or c.experiment.partition.leave
             ),
             "{others} is about rounds of clients that began together": lambda c: any(
-                c.named(*BUFFERED)
+                c.named_sections(*BUFFERED)
             ),
             "privacy.aggregation = 'masked' adds up the updates of one round, from one model": lambda c: (
                 c.masked

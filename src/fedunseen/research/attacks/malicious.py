@@ -57,6 +57,6 @@ class MaliciousWorker(Worker):
         used = self.attack.poison(work.client, data, draws)
         if used is not data or ignores:
             task = replace(task, samples=np.arange(len(used.labels)), plans=used.plans)
-            result = replace(trainer, inputs=used.inputs, labels=used.labels).one(task)
+            result = replace(trainer, inputs=used.inputs, labels=used.labels).train(task)
             reply, client_state = self.finish(work, result)
         return replace(reply, update=self.attack.forge(dict(reply.update), draws)), client_state

@@ -128,10 +128,10 @@ class ScreenedTrainer(Trainer):
         """Return the trainer without the screening."""
         return Trainer(**{part.name: getattr(self, part.name) for part in fields(Trainer)})
 
-    def one(self, task: Task) -> LocalResult:
+    def train(self, task: Task) -> LocalResult:
         """Train one client."""
         task = self.calibrated(task)
-        return _counted(super().one(task), task)
+        return _counted(super().train(task), task)
 
     def together(self, tasks: Sequence[Task]) -> list[LocalResult]:
         """Train several clients at once."""
