@@ -33,6 +33,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, ClassSpace, Scaler, fit_semantics
 from fedunseen.data.benchmark import check_unlabelled, described
+from fedunseen.data.scaling import in_several_units
 from fedunseen.evaluation.diagnosis import adapted as diagnosed
 from fedunseen.evaluation.diagnosis import bounded_calibration, outdone
 from fedunseen.experiment.assemble import assemble, resolve_defaults
@@ -69,8 +70,9 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         strategy_params: settings of the strategy, as ``[strategy]`` has them, for example
             ``{"local_epochs": 1}``.
         features: scalings of the features, in order, fitted on all training samples
-            (``data.features``). By default ``("standard",)`` for a trained method, and none for one
-            in closed form.
+            (``data.features``). By default ``("standard",)`` for a trained method and for columns
+            in several units, where the largest standard deviation is at least fifteen times the
+            median; and none otherwise.
         semantics: scalings of the classes' attributes, in order, fitted on the seen classes
             (``data.semantics``).
         calibration: what the scores of seen classes are lowered by. ``"validation"`` chooses it: a
@@ -212,7 +214,11 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
                 "there is only one class, so that there is nothing to tell apart: give at least two"
             )
         self._seed = _seed_of(self.random_state)
-        self._experiment = self._make_experiment()
+        features = self.features
+        if features is None:
+            standard = find("method", self.method).trained or in_several_units(rows)
+            features = ("standard",) if standard else ()
+        self._experiment = self._make_experiment(features)
         seen = len(np.unique(labels))
         chooses = self.calibration == "validation" and 3 <= seen < len(self.classes_)
         return (_ReadOnce if once else Benchmark).from_arrays(
@@ -633,7 +639,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         """Take over what :meth:`save` has written."""
         self._model = model
         self._seed = model.seed
-        self._experiment = self._make_experiment()
+        self._experiment = self._make_experiment(model.scaler.steps)
         self.classes_ = np.array(about["classes"])
         if tuple(map(str, self.classes_.tolist())) != model.space.names:
             raise ValueError("its classes are not those of the model")
@@ -663,8 +669,11 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         plain: dict[str, Any] = json.loads(json.dumps(arguments, default=_plain))
         return plain
 
-    def _make_experiment(self) -> Experiment:
+    def _make_experiment(self, features: Sequence[str]) -> Experiment:
         """Return the settings as those of an experiment, which refuses what makes no sense.
+
+        Args:
+            features: scalings of the features.
 
         Raises:
             ExperimentError: naming the setting.
@@ -678,9 +687,6 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
                 f"strategy = {self.strategy!r} merges nothing, so that there is no model: name "
                 "another"
             )
-        features = self.features
-        if features is None:
-            features = ("standard",) if find("method", self.method).trained else ()
         rounds = {} if self.rounds is None else {"rounds": self.rounds}
         tree = {
             "data": {

@@ -72,3 +72,18 @@ def test_the_mean_of_scaled_parts_is_what_their_mean_is_scaled_to(steps):
     parts = scaler.of_parts(rows, maps.reshape(6, 4, -1).transpose(0, 2, 1))
     assert parts.shape == (6, 10, 4)
     np.testing.assert_allclose(parts.mean(1), scaler.unrounded(rows), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("deviations", "several"),
+    [
+        ([0.12, 1.1, 315.0], True),
+        ([1.0, 1.0, 14.9], False),
+        ([1.0, 1.0, 15.1], True),
+        ([0.0, 3.0], False),
+    ],
+)
+def test_columns_are_in_several_units_where_their_deviations_are_far_apart(deviations, several):
+    rows = np.where(np.arange(10_000) % 2, 1.0, -1.0)[:, None] * deviations
+    assert scaling.in_several_units(rows) is several
+    assert scaling.in_several_units(rows.astype(np.float32)) is several

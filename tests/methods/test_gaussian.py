@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from on_space import on
 from scipy.spatial.distance import cdist, pdist
+from sklearn.covariance import oas
 from sklearn.datasets import load_digits
 
 from fedunseen.core.errors import ExperimentError
@@ -258,6 +259,18 @@ def test_with_few_samples_the_usual_shrinkage_gives_way_to_a_clearly_better_one_
     )
     _, model, *_ = solved(space)
     assert model["kernel"][3] == chosen
+
+
+def test_classes_that_nothing_is_said_of_have_the_shrinkage_of_oracle_approximation():
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(4), 25)
+    x = rng.standard_normal((100, WIDTH)) @ rng.standard_normal((WIDTH, WIDTH))
+    space = ClassSpace(tuple("abcd"), np.eye(4), tuple("abcd"), range(4), [], [])
+    method = on(Gaussian, space, (WIDTH,))
+    model = method.solve(method.statistics(torch.from_numpy(x), torch.from_numpy(labels)))
+    within = x - np.stack([x[labels == c].mean(0) for c in range(4)])[labels]
+    _, wanted = oas(within, assume_centered=True)  # takes the samples for the degrees of freedom
+    assert float(model["kernel"][3]) == pytest.approx(wanted * 101 / 97)
 
 
 @pytest.mark.parametrize("change", ["shifted", "scaled", "rotated", "semantics scaled"])

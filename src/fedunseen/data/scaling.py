@@ -26,6 +26,8 @@ Scaling = Literal["l2", "min-max", "centre", "standard", "x10"]
 
 FITTED: tuple[Scaling, ...] = ("min-max", "centre", "standard")
 """Scalings that depend on training rows."""
+_UNITS_APART = 15.0  # times the median of columns' standard deviations
+_LOOKED_AT = 4096  # rows, about
 BLOCK = 2**18  # numbers a block: 1 MiB in float32, 2 MiB in float64
 
 
@@ -177,6 +179,18 @@ class Quantization:
         beyond = np.count_nonzero(rows > self.levels) + np.count_nonzero(rows < -self.levels)
         np.clip(rows, -self.levels, self.levels, out=rows)
         return int(beyond)
+
+
+def in_several_units(rows: NDArray[Any]) -> bool:
+    """Return whether columns of features (n, d) are in several units: the largest standard
+    deviation is fifteen times the median, or more.
+
+    Features of networks have up to eleven times. Of many rows some thousands are looked at.
+    """
+    some = np.linspace(0, len(rows) - 1, min(len(rows), _LOOKED_AT)).astype(np.int64)
+    deviations = rows[some].astype(np.float64).std(axis=0)
+    varying = deviations[deviations > 0]
+    return bool(len(varying) > 1 and varying.max() >= _UNITS_APART * np.median(varying))
 
 
 @dataclass(frozen=True, eq=False)

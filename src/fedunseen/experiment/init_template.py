@@ -20,7 +20,6 @@ from shlex import quote
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedunseen.core.arrays import load_arrays
 from fedunseen.core.errors import DataError, ExperimentError, counted
@@ -35,6 +34,7 @@ from fedunseen.data.class_table import class_names
 from fedunseen.data.io.csv_io import iter_csv, number, read_csv, write_csv
 from fedunseen.data.io.images import UNREADABLE, list_images, open_image
 from fedunseen.data.names import check_collisions, plain
+from fedunseen.data.scaling import in_several_units
 from fedunseen.experiment.dataset_checks import Remark, foreign_names, remarks
 
 _SIDE = 224  # of pictures, where they are large enough: what the encoder was trained on
@@ -307,7 +307,7 @@ def _features(folder: Path, written: list[Path]) -> _Found:
     mixed = (
         benchmark.kind == "vectors"
         and benchmark.image_shape is None
-        and _mixed(benchmark.features[benchmark.train])
+        and in_several_units(benchmark.features[benchmark.train])
     )
     if mixed:
         choices.append(
@@ -322,15 +322,6 @@ def _features(folder: Path, written: list[Path]) -> _Found:
         choices,
         mixed,
     )
-
-
-def _mixed(rows: NDArray[Any]) -> bool:
-    """Say whether features (n, d) are in several units: the largest deviations are a hundred times
-    the median.
-    """
-    deviations = rows[:4096].astype(np.float64).std(axis=0)
-    varying = deviations[deviations > 0]
-    return bool(len(varying) > 1 and varying.max() > 100.0 * np.median(varying))
 
 
 def class_folders(folder: Path) -> dict[str, list[Path]]:

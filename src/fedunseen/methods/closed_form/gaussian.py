@@ -58,7 +58,8 @@ class GaussianSettings(ClosedFormSettings):
     shrinkage: float | None = Field(None, gt=0, le=1)
     """How far the covariance within classes is drawn towards a multiple of the identity, s. Unset:
     the best of 0.01, 0.03, 0.1, 0.3, 0.5 and 0.7 for classes that are left out, by draws at the
-    server."""
+    server; where classes are described by themselves alone, which says nothing of others, that of
+    oracle approximating shrinkage (Chen et al. 2010)."""
     variance: float | None = Field(None, gt=0)
     """How far prototypes of classes lie apart, v, as a multiple of the covariance within classes.
     Unset: evidence.
@@ -133,8 +134,12 @@ class Gaussian(ClosedForm, name="gaussian"):
         unseen = len(self.space.unseen) or some // 5
         width = NOISY_WIDTH if s.width is None and self.release is not None else s.width
         few = found.freedom < gp.SAMPLES_ENOUGH * self.width
+        shrinkages = SHRINKAGES if s.shrinkage is None else (s.shrinkage,)
+        nothing_said = torch.equal(semantics, torch.eye(len(semantics), dtype=semantics.dtype))
+        if s.shrinkage is None and nothing_said and self.release is None:
+            shrinkages = (gp.approximating_shrinkage(found),)
         best: tuple[gp.Whitened, gp.Kernel, float] | None = None
-        for shrinkage in SHRINKAGES if s.shrinkage is None else (s.shrinkage,):
+        for shrinkage in shrinkages:
             white = gp.whitened(found, shrinkage, prior)
             kernel = gp.Kernel(1.0, 0.0, 1.0)
             zsl = 0.0
@@ -142,7 +147,7 @@ class Gaussian(ClosedForm, name="gaussian"):
                 kernel = gp.fit_kernel(
                     white, own, found.count, (s.variance, s.nugget, width), best and best[1]
                 )
-                if s.shrinkage is None:
+                if len(shrinkages) > 1:
                     white = gp.with_new_samples(white, found)
                     zsl = gp.zsl_of_left_out(white, own, found.count, kernel, unseen)
                     zsl += AS_GOOD if few and shrinkage == USUAL else 0.0
@@ -153,7 +158,7 @@ class Gaussian(ClosedForm, name="gaussian"):
         del best
         expected = gp.LeaveClassOut(0.0, 0.0, 0.0)
         if some > 1 and s.calibration:
-            white = gp.with_new_samples(white, found) if s.shrinkage is not None else white
+            white = gp.with_new_samples(white, found) if len(shrinkages) == 1 else white
             expected = gp.leave_class_out(white, own, found.count, kernel, unseen)
         classes = len(self.space.names)
         seen_mask = torch.zeros(classes, dtype=torch.float64)

@@ -26,6 +26,7 @@ _AT_ONCE = 2**20  # covariances of classes
 # to the highest evidence at most, and by how much a logarithm changes in one at most
 _STEPS = 100
 _LONGEST = 2.0
+_LEAST_SHRINKAGE = 1e-6
 EVIDENCE_CLASSES = (
     400  # the evidence of more classes is that of a spread of them: a step takes their number cubed
 )
@@ -131,6 +132,19 @@ class Whitened:
         Tensor  # likewise (M - m) Sigma^-1 Sigma_0 Sigma^-1 (M - m)^T: how far samples lie apart
     )
     width: int  # d
+
+
+def approximating_shrinkage(found: Moments) -> float:
+    """Return the shrinkage of a covariance by oracle approximation (Chen et al. 2010, equation 23),
+    as ``sklearn.covariance.OAS`` has it; above 0.
+    """
+    covariance = found.covariance
+    width = len(covariance)
+    level = float(covariance.diagonal().mean()) ** 2
+    mean_square = float(covariance.square().mean())
+    least = (found.freedom + 1) * (mean_square - level / width)
+    shrinkage = (mean_square + level) / least if least > 0 else 1.0
+    return min(1.0, max(_LEAST_SHRINKAGE, shrinkage))
 
 
 def shrunk_factor(covariance: Tensor, shrinkage: float) -> Tensor:
