@@ -101,3 +101,11 @@ def test_no_count_of_answers_is_that_of_one_sample_among_sure_ones(min_samples, 
         assert read == pytest.approx(beyond.max(), rel=0.05)
     else:
         assert bins.tolist() == [sure]
+        asked = counts["asked"][counts["asked"] > 0]
+        assert int(asked.min()) >= min_samples
+    wrong = counts["right"][0, 0].numpy().sum(0)[0]
+    wrong = wrong[wrong > one / 2] / one
+    if min_samples == 1:  # one sample of class 0 is answered wrongly, by each of four folds
+        assert wrong.min() < 5
+    else:
+        assert (wrong >= min_samples).all()

@@ -18,8 +18,9 @@ from fedunseen.confidence.counted import (
     scales_for,
 )
 from fedunseen.confidence.folds import answered
-from fedunseen.confidence.own_folds import own_counts, question
+from fedunseen.confidence.own_folds import _marks, own_counts, question
 from fedunseen.core.errors import RefusedError
+from fedunseen.core.samples import ScaledSamples
 from fedunseen.data import Benchmark
 from fedunseen.methods import Gaussian
 from fedunseen.methods.closed_form.statistics import unpacked
@@ -97,6 +98,34 @@ def test_a_partys_models_never_had_its_samples_of_classes_that_play_unseen_ones(
         assert torch.equal(fold["count"], wanted["count"])
         torch.testing.assert_close(fold["square"], unpacked(wanted["square"], WIDTH))
     assert len(asked_of) == 5 * 4
+
+
+def test_which_samples_are_the_same_does_not_depend_on_a_scaling(made):
+    """A coordinator chooses it, and could make all samples but one the same."""
+    rows = made[1].numpy()[:8].copy()
+    rows[7] = rows[0]
+    nothing = (lambda x: x, lambda x: (x, 0), lambda x: x > 0, lambda x: [x])
+    alike = ScaledSamples(rows, torch.device("cpu"), np.zeros_like, *nothing[1:])
+    plain = ScaledSamples(rows, torch.device("cpu"), *nothing)
+    marks = list(_marks(alike, np.arange(8)))
+    assert marks == list(_marks(plain, np.arange(8)))
+    assert len(set(marks)) == 7
+
+
+def test_a_class_with_few_different_samples_is_not_asked_about(made):
+    method, inputs, labels, _ = made
+    rows = inputs.clone()
+    rows[4:EACH] = rows[0]
+    strict = Gaussian(
+        method.settings.model_copy(update={"min_samples": 5}),
+        method.space,
+        method.semantics,
+        method.backbone,
+    )
+    asked = question(strict.statistics(rows, labels), SCALE, 0.5)
+    found = own_counts(strict, asked, rows, labels, np.arange(len(labels)), 0)
+    assert found["asked"][:, 0].tolist() == [0, 0]
+    assert (found["asked"][:, 1:SEEN] >= 5).all()
 
 
 def test_counts_depend_on_the_samples_alone_and_not_on_their_order(made):

@@ -11,7 +11,7 @@ The scale is not known before samples are scored. It is one of a few, which all 
 
 All but the first and the last count weights, by which classes weigh the same. Neighbors in a list
 of samples are counted together, as many as ``method.min_samples`` says: where two lie, or at a
-mean that no sample dominates. A shorter list is not counted.
+mean that no sample dominates. A shorter list is not counted; right and wrong answers are two lists.
 """
 
 from collections.abc import Sequence
@@ -141,7 +141,6 @@ def counted(folds: Sequence[Scored], classes: int, least: int) -> Params:
         if mine.sum() < least:
             continue
         sums["asked"][kind] += np.bincount(fold.labels[mine], minlength=classes)
-        by_right = np.stack([fold.weights * ~fold.right, fold.weights * fold.right])
         for k in range(SCALES):
             sums["levels"][k, kind] += _histogram(
                 fold.levels[k], fold.weights, mine, least, _LEVELS
@@ -153,9 +152,11 @@ def counted(folds: Sequence[Scored], classes: int, least: int) -> Params:
                 )
             for chosen in (False, True):
                 part = mine & (fold.chosen == chosen)
-                sums["right"][k, kind, int(chosen)] += _histogram(
-                    fold.odds[k], by_right, part, least, _ODDS
-                )
+                for right in (False, True):
+                    alike = part & (fold.right == right)
+                    sums["right"][k, kind, int(chosen), int(right)] += _histogram(
+                        fold.odds[k], fold.weights, alike, least, _ODDS
+                    )
         if kind == _SEEN and len(fold.distance):
             ones = np.ones(len(fold.distance), dtype=np.int64)
             sums["distances"] += _histogram(fold.distance, ones, mine, least, _DISTANCES)
@@ -169,12 +170,12 @@ def _histogram(
     least: int,
     edges: Floats,
 ) -> NDArray[np.int64]:
-    """Return the weights (..., n) in each bin of the values (n,), as (..., bins).
+    """Return the weights (n,) in each bin of the values (n,), as (bins,).
 
     ``least`` neighbors in the list of values, or some more, are counted together: see
     :func:`_place`.
     """
-    counts = np.zeros((*weights.shape[:-1], len(edges) - 1), dtype=np.int64)
+    counts = np.zeros(len(edges) - 1, dtype=np.int64)
     places = np.flatnonzero(mine)
     if len(places) < least:
         return counts
@@ -182,9 +183,7 @@ def _histogram(
     starts = np.arange(0, len(order) - least + 1, least)
     groups = np.split(values[order], starts[1:])
     bins = np.array([_place(group, edges) for group in groups], dtype=np.int64)
-    together = np.add.reduceat(weights[..., order], starts, axis=-1)
-    for row, addition in zip(np.atleast_2d(counts), np.atleast_2d(together), strict=True):
-        np.add.at(row, bins, addition)
+    np.add.at(counts, bins, np.add.reduceat(weights[order], starts))
     return counts
 
 

@@ -29,7 +29,7 @@ from fedunseen.confidence.folds import (
 )
 from fedunseen.core.errors import DataError, RefusedError
 from fedunseen.core.parameters import Params
-from fedunseen.core.samples import Inputs
+from fedunseen.core.samples import Inputs, ScaledSamples
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.statistics import (
@@ -101,7 +101,8 @@ def own_counts(
         )
         return nothing
     sums = sums if bool(others["count"].any()) else whole
-    held = _Turns.of(marks[order], samples.classes, sums["count"].cpu().numpy())
+    counts = sums["count"].cpu().numpy()
+    held = _Turns.of(marks[order], samples.classes, counts, method.min_samples)
     parts: list[list[Scored]] = []
     try:
         with torch.no_grad(), few_threads(method.width):
@@ -210,6 +211,7 @@ class _Turns:
         marks: NDArray[Any],
         labels: NDArray[np.int64],
         counts: NDArray[np.int64],
+        least: int,
     ) -> "_Turns":
         """Return the turns of samples in an order that depends on their content alone.
 
@@ -217,6 +219,7 @@ class _Turns:
             marks: (n,) what identifies each sample.
             labels: (n,) their classes.
             counts: (C,) samples of each class, of all parties.
+            least: samples of a class that are asked about, or none is.
         """
         turn = np.full(len(labels), -1)
         first = np.zeros(len(labels), dtype=bool)
@@ -226,7 +229,7 @@ class _Turns:
         for c in classes:
             mine = np.flatnonzero(labels == c)
             kinds, places, which = np.unique(marks[mine], return_index=True, return_inverse=True)
-            if len(kinds) < 2:
+            if len(kinds) < max(2, least):
                 continue
             asked = min(most, len(kinds))
             turn[mine] = np.where(which < asked, which % TURNS, -1)
@@ -236,10 +239,16 @@ class _Turns:
 
 
 def _marks(inputs: Inputs, own: NDArray[np.int64]) -> Iterator[bytes]:
-    """Yield what identifies each sample by its content."""
+    """Yield what identifies each sample by its content before any scaling, which a coordinator
+    chooses.
+    """
     for start in range(0, len(own), _BLOCK):
-        rows = torch.from_numpy(own[start : start + _BLOCK])
-        for row in inputs[rows].cpu().numpy():
+        some = own[start : start + _BLOCK]
+        if isinstance(inputs, ScaledSamples):
+            rows = np.asarray(inputs.rows[some])
+        else:
+            rows = inputs[torch.from_numpy(some)].cpu().numpy()
+        for row in rows:
             yield hashlib.sha256(np.ascontiguousarray(row).data).digest()
 
 
