@@ -62,7 +62,7 @@ def parts() -> Iterator[dict[str, float]]:
 
     places = [
         *((Worker, name, "local training") for name in ("task", "finish", "_sums")),
-        *((Trainer, name, "local training") for name in ("one", "together")),
+        *((Trainer, name, "local training") for name in ("train", "together")),
         (InProcess, "round", "merging"), (ZeroShotEvaluator, "measure", "measuring"),
         (ZeroShotEvaluator, "observe", "observing"),
         (RunDirectory, "save_checkpoint", "checkpoint"), (RunDirectory, "add_metrics", "checkpoint"),
