@@ -103,7 +103,23 @@ def test_a_range_that_cuts_a_class_in_two_shows_no_few_samples(above, below):
         return ((total[0, 1:] + square[0, 1:] / LEVELS) / 2).tolist()
 
     assert side(1) == codes[:above].sum(0).tolist()
-    assert side(5) in ([0, 0, 0], codes.sum(0).tolist())
+    assert side(5) == (codes.sum(0) / 2).tolist()  # of all samples: the feature itself is 0
+
+
+@pytest.mark.parametrize(("below", "above"), [(15, 15), (0, 30), (30, 0), (3, 27)])
+@pytest.mark.parametrize("there", [1, 4])
+def test_a_range_does_not_show_whether_few_samples_are_within(below, above, there):
+    """The candidates would take the places of samples beyond the range."""
+    rows = spread(30)
+    rows[:, 0] = [-0.9] * below + [0.9] * above
+    with_candidates = rows.copy()
+    side = slice(there) if above == 0 else slice(30 - there, 30)
+    with_candidates[side, 0] = 0.5 + 1e-4 * np.arange(there)
+    given = [0] * 30, [1e-5, *FINE], [0.5, 0, 0, 0]
+    none, some = (sums_of(one, *given, 5) for one in (rows, with_candidates))
+    assert all(map(torch.equal, none, some))
+    shown = (sums_of(one, *given, 1)[0] for one in (rows, with_candidates))
+    assert not torch.equal(*shown)  # the positive control
 
 
 def test_pairs_of_narrow_ranges_show_no_sample():
@@ -254,6 +270,21 @@ def test_soft_sums_show_no_feature_of_few_samples(min_samples):
     sums = soft_statistics(scores, rows.double() * scores.unit, clipped, min_samples)
     shown = [2 * LEVELS + 5, 12] if min_samples == 1 else [0, 12]
     assert sums["total"].tolist() == [[WHOLE * value for value in shown]]
+
+
+@pytest.mark.parametrize("min_samples", [1, 5])
+def test_soft_sums_do_not_show_whether_a_sample_is_within_a_range(min_samples):
+    quantization = Quantization.of_unit_length(8, 5.0, 2)
+    linear = {"weight": torch.zeros(1, 2).double(), "bias": torch.zeros(1).double()}
+    scores = on_grid(linear, torch.arange(1), quantization)
+
+    def total(value, beyond):
+        rows = torch.tensor([[LEVELS, 3]] * 8 + [[-LEVELS, 4]] * 4 + [[value, 5]])
+        clipped = torch.tensor([[True, False]] * 12 + [[beyond, False]])
+        given = rows.double() * scores.unit, clipped, min_samples
+        return soft_statistics(scores, *given)["total"].tolist()
+
+    assert (total(7, False) == total(LEVELS, True)) == (min_samples > 1)
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,8 @@ def soft_statistics(
     exactly.
 
     Of a class, a feature that is ``clipped`` (n, d) but in samples of a soft count below
-    ``min_samples`` counts as 0: the clipped ones are known, so that the sum would show the others.
+    ``min_samples``, or in none, counts as 0: the clipped ones are known, so that the sum would show
+    the others, or whether there is one.
     Where all samples but such a count have the whole number that most have, so do the others, if
     the values that it was made of differ, in one of the ``stages`` (n, d) of scaling.
     ``first`` (n,) says which samples no earlier one equals: only these are counted for that.
@@ -219,7 +220,7 @@ def soft_statistics(
             off += (r.double().T @ (whole != usual).double()).cpu()
     enough = min_samples * LEVELS
     within = distinct[:, None] - beyond
-    few = (beyond > 0) & (within > 0) & (within < enough)
+    few = (beyond > 0) & (within < enough) & (min_samples > 1)
     total = sums["total"].masked_fill(few.to(sums["total"].device), 0)
     if usual is not None:
         apart = (off > 0) & (off < enough) & (2 * off <= distinct[:, None]) & merged & ~few

@@ -119,6 +119,7 @@ def _few_apart(
     all features of the others.
 
     - Where few are within the range, or not more than half, all have its end, or 0 between both.
+      None is few too: otherwise this would tell whether a sample is there.
     - Where rounding leaves half or more, all but few, one whole number of several values, all have
       it.
     - So do they where float32 has made half of the samples one value: of the others one could weigh
@@ -177,8 +178,7 @@ def few_of_class(
     assert rounded is not None
     total = len(class_rows)
     within = total - below - above
-    narrow = (within > 0) & (within < total)
-    narrow &= (within < min_samples) | (2 * within <= total + 1)
+    narrow = (within < total) & ((within < min_samples) | (2 * within <= total + 1))
     apart, usual = rounded.apart(total)
     coarse = (apart > 0) & (apart < min_samples) & (2 * apart <= total)
     apart, _ = equal.apart(total)
