@@ -145,6 +145,33 @@ def test_a_range_has_more_than_half_of_a_class(inside, shown):
     assert int(total[0, 0]) == LEVELS * (40 - shown)
 
 
+@pytest.mark.parametrize("min_samples", [1, 5])
+def test_the_number_of_clipped_features_does_not_show_whether_a_sample_is_there(
+    min_samples, tmp_path
+):
+    """A narrow range around a candidate's value: all other samples are clipped."""
+    write_all(tmp_path)
+    folder = tmp_path / NAMES[0]
+    arrays = dict(np.load(folder / "features.npz"))
+    candidate = arrays["features"][0].copy()
+    given = {"data__features": [], "data__bounds": [[-10, 10]]}
+    header, tensors = greeting(experiment(tmp_path, **given), tmp_path / "run")
+    tensors |= {
+        "quantize.step": torch.full((len(candidate),), 1e-6),
+        "quantize.offset": torch.from_numpy(candidate),
+    }
+
+    def clipped():
+        held = PartyData(folder, masked=True, min_samples=min_samples)
+        reply, _ = local_update(held.prepare(header, tensors).engine, 0, Instruction({}), {}, 0)
+        return int(reply.update["clipped"])
+
+    there = clipped()
+    arrays["features"][0] += np.float32(0.01)
+    np.savez(folder / "features.npz", **arrays)
+    assert clipped() - there == (len(candidate) if min_samples == 1 else 0)
+
+
 def test_copies_of_a_sample_within_a_range_count_once():
     rows = spread(13)
     rows[:, 0] = 0.9

@@ -5,7 +5,8 @@ add up.
 
 ``count`` (C,) n_c, ``total`` (C, d) S_c, ``square`` (d (d + 1) / 2,) G's upper triangle by rows,
 all exact int64 of quantized features (without quantization float64); ``clipped`` (1,) features
-beyond the range; ``space`` (32,) bytes, the hash of class space and quantization.
+beyond the range, 0 where those of few samples are hidden: it would count them; ``space`` (32,)
+bytes, the hash of class space and quantization.
 """
 
 import hashlib
@@ -88,7 +89,8 @@ def statistics(
                 rows = torch.from_numpy(codes).to(rows.device)
             rows = rows if few is None else _hidden(rows, part_labels, few)
             rows = rows if clip_norm is None else shortened(rows, quantization, clip_norm)
-            sums["clipped"] += beyond
+            if min_samples == 1:
+                sums["clipped"] += beyond
         if square is None:
             square = torch.zeros(width, width, dtype=sums["square"].dtype, device=rows.device)
         add_products(square, rows)
