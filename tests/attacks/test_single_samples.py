@@ -146,8 +146,8 @@ def test_a_crafted_model_reads_single_samples_of_files_only_where_the_owner_allo
     asking, asked, paths, said = answers(place, tmp_path, lying, min_samples)
     brought = asking.engine.read(asked, coordinator.gather(asked, paths))
     sums = dict(brought.replies[0].update)
-    assert int(sums["samples"]) == 3 * POOL
     if min_samples == 1:  # the positive control
+        assert int(sums["samples"]) == 3 * POOL
         assert singles(place, sums) > 10
         assert not said
         return
@@ -393,11 +393,27 @@ def test_buckets_of_fewer_samples_yield_nothing_and_buckets_of_as_many_yield_the
     sums, left = cut(rows, direction, [4, 9, 10, 16], 5)
     assert sums["count"].tolist() == [0, 5 * LEVELS, 0, 6 * LEVELS, 14 * LEVELS]
     assert left == {0: 4.0, 2: 1.0}
-    assert not sums["total"][[0, 2]].any()
-    assert sums["total"][1].tolist() == (LEVELS * rows[4:9].sum(0)).tolist()
-    whole, none = cut(rows, direction, [4, 9, 10, 16], 1)  # the positive control
-    assert not none
-    assert whole["total"][2].tolist() == (LEVELS * rows[9]).tolist()
+    assert int(sums["samples"]) == 25  # 30 would give the five that are left out
+
+
+@pytest.mark.parametrize(("minimum", "alike"), [(1, False), (5, True)])
+def test_the_number_of_samples_does_not_show_whether_a_class_is_left_out(minimum, alike):
+    """A sample in a bucket of its own, or no such sample: all that is sent is the same."""
+    rows, direction = sorted_pool()
+    place = float(rows[0] @ direction + rows[1] @ direction) / 2
+    weight = torch.from_numpy(np.outer([0, 1e3], direction))
+    bias = torch.tensor([0.0, -1e3 * place]).double()
+
+    class One:
+        step = np.ones(1)
+
+    scorer = received_scorer({"weight": weight, "bias": bias}, 2, rows.shape[1], One())
+
+    def sent(some):
+        sums = soft_statistics(scorer, torch.from_numpy(some).double())
+        return {name: value.tolist() for name, value in without_small(sums, minimum)[0].items()}
+
+    assert (sent(rows) == sent(rows[1:])) == alike
 
 
 def test_the_difference_of_two_rounds_can_be_one_sample_which_is_not_promised_to_be_hidden():

@@ -23,7 +23,6 @@ SPOIL = {
     "none": lambda rows: rows[:0],
     "one": lambda rows: rows[:1],
     "few": lambda rows: rows[:9],
-    "three": lambda rows: rows[:3],
     "not finite": lambda rows: np.where(rows == rows[15, 3], np.nan, rows),
     "infinite": lambda rows: np.where(rows == rows[15, 3], np.inf, rows),
     "text": lambda rows: rows.astype(str),
@@ -266,17 +265,3 @@ def test_an_unusable_pool_is_one_sentence(
         for path in tmp_path.rglob("*")
         if "state-north" not in path.relative_to(tmp_path).parts
     } == before
-
-
-def test_parties_with_fewer_than_ten_samples_in_all_are_refused(
-    place, adapting, works, refused, tmp_path
-):
-    for name in NAMES:
-        folder = copied(adapting / "data" / name, tmp_path / name, "three")
-        works(*answer(place, name, folder), "--out", tmp_path / f"{name}.answer")
-    words = ("--credentials", place / "kits/coordinator", "--out", tmp_path / "new")
-    said = refused(
-        "offline", "merge", place / "plan", *(tmp_path / f"{name}.answer" for name in NAMES), *words
-    )
-    assert said == "there are 6 unlabelled samples: give at least 10"  # west has none
-    assert not (tmp_path / "new").exists()

@@ -142,6 +142,10 @@ def without_small(
 
     A sample adds at most 1 to a soft count: so it is at most one part in ``minimum`` of any sum
     that stays. ``distinct`` are the soft counts in which the same sample counts once.
+
+    ``samples`` follows from the counts that stay: the number of all would give the count of a class
+    that is left out. Rounded responsibilities of a sample add up to ``LEVELS`` and the number of
+    classes at most.
     """
     count = sums["count"]
     apart = count if distinct is None else distinct
@@ -149,8 +153,15 @@ def without_small(
     small_counts = {
         place: float(apart[place]) / LEVELS for place in torch.nonzero(small)[:, 0].tolist()
     }
-    total = sums["total"].masked_fill(small[:, None], 0)
-    return {**sums, "count": count.masked_fill(small, 0), "total": total}, small_counts
+    kept = {
+        "count": count.masked_fill(small, 0),
+        "total": sums["total"].masked_fill(small[:, None], 0),
+    }
+    if minimum > 1:
+        whole = int(kept["count"].sum())
+        fewest = math.ceil(whole / (LEVELS + len(count)))
+        kept["samples"] = torch.full_like(sums["samples"], max(fewest, round(whole / LEVELS)))
+    return {**sums, **kept}, small_counts
 
 
 def responsibilities(scores: Scorer, rows: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ class Adapted:
     samples: Tensor  # (C,) soft counts of the last iteration; 0 for classes that are not adapted
     refused: Tensor  # (C,) classes whose statistics the guard refused
     offset_share: float = 1.0  # what a calibration offset is multiplied by afterwards
-    pool: int = 0  # how many unlabelled samples there are
+    pool: int = 0  # how many unlabelled samples there are, without those of classes left out
 
 
 def update(
@@ -82,7 +82,7 @@ def update(
     refused: Tensor | None = None,
 ) -> Adapted:
     """Return the labeled model with soft statistics: equation (2)."""
-    check_unlabelled(pool := int(sums["samples"]))
+    pool = int(sums["samples"])
     classes = torch.nonzero(params["seen_mask"] == 0)[:, 0]
     soft = sums["count"].double() / LEVELS
     total = sums["total"].double() / LEVELS
@@ -131,6 +131,7 @@ def adapt(
     """Adapt a Gaussian model to the unlabelled samples of parties."""
     method = adaptable(method)
     parties = [features_of(method, rows) for rows in pools]
+    check_unlabelled(sum(map(len, parties)))
     current = stretched(method, params)
     refused = None
     for _ in range(settings.iterations):
