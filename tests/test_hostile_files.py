@@ -5,6 +5,7 @@ bounds.
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tracemalloc
@@ -18,6 +19,8 @@ from PIL import Image
 from fedunseen import FedUnseenError, load_run
 from fedunseen.core.arrays import declared_bytes
 from fedunseen.data import read_features
+from fedunseen.pages.report import write_pages, write_report
+from fedunseen.pages.report.reproducibility import shown_command
 from processes import environment
 from refusals import message_of
 
@@ -287,6 +290,74 @@ def test_a_full_disk(finished, tmp_path, words):
     assert not list(tmp_path.rglob("*.tmp")) + list(tmp_path.rglob("model.*"))
     for table in tmp_path.glob("made/*.csv"):
         assert table.read_text().endswith("\n")
+
+
+@pytest.fixture
+def strange(finished, tmp_path):
+    """Return a copy of the finished run as a stranger may hand it on, and a file of the user."""
+    victim = tmp_path / "victim.txt"
+    victim.write_text("mine\n")
+    return shutil.copytree(finished / "run", tmp_path / "strange"), victim
+
+
+@pytest.mark.parametrize("name", ["report.html", "README.md"])
+def test_pages_replace_a_link_of_a_run_directory(strange, name):
+    run, victim = strange
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(victim)
+    write_pages(load_run(run))
+    assert (victim.read_text(), (run / name).is_symlink()) == ("mine\n", False)
+
+
+def test_the_command_replaces_a_linked_report_and_a_pipe(strange):
+    run, victim = strange
+    report = run / "report.html"
+    for put in (report.symlink_to, lambda _: os.mkfifo(report)):
+        report.unlink(missing_ok=True)
+        put(victim)
+        assert under_limits("report", run, seconds=60).returncode == 0
+        assert (victim.read_text(), report.is_file(), report.is_symlink()) == (
+            "mine\n",
+            True,
+            False,
+        )
+
+
+def test_a_run_directory_that_is_itself_a_link_stays_one(strange, tmp_path):
+    run, _ = strange
+    (tmp_path / "own").symlink_to(run)
+    (run / "report.html").unlink()
+    assert write_report(load_run(tmp_path / "own")) == tmp_path / "own" / "report.html"
+    assert (tmp_path / "own").is_symlink()
+    assert (run / "report.html").is_file()
+
+
+def test_a_page_at_a_place_that_the_user_names_keeps_his_link(strange, tmp_path):
+    run, victim = strange
+    (tmp_path / "page.html").symlink_to(victim)
+    write_report(load_run(run), tmp_path / "page.html")
+    assert (tmp_path / "page.html").is_symlink()
+    assert victim.read_text() != "mine\n"
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoints", "spaces"])
+def test_a_run_with_links_is_not_resumed(strange, tmp_path, name):
+    run, victim = strange
+    (run / "result.json").unlink()
+    if name == "metrics.jsonl":
+        (run / name).unlink()
+        (run / name).symlink_to(victim)
+    else:
+        shutil.rmtree(run / name, ignore_errors=True)
+        (run / name).symlink_to(tmp_path)
+    words = ("run", "digit-pairs-gaussian", "--out", run, "--resume")
+    assert f"{run / name} is a link" in refused(*words)
+    assert victim.read_text() == "mine\n"
+
+
+def test_words_of_a_recorded_command_stay_on_one_line():
+    record = {"command": ["fedunseen", "run", "a\nrm -rf b", "--out", "c\u2028d"]}
+    assert shown_command(record) == "fedunseen run 'a rm -rf b' \\\n    --out 'c d'"
 
 
 def test_standard_output_on_a_full_disk(tmp_path):

@@ -11,7 +11,7 @@ import shutil
 import stat
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,6 +79,26 @@ def check_ordinary(path: Path) -> None:
 
 class RepeatedKeyError(ValueError):
     """A JSON table names a key twice: of the two values, other programs may read another one."""
+
+
+def check_unlinked(folder: Path, without: Collection[str] = ()) -> None:
+    """Refuse a run directory with links, pipes or devices in it, except files and folders of the
+    names ``without``.
+
+    A run directory may be a stranger's. Through a link, writing in it or copying it would reach
+    the user's other files.
+    """
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in without]
+        for path in (Path(place, name) for name in (*folders, *names) if name not in without):
+            with suppress(FileNotFoundError):  # another process may remove its temporary files
+                mode = path.lstat().st_mode
+                if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                    raise RunDirectoryError(
+                        f"{path} is a link, a pipe or a device, which a run directory must not "
+                        "hold: put a file or a folder in its place",
+                        "run-link",
+                    )
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -151,14 +171,15 @@ def holding(folder: Path, name: str = ".lock") -> Iterator[bool]:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, follow: bool = True) -> Iterator[Path]:
     """Yield a temporary path; the file written there replaces ``path``, or what it links to, if
     nothing failed.
 
     A pipe, a device or this process's own output cannot be replaced: it receives the content.
+    Without ``follow`` a link or a pipe is itself replaced: the user has not named it.
     """
-    target = Path(os.path.realpath(path))
-    receiver = _receiver(path)
+    target = Path(os.path.realpath(path)) if follow else path
+    receiver = _receiver(path) if follow else None
     if receiver is None:
         target.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -168,6 +189,7 @@ def replacing(path: Path) -> Iterator[Path]:
     ):
         temporary = Path(folder, f".{target.name}.{os.getpid()}.tmp")
         try:
+            temporary.unlink(missing_ok=True)  # a link of that name would be written through
             yield temporary
             if receiver is not None:
                 with open(receiver, "wb", closefd=receiver is path) as stream:
@@ -225,9 +247,9 @@ def whole_folder(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file whole."""
-    with replacing(path) as temporary:
+def write_text(path: Path, text: str, follow: bool = True) -> None:
+    """Write a text file whole; see :func:`replacing`."""
+    with replacing(path, follow) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
@@ -240,8 +262,11 @@ def write_tensors(
     path: Path,
     tensors: Mapping[str, NDArray[Any]] | Mapping[str, Tensor],
     metadata: Mapping[str, str] | None = None,
+    follow: bool = True,
 ) -> None:
-    """Write a safetensors file whole, from NumPy arrays or torch tensors."""
+    """Write a safetensors file whole, from NumPy arrays or torch tensors; see
+    :func:`replacing`.
+    """
     import numpy as np  # here, because who writes a text does not wait for it
     import torch
     from safetensors import SafetensorError
@@ -255,7 +280,7 @@ def write_tensors(
         else torch.from_numpy(np.array(value, order="C"))
         for name, value in tensors.items()
     }
-    with replacing(path) as temporary:
+    with replacing(path, follow) as temporary:
         # safetensors moves a file of its own here, which only the owner may read: restore the usual
         # rights.
         temporary.touch()

@@ -26,6 +26,7 @@ from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.core.files import (
     RepeatedKeyError,
     check_tensor_names,
+    check_unlinked,
     holding,
     is_occupied,
     parse_json,
@@ -93,6 +94,7 @@ class RunDirectory:
                 f"{self.path} already holds a run: add --resume to continue with it, or choose "
                 "another --out"
             )
+        check_unlinked(self.path)
         manifest = self.manifest()
         if changes := differences(manifest["experiment"], experiment):
             raise RunDirectoryError(

@@ -79,7 +79,7 @@ def model_card(run: Run) -> str:
 
 def write_card(run: Run) -> None:
     """Write the model card of a complete run, ``README.md`` in the run directory."""
-    write_text(run.path / "README.md", model_card(run))
+    write_text(run.path / "README.md", model_card(run), follow=False)
 
 
 def _inert(text: str) -> str:

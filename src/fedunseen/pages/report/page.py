@@ -104,5 +104,5 @@ def write_report(run: Run, path: Path | None = None) -> Path:
         else:
             shown = (*shown, (name, module.content))
     target = path if path is not None else run.path / "report.html"
-    write_text(target, render_sections(facts, shown, folded))
+    write_text(target, render_sections(facts, shown, folded), follow=path is not None)
     return target

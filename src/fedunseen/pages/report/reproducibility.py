@@ -19,10 +19,12 @@ from fedunseen.pages.report.parts import Content, Facts, axis, rounds_tried, upp
 def shown_command(record: Mapping[str, Any]) -> str:
     """Return the command that a manifest or an attack's numbers record, as a shell reads it.
 
-    It is "" where Python was the caller, and for records of earlier versions.
+    It is "" where Python was the caller, and for records of earlier versions. A word stays on one
+    line, because what follows a newline would look like a command of its own.
     """
     lines: list[str] = []
-    for word in record.get("command") or ():
+    for recorded in record.get("command") or ():
+        word = " ".join(recorded.splitlines())
         if lines and not word.startswith("--"):
             lines[-1] += f" {shlex.quote(word)}"
         else:
