@@ -3,6 +3,7 @@ questions and tasks, and fires events.
 """
 
 import contextlib
+import logging
 import threading
 from unittest.mock import Mock
 
@@ -16,6 +17,8 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import EventScope, FLContextKey, ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 
+from fedunseen.core.errors import DataError
+from fedunseen.deploy import nvflare_job
 from fedunseen.deploy.nvflare import job
 
 
@@ -129,3 +132,49 @@ def test_each_site_gets_a_key_of_its_own_until_it_has_it():
     coordinator._look({"north": 0.0, "west": 0.0})
     assert coordinator.present() == {"north": "north", "west": "west"}
     assert len(tasks) == 3
+
+
+SECRET = "patient 4711"
+
+
+class Refuser(nvflare_job.Party):
+    """A site whose data are not as they must be."""
+
+    def answering(self, place):
+        raise DataError(f"{SECRET} is no number")
+
+
+def test_why_a_site_does_not_start_stays_in_its_state(tmp_path, monkeypatch, caplog):
+    """NVFlare can stream its log to the server: the text of an error must not be in it."""
+    place = job.Place("north", tmp_path, tmp_path, {"state": "own"})
+    monkeypatch.setattr(job.Place, "of", lambda fl_ctx: place)
+    seen = context()
+    seen.get_engine.return_value.get_workspace.return_value.get_root_dir.return_value = tmp_path
+    made = Refuser()
+    panic = Mock()
+    monkeypatch.setattr(made, "system_panic", panic)
+    with caplog.at_level(logging.DEBUG):
+        made.handle_event(EventType.START_RUN, seen)
+    assert SECRET in (tmp_path / "own" / job.MESSAGES).read_text()
+    assert (SECRET in caplog.text, "[refused-data]" in caplog.text) == (False, True)
+    assert SECRET not in str(panic.call_args)
+
+
+def test_why_a_site_refuses_a_question_stays_in_its_state(tmp_path, monkeypatch, caplog):
+    party = Mock(error=None)
+
+    def answer(question):
+        party.error = DataError(f"{SECRET} is no number")
+        return b"refused"
+
+    def answering(tree, settings, state, out, say):
+        say(f"{SECRET} is read")
+        return Mock(party=party, answer=answer)
+
+    monkeypatch.setattr(nvflare_job, "answering", answering)
+    place = job.Place("north", tmp_path, tmp_path, {"data": "data"})
+    with caplog.at_level(logging.DEBUG):
+        assert nvflare_job.Party().answering(place)(b"question") == b"refused"
+    text = (tmp_path / job.STATE / job.MESSAGES).read_text()
+    assert (text.count(SECRET), SECRET in caplog.text) == (2, False)
+    assert "[refused-data]" in caplog.text

@@ -84,7 +84,11 @@ def check_options(place: Iterable[str]) -> None:
 
 
 def answering(
-    place: Mapping[str, Any], settings: Mapping[str, Any], state: Path, out: Path
+    place: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    state: Path,
+    out: Path,
+    say: Callable[[str], None] = log.info,
 ) -> Site:
     """Return what answers for a party as its site describes it, with the site's history of
     releases.
@@ -94,6 +98,7 @@ def answering(
         settings: that the site decides itself, by dotted key.
         state: what the party keeps.
         out: where the merged model goes.
+        say: takes what the party's owner may read, and no one else.
 
     Raises:
         FedUnseenError: an option, the data or a limit are not as they must be.
@@ -120,7 +125,7 @@ def answering(
     party = Party(
         held.prepare,
         state,
-        log.info,
+        say,
         {"DATA": data},
         Path(str(kit)) if kit else None,
         words,

@@ -8,14 +8,13 @@ same party answer.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from fedunseen.core.command_line import typed
 from fedunseen.core.errors import ExperimentError
-from fedunseen.deploy.existing_federation import answering, check_options, coordinated, log
+from fedunseen.deploy.existing_federation import answering, check_options, coordinated
 from fedunseen.deploy.nvflare import job
-from fedunseen.deploy.nvflare.job import SETTINGS, Place
+from fedunseen.deploy.nvflare.job import SETTINGS, Place, note_refusal, own_log
 from fedunseen.deploy.remote.link import Answer
 
 
@@ -48,7 +47,7 @@ class Coordinator(job.Coordinator):
         parties = [PartyStatus(name) for name in list(self.names) or sites]
         with typed(["nvflare", "job", "submit", "-j", "deploy/nvflare"]):
             coordinated(
-                Session(self, parties, kit=_path(place, "credentials")),
+                Session(self, parties, kit=place.path("credentials")),
                 source,
                 settings,
                 place.folder / self.out,
@@ -62,33 +61,28 @@ class Party(job.Party):
         """Return what answers; raises FedUnseenError if the site's file or data are not as they
         must be.
         """
-        if (data := _path(place, "data")) is None:
+        if (data := place.path("data")) is None:
             raise ExperimentError(
                 f'local/{SETTINGS} of site {place.name} names no data: add "data": "FOLDER"'
             )
-        state = _path(place, "state") or place.folder / "fedunseen-state"
-        tree = {**place.settings, "data": data, "credentials": _path(place, "credentials")}
+        tree = {**place.settings, "data": data, "credentials": place.path("credentials")}
+        own = own_log(place.state)
         site = answering(
             tree,
             dict(place.settings.get("set", {})),
-            state,
-            _path(place, "out") or place.folder / "fedunseen-model",
+            place.state,
+            place.path("out") or place.folder / "fedunseen-model",
+            own.info,
         )
 
         def answer(question: bytes) -> bytes:
             earlier_error = site.party.error
             reply = site.answer(question)
-            if site.party.error is not earlier_error:
-                log.error("%s", site.party.error)
+            if site.party.error is not None and site.party.error is not earlier_error:
+                note_refusal(place.state, site.party.error, own)
             return reply
 
         return answer
-
-
-def _path(place: Place, key: str) -> Path | None:
-    """Return a path of the site's file, relative to its workspace."""
-    value = place.settings.get(key)
-    return place.folder / str(value) if value else None
 
 
 def _dotted(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,6 +44,8 @@ KEY_TASK = "fedunseen-key"
 KEY = "key"  # of a message or of the task: what only the server and this site have
 _log = logging.getLogger("fedunseen.federation")
 SETTINGS = "fedunseen.json"  # a site's own file, in the folder `local` of its workspace
+STATE = "fedunseen-state"  # a site's folder in its workspace, unless its file names another
+MESSAGES = "messages.log"  # of the site's state
 BEAT = 1.0  # s between two looks at who is there
 HOLD = 10.0  # s for which a site holds a reply back
 PATIENCE = 15.0  # s without progress after which a message counts as lost
@@ -59,6 +61,23 @@ def in_thread(work: Callable[..., None], *arguments: Any) -> None:
     threading.Thread(target=work, args=arguments, daemon=True).start()
 
 
+def own_log(state: Path) -> logging.Logger:
+    """Return a logger that writes to the file :data:`MESSAGES` of a site's state alone.
+
+    NVFlare can stream the logs of its own loggers to the server, and the text of an error may
+    tell of samples. The logger is not registered, so that the sites of a simulator do not share
+    it.
+    """
+    state.mkdir(parents=True, exist_ok=True)
+    state.chmod(0o700)
+    handler = logging.FileHandler(state / MESSAGES, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger = logging.Logger("fedunseen.site", logging.INFO)
+    logger.propagate = False
+    logger.addHandler(handler)
+    return logger
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a job's process works."""
@@ -67,6 +86,16 @@ class Place:
     folder: Path
     config: Path
     settings: Mapping[str, Any]
+
+    def path(self, key: str) -> Path | None:
+        """Return a path of the site's file, relative to its workspace."""
+        value = self.settings.get(key)
+        return self.folder / str(value) if value else None
+
+    @property
+    def state(self) -> Path:
+        """What the site keeps."""
+        return self.path("state") or self.folder / STATE
 
     @classmethod
     def of(cls, fl_ctx: FLContext, name: str = "") -> "Place":
@@ -82,6 +111,13 @@ class Place:
             raise FedUnseenError(f"{path} is damaged ({error}): write a JSON object") from None
         config = Path(workspace.get_app_config_dir(fl_ctx.get_job_id()))
         return cls(name, Path(workspace.get_root_dir()), config, settings)
+
+
+def note_refusal(state: Path, error: BaseException, own: logging.Logger | None = None) -> None:
+    """Write why a site refuses to its own log, and the code alone to NVFlare's."""
+    with contextlib.suppress(OSError):  # a full disk, which the code says
+        (own or own_log(state)).error("%s", error)
+    _log.error("refused [%s]: %s of the site's state says why", code_of(error), MESSAGES)
 
 
 @dataclass(frozen=True)
@@ -258,10 +294,13 @@ class Party(Executor, ABC):  # type: ignore[misc]
         sent = fl_ctx.get_prop(FLContextKey.EVENT_SCOPE) == EventScope.FEDERATION
         if event_type == EventType.START_RUN and not sent:
             self.runner = threading.get_ident()
+            place = None
             try:
-                answer = self.answering(Place.of(fl_ctx))
+                place = Place.of(fl_ctx)
+                answer = self.answering(place)
             except Exception as error:  # the server is sent a code, and the text stays at the site
-                _log.error("%s", error)
+                root = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
+                note_refusal(root / STATE if place is None else place.state, error)
                 self.system_panic(described(code_of(error)), fl_ctx)
                 return
             fl_ctx.get_engine().register_aux_message_handler(TOPIC, self.receive)
