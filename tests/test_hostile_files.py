@@ -355,6 +355,28 @@ def test_a_run_with_links_is_not_resumed(strange, tmp_path, name):
     assert victim.read_text() == "mine\n"
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "metrics.jsonl", "encoder"])
+@pytest.mark.parametrize("command", ["learn", "forget"])
+def test_no_link_of_a_run_directory_is_copied(strange, finished, tmp_path, command, name):
+    """Files of the user would be in the new run directory, or be written through its links."""
+    run, victim = strange
+    (tmp_path / "aside").mkdir()
+    linked = victim if name == "encoder" else (run / name).rename(tmp_path / "aside" / name)
+    (run / name).symlink_to(linked)
+    told = {"learn": ("--classes", finished / "new.csv"), "forget": ("--party", "0")}[command]
+    assert f"{run / name} is a link" in refused(command, run, *told, "--out", tmp_path / "made")
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_linked_report_is_left_out_of_a_changed_run(strange, finished, tmp_path):
+    run, victim = strange
+    (run / "report.html").unlink()
+    (run / "report.html").symlink_to(victim)
+    words = ("learn", run, "--classes", finished / "new.csv", "--out", tmp_path / "made")
+    assert under_limits(*words).returncode == 0
+    assert victim.read_text() == "mine\n"
+
+
 def test_words_of_a_recorded_command_stay_on_one_line():
     record = {"command": ["fedunseen", "run", "a\nrm -rf b", "--out", "c\u2028d"]}
     assert shown_command(record) == "fedunseen run 'a rm -rf b' \\\n    --out 'c d'"

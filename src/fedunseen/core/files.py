@@ -227,14 +227,23 @@ def whole_folder(
 ) -> Iterator[Path]:
     """Yield a temporary folder beside ``folder``, a new or an empty one; it takes its place if
     nothing failed.
+
+    It starts as a copy of the run directory ``like``, where that is given, except files and folders
+    of the names ``without``.
+
+    Raises:
+        RunDirectoryError: ``like`` holds links, pipes or devices.
     """
+    if like is not None:
+        check_unlinked(like, without)
     temporary = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         if like is None:
             temporary.mkdir(parents=True)
         else:
-            shutil.copytree(like, temporary, ignore=shutil.ignore_patterns(*without))
+            ignored = shutil.ignore_patterns(*without)
+            shutil.copytree(like, temporary, symlinks=True, ignore=ignored)
         yield temporary
         if folder.exists():
             folder.rmdir()

@@ -30,7 +30,14 @@ from fedunseen.core.errors import (
     RunDirectoryError,
     unknown,
 )
-from fedunseen.core.files import free_folder, parse_json, whole_folder, write_json, write_tensors
+from fedunseen.core.files import (
+    check_unlinked,
+    free_folder,
+    parse_json,
+    whole_folder,
+    write_json,
+    write_tensors,
+)
 from fedunseen.core.parameters import Params, of_each_client
 from fedunseen.core.registry import find
 from fedunseen.core.samples import CodedRows, ScaledSamples, first_of_equal
@@ -316,6 +323,7 @@ def _copy(
 
 def check_removable(run: Run, in_part: bool) -> None:
     """Refuse a run that a party, or a part of one, cannot be taken out of."""
+    check_unlinked(run.path, ("report.html", "README.md"))
     experiment = run.experiment
     trained = find("method", run.method_name).trained
     if run.seeds:
