@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.numpy import load_file, save_file
 
 from fedunseen import FedUnseenError, load_run
 from fedunseen.core.arrays import declared_bytes
@@ -375,6 +376,21 @@ def test_a_linked_report_is_left_out_of_a_changed_run(strange, finished, tmp_pat
     words = ("learn", run, "--classes", finished / "new.csv", "--out", tmp_path / "made")
     assert under_limits(*words).returncode == 0
     assert victim.read_text() == "mine\n"
+
+
+@pytest.mark.parametrize(
+    "bits", [[1.0], [17.0], [1e30], [np.inf], [np.nan], [-8.0], [], [8.0, 8.0]], ids=str
+)
+def test_quantization_has_2_to_16_bits(strange, bits):
+    run, _ = strange
+    path = run / "scaling.safetensors"
+    one = np.ones(1, np.float32)
+    quantize = {"bits": np.array(bits, np.float32), "step": one, "offset": one}
+    save_file(
+        load_file(path) | {f"quantize.{name}": value for name, value in quantize.items()}, path
+    )
+    sentence = message_of(lambda: load_run(run).scaler.quantization, error=FedUnseenError)
+    assert "from 2 to 16" in sentence
 
 
 def test_words_of_a_recorded_command_stay_on_one_line():

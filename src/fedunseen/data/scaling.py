@@ -117,11 +117,20 @@ class Quantization:
 
     @staticmethod
     def read(statistics: Mapping[str, NDArray[np.float32]]) -> Quantization | None:
-        """Return what :attr:`statistics` holds; None if features are not quantized."""
+        """Return what :attr:`statistics` holds; None if features are not quantized.
+
+        Raises:
+            DataError: the bits are not 2 to 16, so that powers of 2 would have no bound.
+        """
         if "quantize.bits" not in statistics:
             return None
         bits, step, offset = (statistics[f"quantize.{name}"] for name in ("bits", "step", "offset"))
-        return Quantization(int(bits[0]), step, offset)
+        if bits.size != 1 or not 2 <= bits.item() <= 16:
+            raise DataError(
+                "quantize.bits of the features' scaling is not a number from 2 to 16: restore "
+                "scaling.safetensors, or run the experiment again"
+            )
+        return Quantization(int(bits.item()), step, offset)
 
     @property
     def statistics(self) -> dict[str, NDArray[np.float32]]:
