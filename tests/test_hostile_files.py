@@ -19,7 +19,9 @@ from safetensors.numpy import load_file, save_file
 
 from fedunseen import FedUnseenError, load_run
 from fedunseen.core.arrays import declared_bytes
+from fedunseen.core.errors import RunDirectoryError
 from fedunseen.data import read_features
+from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.pages.report import write_pages, write_report
 from fedunseen.pages.report.reproducibility import shown_command
 from processes import environment
@@ -391,6 +393,20 @@ def test_quantization_has_2_to_16_bits(strange, bits):
     )
     sentence = message_of(lambda: load_run(run).scaler.quantization, error=FedUnseenError)
     assert "from 2 to 16" in sentence
+
+
+@pytest.mark.parametrize("name", ["labels", "zsl_answers", "gzsl_answers"])
+@pytest.mark.parametrize("value", [2**63 - 1, 1000, -1, 0.5], ids=str)
+def test_labels_and_answers_are_ids_of_classes(strange, name, value):
+    """Counting up to 2^63 - 1 aborted the process."""
+    run, _ = strange
+    path = run / "evaluation.safetensors"
+    tensors = load_file(path)
+    save_file(tensors | {name: np.full(len(tensors[name]), value)}, path)
+    count = len(load_run(run).space.names)
+    for read in (lambda: load_run(run).evaluation, RunDirectory(run)._measured):
+        sentence = message_of(read, error=RunDirectoryError)
+        assert sentence.startswith(f"{path} is damaged: {name!r} are not ids of the {count} ")
 
 
 def test_words_of_a_recorded_command_stay_on_one_line():

@@ -51,6 +51,7 @@ _WAITING = (
     "processes",
 )  # of [engine]: a resume may change them
 _PARTS = "clients"  # of a checkpoint's metadata: the files beside it
+_IDS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _KEPT = 2  # checkpoints: the newest, and the one before
 
 
@@ -198,10 +199,11 @@ class RunDirectory:
         return final
 
     def _measured(self) -> Measured:
-        answers = load_params(self.path / "evaluation.safetensors")
+        space = ClassSpace.load(self.path / "classes.csv", of_run=True)
+        answers = load_params(self.path / "evaluation.safetensors", classes=len(space.names))
         return Measured(
             self.manifest(),
-            ClassSpace.load(self.path / "classes.csv", of_run=True),
+            space,
             {name: value.numpy() for name, value in answers.items()},
             self.metrics(),
         )
@@ -518,11 +520,26 @@ def _opened(path: Path, device: torch.device | None) -> Iterator[Any]:
         ) from None
 
 
-def load_params(path: Path, device: torch.device | None = None, under: str = "") -> Params:
-    """Read a safetensors file. The order of its names is not kept."""
+def load_params(
+    path: Path, device: torch.device | None = None, under: str = "", classes: int | None = None
+) -> Params:
+    """Read a safetensors file. The order of its names is not kept.
+
+    With ``classes`` all labels and answers must be ids of so many classes: counting larger ones
+    would take any memory.
+    """
     with _opened(path, device) as file:
         names = [name for name in file.keys() if name.startswith(under)]  # noqa: SIM118 - it is not a dictionary
-        return {name.removeprefix(under): file.get_tensor(name) for name in names}
+        params = {name.removeprefix(under): file.get_tensor(name) for name in names}
+    for name, value in params.items() if classes is not None else ():
+        if not name.endswith(("labels", "answers")) or not value.numel():
+            continue
+        if value.dtype not in _IDS or value.min() < 0 or value.max() >= classes:
+            raise RunDirectoryError(
+                f"{path} is damaged: {name[:40]!a} are not ids of the {classes} classes: "
+                "restore it, or run the experiment again in another --out"
+            )
+    return params
 
 
 def stored_rounds(folder: Path) -> dict[int, dict[str, Any]]:

@@ -106,7 +106,7 @@ class StoredRun:
         held what.
         """
         self._check_made_here()
-        stored = load_params(self.path / "evaluation.safetensors")
+        stored = load_params(self.path / "evaluation.safetensors", classes=len(self.space.names))
         return {name: value.numpy() for name, value in stored.items()}
 
     @property
