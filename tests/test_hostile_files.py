@@ -409,6 +409,34 @@ def test_labels_and_answers_are_ids_of_classes(strange, name, value):
         assert sentence.startswith(f"{path} is damaged: {name!r} are not ids of the {count} ")
 
 
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("metrics.jsonl", ("report", "RUN")),
+        ("parties.json", ("report", "RUN")),
+        ("evaluation.safetensors", ("report", "RUN")),
+        ("model.safetensors", ("report", "RUN")),
+        ("model.safetensors", ("predict", "RUN", "FILE")),
+        ("scaling.safetensors", ("predict", "RUN", "FILE")),
+        ("parties.json", ("forget", "RUN", "--party", "0", "--out", "OUT")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_a_pipe_or_a_device_in_a_run_directory(strange, tmp_path, name, words, kind):
+    run, _ = strange
+    (run / name).unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(run / name)
+    else:
+        (run / name).symlink_to("/dev/zero")
+    np.save(tmp_path / "a.npy", np.zeros((1, 64), np.float32))
+    places = {"RUN": run, "FILE": tmp_path / "a.npy", "OUT": tmp_path / "made"}
+    sentence = refused(*(places.get(word, word) for word in words), seconds=30)
+    assert str(run / name) in sentence
+    assert "a pipe or a device" in sentence
+
+
 def test_words_of_a_recorded_command_stay_on_one_line():
     record = {"command": ["fedunseen", "run", "a\nrm -rf b", "--out", "c\u2028d"]}
     assert shown_command(record) == "fedunseen run 'a rm -rf b' \\\n    --out 'c d'"

@@ -31,6 +31,7 @@ from fedunseen.core.errors import (
     unknown,
 )
 from fedunseen.core.files import (
+    check_ordinary,
     check_unlinked,
     free_folder,
     parse_json,
@@ -462,6 +463,7 @@ def parties_of(run: Run) -> list[str]:
 def _read_parties(run: Run) -> list[dict[str, Any]]:
     """Return the parties of a deployment, and how many classes and samples each holds."""
     listed = run.path / "parties.json"
+    check_ordinary(listed)
     try:
         return [
             {**status, "name": status["name"], "classes": int(status["classes"]), "samples": int(status["samples"])}

@@ -25,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.core.files import (
     RepeatedKeyError,
+    check_ordinary,
     check_tensor_names,
     check_unlinked,
     holding,
@@ -165,6 +166,7 @@ class RunDirectory:
         connected.
         """
         recorded: dict[str, Any] = {}
+        check_ordinary(self.parties_path)
         with suppress(OSError, ValueError, TypeError, KeyError):
             recorded = {
                 party["name"]: party for party in parse_json(self.parties_path.read_bytes())
@@ -182,6 +184,7 @@ class RunDirectory:
 
     def _party_names(self) -> list[str]:
         """Return what the clients of a deployment are called; [] of a simulation."""
+        check_ordinary(self.parties_path)
         with suppress(OSError, ValueError, TypeError, KeyError):
             return [str(party["name"]) for party in parse_json(self.parties_path.read_bytes())]
         return []
@@ -293,6 +296,7 @@ class RunDirectory:
         """
         if not self.metrics_path.exists():
             return []
+        check_ordinary(self.metrics_path)
         lines: list[dict[str, Any]] = []
         for line in self.metrics_path.read_bytes().split(b"\n")[
             :-1
@@ -488,6 +492,7 @@ class RunDirectory:
 
 def parts_of(path: Path) -> list[Path]:
     """Return the files beside a checkpoint that hold what its clients keep, the latest last."""
+    check_ordinary(path)
     try:
         with safe_open(path, "pt") as file:
             return [
@@ -500,6 +505,7 @@ def parts_of(path: Path) -> list[Path]:
 
 def is_whole(path: Path) -> bool:
     """Say whether a safetensors file is there in its full length."""
+    check_ordinary(path)
     try:
         with safe_open(path, "pt"):
             return True
@@ -510,6 +516,7 @@ def is_whole(path: Path) -> bool:
 @contextmanager
 def _opened(path: Path, device: torch.device | None) -> Iterator[Any]:
     """Open a safetensors file for reading."""
+    check_ordinary(path)
     try:
         check_tensor_names(path)
         with safe_open(path, "pt", device=str(device or "cpu")) as file:
@@ -555,6 +562,7 @@ def parameter_sizes(path: Path) -> dict[str, int]:
     """Return how many numbers each tensor of a model is, without reading it; nothing if the model
     is not there.
     """
+    check_ordinary(path)
     try:
         with safe_open(path, "np") as file:
             return {name: math.prod(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedunseen.core.errors import ArgumentError, MissingDependencyError, RunDirectoryError
 from fedunseen.core.extensions import further_modules
-from fedunseen.core.files import parse_json
+from fedunseen.core.files import check_ordinary, parse_json
 from fedunseen.core.text import shown_value
 from fedunseen.pages.report import sections, statistics
 from fedunseen.pages.report.charts import Curve, line_chart, rounded_up
@@ -217,6 +217,7 @@ def parties(run: Run) -> list[dict[str, Any]]:
     """Return of each party of a deployment: name, classes, samples, rounds merged and missed,
     seconds; else nothing.
     """
+    check_ordinary(run.path / "parties.json")
     try:
         recorded = parse_json((run.path / "parties.json").read_bytes())
         rows = [
