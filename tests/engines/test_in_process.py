@@ -497,14 +497,14 @@ def test_training_that_diverges_says_what_to_do(strategy):
 def test_auto_takes_the_way_that_pays(monkeypatch):
     taken, federation = [], Federation("fedzsl", mode="auto")
     trainer = type(federation.worker.trainer)
-    for way in ("one", "together"):
+    for way in ("train", "together"):
         real = getattr(trainer, way)
         monkeypatch.setattr(
             trainer, way, lambda *a, way=way, real=real: taken.append(way) or real(*a)
         )
     federation.run(1)
     federation.run(1, [2])
-    assert taken == ["together", "one"]
+    assert taken == ["together", "train"]
 
 
 GENERATOR = {"shared": ("generator.*",)}
