@@ -16,7 +16,7 @@ from fedunseen.deploy.client_data import PartyData
 from fedunseen.deploy.remote.party import local_update
 from fedunseen.methods.closed_form.soft_statistics import LEVELS as WHOLE
 from fedunseen.methods.closed_form.soft_statistics import on_grid, soft_statistics, without_small
-from fedunseen.methods.closed_form.statistics import statistics, unpacked
+from fedunseen.methods.closed_form.statistics import hidden_features, statistics, unpacked
 from fedunseen.strategies import Instruction
 
 LEVELS = 127
@@ -55,10 +55,10 @@ def sums_of(rows, labels, step, offset, min_samples, among=None):
     quantization = Quantization(8, step, offset)
     names = tuple(f"c{c}" for c in range(1 + max(labels)))
     space = ClassSpace(names, np.eye(len(names)), names, range(len(names)), [], [])
-    sums = statistics(
-        (rows - offset).astype(np.float32), np.array(labels), space, None, quantization,
-        min_samples, among and ((among[0] - offset).astype(np.float32), among[1]),
-    )  # fmt: skip
+    samples = (rows - offset).astype(np.float32), np.array(labels)
+    whole = ((among[0] - offset).astype(np.float32), np.array(among[1])) if among else samples
+    hidden = hidden_features(*whole, len(names), quantization, min_samples)
+    sums = statistics(*samples, space, None, quantization, hidden)
     return sums["total"], unpacked(sums["square"], rows.shape[1])
 
 
@@ -69,6 +69,19 @@ def spread(samples):
 
 
 FINE = [1 / LEVELS] * 3
+
+
+@pytest.mark.parametrize("min_samples", [1, 5])
+def test_one_sample_on_the_other_side_of_a_narrow_range_changes_nothing(min_samples):
+    """All others are above it, and none or two are within."""
+    rows = spread(12)
+    rows[:, 0] = 0.5
+    rows[1:3, 0] = 0.1
+    below = rows.copy()
+    below[0, 0] = -0.5
+    step, offset = [1e-3 / LEVELS, *FINE], [0.1, 0.0, 0.0, 0.0]
+    totals = [sums_of(some, [0] * 12, step, offset, min_samples)[0] for some in (rows, below)]
+    assert torch.equal(*totals) is (min_samples > 1)
 
 
 @pytest.mark.parametrize("samples", [5, 6, 9, 30])
@@ -103,7 +116,9 @@ def test_a_range_that_cuts_a_class_in_two_shows_no_few_samples(above, below):
         return ((total[0, 1:] + square[0, 1:] / LEVELS) / 2).tolist()
 
     assert side(1) == codes[:above].sum(0).tolist()
-    assert side(5) == (codes.sum(0) / 2).tolist()  # of all samples: the feature itself is 0
+    # few above count as below; with few on both sides the feature is 0, and half the sum is left
+    wanted = 0 * codes[0] if below >= 5 else codes.sum(0) / 2
+    assert side(5) == wanted.tolist()
 
 
 @pytest.mark.parametrize(("below", "above"), [(15, 15), (0, 30), (30, 0), (3, 27)])

@@ -1,9 +1,8 @@
 """Seen classes play unseen ones in turn, each once, in models that are solved from sums.
 
 A share of the samples is held out of all models; of few samples several shares in turns. A fold's
-model lacks all samples of the classes
-that play unseen ones: a covariance that knows how a class varies recognizes it more often than an
-unseen one. Kernel and shrinkage are the final model's.
+model lacks all samples of the classes that play unseen ones: a covariance that knows how a class
+varies recognizes it more often than an unseen one. Kernel and shrinkage are the final model's.
 """
 
 from dataclasses import replace
@@ -21,6 +20,7 @@ from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.left_out import without_classes
 from fedunseen.methods.closed_form.statistics import (
+    Hidden,
     dequantized,
     few_threads,
     scatter,
@@ -105,24 +105,21 @@ def statistics_of(
     inputs: Inputs,
     labels: Tensor,
     rows: Tensor,
-    among: Tensor | None = None,
+    hidden: Hidden | None = None,
 ) -> Params:
-    """Return the statistics of some samples.
-
-    ``among``: those whose sums these are a part of, where features that show few are hidden.
-    """
+    """Return the statistics of some samples; ``hidden``: what is hidden in sums of all."""
     return statistics(
-        _read(inputs, rows),
+        read(inputs, rows),
         labels[rows],
         method.space,
         method.clip_norm,
         method.quantization,
-        1 if among is None else method.min_samples,
-        None if among is None else (_read(inputs, among), labels[among]),
+        hidden,
     )
 
 
-def _read(inputs: Inputs, rows: Tensor) -> Tensor | CodedRows:
+def read(inputs: Inputs, rows: Tensor) -> Tensor | CodedRows:
+    """Return some samples as statistics take them."""
     return CodedRows(inputs, rows) if isinstance(inputs, ScaledSamples) else inputs[rows]
 
 

@@ -24,6 +24,7 @@ from fedunseen.confidence.folds import (
     answered,
     class_folds,
     most_samples,
+    read,
     statistics_of,
     without_samples,
 )
@@ -33,9 +34,11 @@ from fedunseen.core.samples import Inputs, ScaledSamples
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.statistics import (
+    Hidden,
     dequantized,
     few_threads,
     fits,
+    hidden_features,
     no_sums,
     subtract,
 )
@@ -180,12 +183,20 @@ class _Samples:
 
     def statistics(self, mask: NDArray[np.bool_]) -> Params:
         """Return the statistics of some of them, (n,) bool, as they are part of the sums."""
-        places = (self._rows(self.own[mask]), self._rows(self.own))
-        return statistics_of(self.method, self.inputs, self.labels, *places)
+        places = self._rows(self.own[mask])
+        return statistics_of(self.method, self.inputs, self.labels, places, self._hidden)
 
     def at(self, mask: NDArray[np.bool_]) -> Tensor:
         """Return some of them, (n,) bool."""
         return self.inputs[self._rows(self.own[mask])].cpu()
+
+    @cached_property
+    def _hidden(self) -> Hidden | None:
+        rows = self._rows(self.own)
+        method = self.method
+        samples = read(self.inputs, rows), self.labels[rows]
+        classes = len(method.space.names)
+        return hidden_features(*samples, classes, method.quantization, method.min_samples)
 
     def _rows(self, places: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(places).to(self.labels.device)

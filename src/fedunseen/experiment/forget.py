@@ -64,6 +64,7 @@ from fedunseen.methods.closed_form.base import ClosedForm, ClosedFormSettings
 from fedunseen.methods.closed_form.removal import quantization_of, without
 from fedunseen.methods.closed_form.statistics import (
     check,
+    hidden_features,
     in_large_classes,
     statistics,
 )
@@ -644,15 +645,7 @@ def _statistics(
         labels = torch.from_numpy(ids[benchmark.labels[some]])
         return CodedRows(samples, torch.arange(len(some))), labels
 
-    among = read(held) if minimum > 1 else None
     assert isinstance(run.method, ClosedForm)
-    clip_norm = run.method.clip_norm
-    part = statistics(
-        *read(rows),
-        run.space,
-        clip_norm,
-        quantization_of(run.method),
-        min_samples=minimum,
-        among=among,
-    )
-    return part
+    quantization = quantization_of(run.method)
+    hidden = hidden_features(*read(held), len(run.space.names), quantization, minimum)
+    return statistics(*read(rows), run.space, run.method.clip_norm, quantization, hidden)

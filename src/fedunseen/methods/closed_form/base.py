@@ -109,12 +109,17 @@ class ClosedForm(Method):
     ) -> Params:
         """Return the sums of a party's samples; of frozen maps, those of their means over cells.
 
-        ``among``: as for :func:`~fedunseen.methods.closed_form.statistics.statistics`.
+        ``among``: the samples that say which features are hidden, if these are a part of them.
         """
         inputs = self._averaged(inputs)
-        among = among and (self._averaged(among[0]), among[1])
+        hidden = None
+        if self.min_samples > 1:
+            whole = (self._averaged(among[0]), among[1]) if among else (inputs, labels)
+            hidden = statistics.hidden_features(
+                *whole, len(self.space.names), self.quantization, self.min_samples
+            )
         sums = statistics.statistics(
-            inputs, labels, self.space, self.clip_norm, self.quantization, self.min_samples, among
+            inputs, labels, self.space, self.clip_norm, self.quantization, hidden
         )
         return sums if self.release is None else self.release.nothing(sums)
 
@@ -222,9 +227,12 @@ class ClosedForm(Method):
         """Raise a DataError where a model lacks a parameter that no score needs."""
 
     def facts(self, params: Params) -> dict[str, Any]:
-        """Return the digest of whole sums, and which share of features was clipped."""
+        """Return the digest of whole sums, and which share of features was clipped, where any was
+        and the parties count them.
+        """
         if self.quantization is None or "square" not in params or self.release is not None:
             return {}
         features = int(params["count"].sum()) * self.width
         rate = int(params["clipped"]) / max(1, features)
-        return {"sums_sha256": statistics.sums_sha256(params, self.quantization), "clipped": rate}
+        clipped = {"clipped": rate} if rate else {}
+        return {"sums_sha256": statistics.sums_sha256(params, self.quantization), **clipped}

@@ -194,7 +194,7 @@ class Gaussian(ClosedForm, name="gaussian"):
         apart = self.backbone(params, inputs).double() - params["centre"]
         scores = self.scores(params, inputs, semantics)
         seen_mask = params["seen_mask"]
-        # what makes scores comparable is no distance
+        # what makes scores comparable is not a distance
         lowered = params["offset"] * seen_mask - params.get("raised", 0.0)
         known = min(scores.shape[1], len(lowered))
         scores[:, :known] += lowered[:known]

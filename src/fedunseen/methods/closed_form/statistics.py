@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -53,14 +54,13 @@ def statistics(
     space: ClassSpace,
     clip_norm: float | None = None,
     quantization: Quantization | None = None,
-    min_samples: int = 1,
-    among: tuple[Tensor | CodedRows | NDArray[Any], Tensor | NDArray[np.int64]] | None = None,
+    hidden: "Hidden | None" = None,
 ) -> Params:
     """Return the statistics of samples, read block by block: memory beside them is d x d numbers
     and one block.
 
-    A feature that fewer than ``min_samples`` samples of a class would show is hidden. ``among``: the
-    samples and labels for which this is decided: a part of a sum has what the sum has.
+    ``hidden``: features that would show few samples, of all that the sum is of: a part of a sum has
+    what the sum has. None: nothing is hidden.
     """
     width = inputs.shape[1]
     sums = no_sums(width, space, quantization)
@@ -72,10 +72,6 @@ def statistics(
         step = min(
             8 * BLOCK, max(BLOCK, CODES // width)
         )  # less often added to the sums, which may be larger
-    few = None
-    if quantization is not None and min_samples > 1:
-        decide = among or (inputs, labels)
-        few = _few_apart(*decide, (len(space.names), width), quantization, min_samples)
     for start in range(0, len(labels), step):
         rows, beyond = _read(inputs, slice(start, start + step))
         part_labels = torch.as_tensor(labels[start : start + step]).to(rows.device)
@@ -87,9 +83,10 @@ def statistics(
             if rows.is_floating_point():
                 codes, beyond = quantization.codes(rows.cpu().numpy())
                 rows = torch.from_numpy(codes).to(rows.device)
-            rows = rows if few is None else _hidden(rows, part_labels, few)
+            if hidden is not None and bool(hidden.few.any()):
+                rows = hidden.applied(rows, part_labels)
             rows = rows if clip_norm is None else shortened(rows, quantization, clip_norm)
-            if min_samples == 1:
+            if hidden is None:
                 sums["clipped"] += beyond
         if square is None:
             square = torch.zeros(width, width, dtype=sums["square"].dtype, device=rows.device)
@@ -107,33 +104,53 @@ def statistics(
     return sums
 
 
-def _few_apart(
+@dataclass(frozen=True, eq=False)
+class Hidden:
+    """Which features of a class would show few of its samples.
+
+    Attributes:
+        few: (C, d) bool.
+        instead: (C, d) the whole numbers that all samples of the class have in place of theirs.
+    """
+
+    few: Tensor
+    instead: Tensor
+
+    def applied(self, rows: Tensor, labels: Tensor) -> Tensor:
+        """Return whole numbers (n, d) with others where they would show few samples."""
+        few = self.few.to(rows.device)[labels]
+        return torch.where(few, self.instead.to(rows.device)[labels].to(rows.dtype), rows)
+
+
+def hidden_features(
     inputs: Tensor | CodedRows | NDArray[Any],
     labels: Tensor | NDArray[np.int64],
-    shape: tuple[int, int],
-    quantization: Quantization,
+    classes: int,
+    quantization: Quantization | None,
     min_samples: int,
-) -> tuple[Tensor, Tensor] | None:
-    """Return (C, d) which features of a class would show few samples, and (C, d) the whole numbers
-    that all samples of the class have instead; None: no feature does. The same sample counts once.
+) -> Hidden | None:
+    """Return which features would show fewer than ``min_samples`` samples of a class; None where
+    each may be shown. The same sample counts once.
 
     Clipped samples are known, and so are those that rounding makes one: second moments would show
     all features of the others.
 
-    - Where few are within the range, or not more than half, all have its end, or 0 between both.
-      None is few too: otherwise this would tell whether a sample is there.
+    - Where few are within the range, or not more than half, all have the end beyond which not only
+      few are, or 0. None is few too: otherwise this would tell whether a sample is there.
     - Where rounding leaves half or more, all but few, one whole number of several values, all have
       it.
     - So do they where float32 has made half of the samples one value: of the others one could weigh
       more than all. The features of a pair could have one sample within both ranges.
     """
-    few = torch.zeros(shape, dtype=torch.bool)
-    instead = torch.zeros(shape, dtype=torch.int16)
+    if quantization is None or min_samples == 1:
+        return None
+    few = torch.zeros((classes, inputs.shape[1]), dtype=torch.bool)
+    instead = torch.zeros(few.shape, dtype=torch.int16)
     labels = torch.as_tensor(labels).cpu()
     for c in np.unique(labels.numpy()).tolist():
         class_rows = torch.nonzero(labels == c)[:, 0]
         few[c], instead[c] = few_of_class(inputs, class_rows, quantization, min_samples)
-    return (few, instead) if bool(few.any()) else None
+    return Hidden(few, instead)
 
 
 def _rows_of(
@@ -147,12 +164,6 @@ def _rows_of(
             yield inputs[row] if isinstance(inputs, np.ndarray) else inputs[row].cpu().numpy()
 
 
-def _hidden(rows: Tensor, labels: Tensor, few: tuple[Tensor, Tensor]) -> Tensor:
-    """Return whole numbers (n, d) with others where they would show few samples."""
-    shown, instead = (of_class.to(rows.device)[labels] for of_class in few)
-    return torch.where(shown, instead.to(rows.dtype), rows)
-
-
 def few_of_class(
     inputs: Tensor | CodedRows | NDArray[Any],
     class_rows: Tensor,
@@ -160,7 +171,7 @@ def few_of_class(
     min_samples: int,
 ) -> tuple[Tensor, Tensor]:
     """Return (d,) which features would show few of the samples ``class_rows`` of one class, and
-    (d,) the whole numbers that all have instead: see :func:`_few_apart`.
+    (d,) the whole numbers that all have instead: see :func:`hidden_features`.
     """
     width = inputs.shape[1]
     class_rows = class_rows[first_of_equal(_rows_of(inputs, class_rows))]
@@ -185,8 +196,10 @@ def few_of_class(
     coarse = (apart > 0) & (apart < min_samples) & (2 * apart <= total)
     apart, _ = equal.apart(total)
     coarse |= (apart > 0) & (2 * apart <= total + 1)
-    end = torch.where(below == 0, quantization.levels, 0)
-    end = torch.where(above == 0, -quantization.levels, end).short()
+    few_below = below < min_samples  # one sample there must not change what is sent
+    few_above = above < min_samples
+    end = torch.where(few_below & ~few_above, quantization.levels, 0)
+    end = torch.where(few_above & ~few_below, -quantization.levels, end).short()
     return narrow | coarse, torch.where(narrow, end, usual.short())
 
 
