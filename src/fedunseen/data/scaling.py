@@ -194,7 +194,8 @@ def in_several_units(rows: NDArray[Any]) -> bool:
     """Return whether columns of features (n, d) are in several units: the largest standard
     deviation is fifteen times the median, or more.
 
-    Features of networks have up to eleven times. Of many rows some thousands are looked at.
+    Features of networks that were tried have 2 and 12 times (docs/research/scales.md). Of many rows
+    some thousands are looked at.
     """
     some = np.linspace(0, len(rows) - 1, min(len(rows), _LOOKED_AT)).astype(np.int64)
     deviations = rows[some].astype(np.float64).std(axis=0)
