@@ -547,7 +547,7 @@ class Model:
             encoder: where the files of a trained encoder are, if they were moved.
 
         Raises:
-            DataError: there is no such file, it is no model, it is damaged, or a later version
+            DataError: there is no such file, it is not a model, it is damaged, or a later version
                 wrote it; or the encoder's files are others than the model's.
         """
         content, tensors = read_model_file(Path(path))

@@ -42,7 +42,7 @@ FORMAT = 1
 """The version of the file; a reader refuses a later one."""
 
 DAMAGED = "model-file"
-"""Code of a file that is no model, or is damaged."""
+"""Code of a file that is not a model, or is damaged."""
 NEWER = "model-version"
 """Code of a file of a later version."""
 
@@ -66,7 +66,7 @@ def read_model_file(path: Path) -> Content:
     """Read a model's table and tensors; the model itself checks what they mean.
 
     Raises:
-        DataError: there is no such file, it is no model, it is damaged, or a later version wrote
+        DataError: there is no such file, it is not a model, it is damaged, or a later version wrote
             it.
     """
     remedy = "give a file that `save` wrote"

@@ -52,7 +52,7 @@ class DataSettings(NamedSettings):
         for low, high in bounds:
             if not np.float32(low) < np.float32(high):
                 raise ExperimentError(
-                    f"data.bounds: [{low:g}, {high:g}] is no range: give the lowest value, then a "
+                    f"data.bounds: [{low:g}, {high:g}] is not a range: give the lowest value, then a "
                     "higher one",
                     "bounds-of-no-range",
                 )

@@ -639,7 +639,8 @@ def _check_solved(federation: Federation, model: Params) -> None:
         return
     try:
         with torch.no_grad():
-            nothing = torch.zeros_like(federation.inputs[:1])  # the answer is no bit about a sample
+            # zeros in place of a sample: the answer says nothing about one
+            nothing = torch.zeros_like(federation.inputs[:1])
             scores = federation.method.scores(model, nothing, federation.semantics)
     except (IndexError, KeyError, RuntimeError, TypeError, ValueError):
         scores = torch.empty(0)

@@ -74,7 +74,7 @@ def plan_facts(
         "dropouts": privacy.get("dropouts", "refuse") == "allow",
         "choosing": bool(hello.get("validation")),
         "removing": list(hello.get("removing", ())),
-        # adapting asks about unlabelled samples, whatever the experiment says of confidence
+        # adapting asks about unlabelled samples, also where the experiment asks about confidence
         "confidence": "none"
         if data.get("unlabelled") == "summed"
         else str(experiment.get("evaluation", {}).get("confidence", "none")),

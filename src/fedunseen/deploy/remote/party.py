@@ -120,7 +120,7 @@ class Party:
         self._plans = 0  # experiments under masks
         self.guarded = guarded  # its owner insists on masks, or has limited epsilon
         self._masked_run = False  # the last greeting was of a masked experiment
-        self._told = ""  # what the owner was last told of classes that are in no sum
+        self._left_out = ""  # what was last said to the owner of classes that are in no sum
         self._hints = Hints(state / "refusals.json", "refusals" in self.consent)
         self._last: tuple[bytes, bytes] | None = (
             None  # the last message and its answer, unless it was a failure
@@ -281,8 +281,8 @@ class Party:
         if self._masked_run:
             self._hints.add(message)  # before the samples are looked at
         ready = self.prepare(header, statistics)
-        if ready.left_out and ready.left_out != self._told:  # once for all parts of a run
-            self._told = ready.left_out
+        if ready.left_out and ready.left_out != self._left_out:  # once for all parts of a run
+            self._left_out = ready.left_out
             self.say(ready.left_out)
         self._check_classes(fixed, bool(header.get("removing")), ready)
         session = self._masked_sums(header, statistics, ready)

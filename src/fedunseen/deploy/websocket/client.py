@@ -222,7 +222,7 @@ class Connection:
 
 
 def _foreign(error: Exception, tls: ssl.SSLError | None) -> str:
-    """Return why what listens is no coordinator; "" if it may be one that is not ready."""
+    """Return why what listens is not a coordinator; "" if it may be one that is not ready."""
     if isinstance(error, InvalidStatus) and error.response.status_code in (500, 502, 503, 504):
         return ""
     if tls is not None:

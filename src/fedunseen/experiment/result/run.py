@@ -258,7 +258,7 @@ def load_model(path: str | Path, encoder: str | Path | None = None) -> Model:
         encoder: where the files of an encoder are, if they are not where the model had them.
 
     Raises:
-        DataError: the file is no model, is damaged, or a later version wrote it.
+        DataError: the file is not a model, is damaged, or a later version wrote it.
         RunDirectoryError: the folder is not a run directory, or its run is not complete.
         ExperimentError: every client of the run has a model of its own.
     """

@@ -266,12 +266,12 @@ def holdings_map(
         if i % label_step == 0:
             marks.append(text(right + 62, y + 4, f"{totals[i]:,}"))
     marks.append(text(right + 12, top - 8, "samples"))
-    nobody = columns - held - idle
+    not_held = columns - held - idle
     start = 0
     for words, number, look, drop in (
         (f"{held} classes held by someone", held, "held", 25),
         (f"{idle} {idle_words}", idle, "none end", 41),
-        (f"{nobody} unseen: no one holds them", nobody, "none end", 25),
+        (f"{not_held} unseen: no one holds them", not_held, "none end", 25),
     ):
         x = _LEFT + start * across
         w = number * across
@@ -279,7 +279,7 @@ def holdings_map(
         if not number:
             continue
         if look != "held":
-            marks.append(rect(x, top, w, rows * down, css="nobody"))
+            marks.append(rect(x, top, w, rows * down, css="not-held"))
         marks.append(_bracket(x, below, w, look))
         marks.append(text(x + w if "end" in look else x, below + drop, words, f"tick {look}"))
     words = f"{rows} clients and {columns} classes: {held} are held by someone, {columns - held} by no one"

@@ -361,7 +361,7 @@ def holders(
         "of": of,
         "range": spread[:1] if spread[0] == spread[1] else spread,
         "held": held,
-        "nobody_else": idle_listed,
+        "idle_words": idle_listed,
         "idle": facts.of_classes(order[held : held + idling]),
-        "nobody": facts.of_classes(facts.unseen),
+        "not_held": facts.of_classes(facts.unseen),
     }
