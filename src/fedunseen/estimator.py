@@ -33,6 +33,8 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, ClassSpace, Scaler, fit_semantics
 from fedunseen.data.benchmark import check_unlabelled, described
+from fedunseen.data.labels import check_one_type, read_labels
+from fedunseen.data.names import class_name
 from fedunseen.data.scaling import in_several_units
 from fedunseen.evaluation.diagnosis import adapted as diagnosed
 from fedunseen.evaluation.diagnosis import bounded_calibration, outdone
@@ -155,12 +157,13 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
 
         Args:
             X: (n, d) features.
-            y: (n,) class names; None marks an unlabelled sample, and so does -1 where ``classes``
-                is given and has no such class.
+            y: (n,) class names. None, NaN and ``pandas.NA`` mark an unlabelled sample, and so does
+                -1 where ``classes`` is given and has no such class.
             classes: a mapping of class name -> attributes, numbers or a mapping of attribute name
-                -> number; or a data frame with a class a row and an attribute a column. It may have
-                more classes than ``y``: the unseen ones. By default the constructor's, or else the
-                classes of ``y``, each described by itself alone.
+                -> number; or a data frame with a class a row and an attribute a column, whose names
+                are the column ``name`` or the index. It may have more classes than ``y``: the
+                unseen ones. By default the constructor's, or else the classes of ``y``, each
+                described by itself alone.
             groups: (n,) which party holds each sample. By default one party holds all.
             unlabelled: (m, d) samples without labels, to which the trained model is adapted
                 (:meth:`adapt`).
@@ -179,7 +182,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         X, y, groups, pool = _without_unlabelled(X, y, groups, table)
         # read by quantizing alone
         once = isinstance(X, np.memmap) and not find("method", self.method).trained
-        rows, labels = validate_data(self, X, y, ensure_min_samples=2, ensure_all_finite=not once)
+        rows, labels = self._validated(X, y, ensure_min_samples=2, ensure_all_finite=not once)
         pools = [self._unlabelled(part) for part in (pool, unlabelled) if part is not None]
         check_classification_targets(labels)
         if table is None:
@@ -286,7 +289,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
     def _prior(self) -> Prior:
         """Return the prior; the classes of a mapping have the names of the class space."""
         if isinstance(self.prior, Mapping):
-            return {str(name): value for name, value in self.prior.items()}
+            return {class_name(name): value for name, value in self.prior.items()}
         return self.prior
 
     def adapt(
@@ -319,13 +322,24 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
 
     def _rows(self, X: ArrayLike) -> NDArray[np.float32]:
         """Return samples (n, d) that the model can score."""
-        return to_float32(validate_data(self, X, reset=False), "X")
+        return to_float32(self._validated(X, reset=False), "X")
+
+    def _validated(self, X: ArrayLike, *labels: ArrayLike, **settings: Any) -> Any:
+        """Return samples, and labels if they are given, as scikit-learn checks them."""
+        try:
+            checked = validate_data(self, X, *labels, **settings)
+        except (TypeError, ValueError):
+            _check_columns(X)
+            raise
+        if (checked[0] if labels else checked).dtype.kind not in "fiub":
+            _check_columns(X)
+        return checked
 
     def _unlabelled(self, X: ArrayLike) -> NDArray[Any]:
         """Return unlabelled samples (m, d) as an array of finite numbers."""
         try:
             rows = to_float32(
-                validate_data(self, X, reset=False, ensure_min_samples=0), "the unlabelled samples"
+                self._validated(X, reset=False, ensure_min_samples=0), "the unlabelled samples"
             )
         except (TypeError, ValueError) as error:
             reason = str(error).splitlines()[0].rstrip(".:")
@@ -374,12 +388,15 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             raise DataError("there is nothing to learn: give classes, examples, or both")
         table = {} if classes is None else dict(zip(*self._described(classes), strict=True))
         keys = {
-            str(name): name
+            class_name(name): name
             for name in (*table, *(examples or {}))
-            if str(name) not in self._model.space.names
+            if class_name(name) not in self._model.space.names
         }
-        shown = {str(name): self._rows(class_rows) for name, class_rows in (examples or {}).items()}
-        descriptions = {str(name): row.tolist() for name, row in table.items()}
+        shown = {
+            class_name(name): self._rows(class_rows)
+            for name, class_rows in (examples or {}).items()
+        }
+        descriptions = {class_name(name): row.tolist() for name, row in table.items()}
         learned = self._model.learn(descriptions or None, shown or None)
         changed = copy(self)
         changed._model = learned
@@ -641,7 +658,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         self._seed = model.seed
         self._experiment = self._make_experiment(model.scaler.steps)
         self.classes_ = np.array(about["classes"])
-        if tuple(map(str, self.classes_.tolist())) != model.space.names:
+        if tuple(map(class_name, self.classes_.tolist())) != model.space.names:
             raise ValueError("its classes are not those of the model")
         self.seen_ = model.seen_mask
         self.calibration_ = model.calibration.offset
@@ -719,7 +736,9 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             scaled = scaled[columns]
             columns = np.arange(len(names))
             places = columns
-            among = Candidates([str(name) for name in names], scaled, places[seen], places[~seen])
+            among = Candidates(
+                [class_name(name) for name in names], scaled, places[seen], places[~seen]
+            )
             params = method.fit_heads(params, among, self._seed)
         inputs = model.scaled(rows)
         # In double precision a sample's scores do not depend on what else it is scored with.
@@ -840,16 +859,15 @@ def _without_unlabelled(
     """Return X, y and groups of labeled samples, and the unlabelled samples (None: there are
     none).
     """
-    labels = (
-        np.asarray(y, dtype=object) if isinstance(y, (list, tuple)) and None in y else np.asarray(y)
-    )
-    if labels.ndim != 1 or labels.dtype.kind not in "Oif":
+    labels, without = read_labels(y)
+    if labels.ndim != 1:
         return X, y, groups, None
-    without = np.array([label is None for label in labels], dtype=bool)
-    if table is not None and -1 not in described(table)[0]:
-        without |= labels == -1
+    if table is not None and labels.dtype.kind in "Oif" and -1 not in described(table)[0]:
+        without[~without] = labels[~without] == -1
     if not without.any():
         return X, y, groups, None
+    if without.all():
+        raise ArgumentError("y has no label at all: name the class of some samples")
     kept = ~without
     holders = None if groups is None else _safe_indexing(groups, kept)
     return (
@@ -858,6 +876,20 @@ def _without_unlabelled(
         holders,
         _safe_indexing(X, without),
     )
+
+
+def _check_columns(X: Any) -> None:
+    """Refuse a column of a data frame that is no number, by its name."""
+    for column in getattr(X, "columns", ()):
+        values = np.asarray(X[column])
+        try:
+            values.astype(np.float64, casting="unsafe" if values.dtype == object else "same_kind")
+        except (TypeError, ValueError):
+            raise ArgumentError(
+                f"the column {column!r} of X holds {values[0]!s}, which is no number: leave the "
+                "column out, or make numbers of it",
+                "no-numbers",
+            ) from None
 
 
 def _check_one_model(federation: Federation) -> None:
@@ -918,6 +950,7 @@ def _check_pools(method: Method, pools: Sequence[NDArray[Any]]) -> None:
 def _sorted(table: Any) -> tuple[NDArray[Any], dict[Any, dict[str, float]]]:
     """Return the names of a table of classes, sorted, and the table in that order."""
     ids, attributes, semantics = described(table)
+    check_one_type(ids)
     order = sorted(ids)
     return np.array(order), {
         key: dict(zip(attributes, semantics[ids[key]].tolist(), strict=True)) for key in order

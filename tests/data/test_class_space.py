@@ -22,8 +22,6 @@ from refusals import message_of
          "large for the attribute 'attribute 0': give at most 1e+12, in a larger unit"),
         ({"semantics": np.where(np.eye(6, 3, -2), -1e15, 1)}, "the class 'class 2': -1e+15 is too "
                                                               "large for"),
-        ({"semantics": np.ones((6, 3)) * [[1], [1], [1], [1], [0], [1]]}, "the class 'class 4' has "
-                                                                          "only zeros as"),
         ({"seen": [1, 2, 3], "unseen": [3, 4]}, "the class 'class 3' is both seen and unseen"),
         ({"unseen": [4, 6]}, "the unseen class id 6 is outside 0..5"),
         ({"validation": [4]}, "the validation class 'class 4' is not among the seen classes"),
@@ -102,8 +100,6 @@ def colors(make_space):
                                          "'unseen'? (known:"),
         ("name,split,size\na,seen,big\n", "{path}, line 2, column 'size': 'big' is not a number"),
         ("name,split,size\na,seen\n", "{path}, line 2: 2 cells, but the first line has 3"),
-        ("name,split,size\na,seen,0\n", "{path}: the class 'a' has only zeros as attributes: "
-                                        "describe it, or leave"),
         (b"name,split,size\n\xff\xfe,seen,1\n", "{path} is not a text file in UTF-8: save it as "
                                                 "CSV in UTF-8"),
     ],
@@ -142,8 +138,6 @@ def test_a_spreadsheets_file_is_read_and_new_classes_may_order_their_columns_as_
                                                         "occurs twice"),
         ("size,red,green\n1,2,3\n", "{path} has no column 'name' in its first line"),
         ("name,size,red,green\na,1,2,\n", "{path}, line 2, column 'green': '' is not a number"),
-        ("name,size,red,green\na,0,0,0\n", "{path}: the class 'a' has only zeros as attributes: "
-                                           "describe it, or"),
         ("name,size,red,green\na,1,1,1\na,1,1,2\n", "{path}: the class 'a' occurs 2 times"),
         ("name,size,red,green\n,1,1,1\n", "{path}: a class has no name"),
         ("", "{path} is empty"),

@@ -74,7 +74,7 @@ def test_classes_may_be_numbers_and_pictures_stay_bytes():
                      "with a class a row"),
         ((X, Y, ANIMALS | {"ox": [1.0]}), "the class 'ox' has attributes of the shape (1,), but "
                                           "'horse' of the shape"),
-        ((X, Y, ANIMALS | {"ox": ["big", "no"]}), "the attributes of the classes must be numbers"),
+        ((X, Y, ANIMALS | {"ox": ["big", "no"]}), "the attribute 'attribute 0' has the value big"),
         ((X, ["a"] * 4, {"a": {"size": 1}, "b": {"sise": 1}}), "the class 'b' has other attributes "
                                                                "than 'a': give"),
         (([[1.0], [1.0, 2.0]], Y[:2], ANIMALS), "the samples must be an array: each needs as many "

@@ -15,7 +15,7 @@ from fedunseen.core.errors import DataError, ExperimentError, counted
 from fedunseen.core.random import stream
 from fedunseen.core.settings import NamedSettings
 from fedunseen.data.class_space import ClassSpace, draw_validation
-from fedunseen.data.names import did_you_mean
+from fedunseen.data.names import class_name, did_you_mean
 from fedunseen.data.scaling import Scaling, blocks
 
 FEWEST_UNLABELLED = 10
@@ -156,7 +156,8 @@ class Benchmark:
         seen = np.unique(label[~in_test])
         chosen = _validation_ids(validation, seen, ids, seed)
         unseen = np.setdiff1d(np.arange(len(ids)), seen)
-        space = ClassSpace(tuple(map(str, ids)), semantics, attribute_names, seen, chosen, unseen)
+        names = tuple(class_name(key) for key in ids)
+        space = ClassSpace(names, semantics, attribute_names, seen, chosen, unseen)
         benchmark = cls(
             name="arrays",
             space=space,
@@ -405,10 +406,8 @@ def described(classes: Any) -> tuple[dict[Any, int], tuple[str, ...], NDArray[np
     """Return the id of each class's name, the attributes' names, and the semantics of shape
     (classes, attributes).
     """
-    if hasattr(classes, "index") and hasattr(classes, "columns"):  # a data frame of any library
-        keys = list(classes.index)
-        columns = [str(column) for column in classes.columns]
-        values = classes.to_numpy()
+    if hasattr(classes, "columns"):  # a data frame of any library
+        keys, columns, values = _of_frame(classes)
     elif isinstance(classes, Mapping) and classes:
         keys = list(classes)
         rows = list(classes.values())
@@ -436,14 +435,66 @@ def described(classes: Any) -> tuple[dict[Any, int], tuple[str, ...], NDArray[np
             "there is no class: give a mapping of name -> attributes, or a data frame with a class "
             "a row"
         )
-    try:
-        semantics = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise DataError("the attributes of the classes must be numbers") from None
+    semantics = _semantics(values, columns)
     ids = {key: i for i, key in enumerate(keys)}
     if len(ids) < len(keys):
         raise DataError("two classes have the same name: rename one")
-    return ids, tuple(columns), semantics.reshape(len(keys), len(columns))
+    return ids, tuple(columns), semantics
+
+
+def _of_frame(frame: Any) -> tuple[list[Any], list[str], Any]:
+    """Return the classes' names, the attributes' names and the values of a data frame.
+
+    Names are the column of text that is called ``name``; or else the index; or else, where that is
+    none of text, the only column of text.
+    """
+    columns = [str(column).strip() for column in frame.columns]
+    values = np.asarray(frame.to_numpy())
+    index = list(getattr(frame, "index", ()))
+    texts = [
+        i
+        for i in range(len(columns))
+        if values.dtype.kind in "OU" and any(isinstance(value, str) for value in values[:, i])
+    ]
+    named = [i for i in texts if columns[i].lower() == "name"]
+    if not named and not any(isinstance(name, str) for name in index):
+        named = texts
+    if len(named) == 1:
+        others = [i for i in range(len(columns)) if i != named[0]]
+        keys = values[:, named[0]].tolist()
+        return keys, [columns[i] for i in others], values[:, others]
+    if not index:
+        raise DataError(
+            "the classes have no names: give the data frame of classes a column 'name' with them"
+        )
+    return index, columns, values
+
+
+def _semantics(values: Any, columns: Sequence[str]) -> NDArray[np.float64]:
+    """Return the values of attributes (classes, attributes) as numbers."""
+    dates = isinstance(values, np.ndarray) and values.dtype.kind in "mM"
+    try:
+        semantics = np.array(values, dtype=None if dates else np.float64)
+        return semantics.astype(np.float64, casting="safe").reshape(len(values), len(columns))
+    except (TypeError, ValueError):
+        pass
+    name, value = next(
+        (column, row[i])
+        for i, column in enumerate(columns)
+        for row in values
+        if dates or not _is_number(row[i])
+    )
+    raise DataError(
+        f"the attribute {name!r} has the value {value!s}: give numbers, or leave the attribute out"
+    )
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        np.float64(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _validation_ids(

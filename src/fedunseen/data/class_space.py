@@ -53,8 +53,7 @@ class ClassSpace:
             describe nothing.
 
     Raises:
-        DataError: if any of this does not hold, or if semantics are not finite or all zero for a
-            class.
+        DataError: if any of this does not hold, or if semantics are not finite.
 
     Example:
         >>> space = ClassSpace(("cat", "dog", "ant"), np.eye(3), ("fur", "bark", "legs"), [0, 1], [1], [2])
@@ -315,7 +314,7 @@ def read_classes(path: Path, space: ClassSpace) -> tuple[tuple[str, ...], NDArra
 
     Raises:
         DataError: if the file is missing, damaged or has no class, a column is missing, unknown or
-            there twice, a value is not a finite number, a class occurs twice or has only zeros.
+            there twice, a value is not a finite number, or a class occurs twice.
     """
     path = Path(path)
     (_, header), *rows = read_csv(path)
@@ -365,13 +364,9 @@ def check_semantics(
     names: Sequence[str], semantics: NDArray[np.float64], attribute_names: Sequence[str] = ()
 ) -> None:
     """Refuse semantics that no model can use."""
-    zero = ~semantics.any(axis=1) & (semantics.shape[1] > 0)
-    for bad, complaint in (
-        (~np.isfinite(semantics).all(axis=1), "has NaN or infinite attributes"),
-        (zero, "has only zeros as attributes: describe it, or leave it out"),
-    ):
-        if bad.any():
-            raise DataError(f"the class {names[int(np.argmax(bad))]!r} {complaint}")
+    bad = ~np.isfinite(semantics).all(axis=1)
+    if bad.any():
+        raise DataError(f"the class {names[int(np.argmax(bad))]!r} has NaN or infinite attributes")
     if semantics.size and (sizes := np.abs(semantics)).max() > LARGEST:
         c, column = divmod(int(sizes.argmax()), semantics.shape[1])
         attribute = repr(attribute_names[column]) if attribute_names else f"number {column}"

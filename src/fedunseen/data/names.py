@@ -6,6 +6,7 @@ import difflib
 import re
 import unicodedata
 from collections.abc import Iterable
+from typing import Any
 
 from fedunseen.core.errors import DataError
 
@@ -25,6 +26,16 @@ def composed(name: str) -> str:
         True
     """
     return unicodedata.normalize("NFC", name)
+
+
+def class_name(key: Any) -> str:
+    """Return the name that a class space has for a class of a table in Python.
+
+    Example:
+        >>> class_name(" horse "), class_name(3)
+        ('horse', '3')
+    """
+    return str(key).strip()
 
 
 def is_visible(name: str) -> bool:

@@ -383,7 +383,7 @@ def fit_semantics(space: ClassSpace, steps: tuple[Scaling, ...]) -> Scaler:
     if not space.attributes:  # few-shot: nothing describes the classes
         return Scaler.fit(space.semantics, ())
     scaler = Scaler.fit(space.semantics[space.seen], steps)
-    empty = ~scaler(space.semantics).any(axis=1)
+    empty = space.semantics.any(axis=1) & ~scaler(space.semantics).any(axis=1)
     if empty.any():
         name = space.names[int(np.argmax(empty))]
         raise DataError(

@@ -260,8 +260,6 @@ def read_holdings(
             raise WireError(
                 f"it brings {len(new)} classes without a description of {shape[1]} numbers for each"
             )
-        if bool((rows == 0).all(1).any()):
-            raise WireError("it brings a class with only zeros as description")
     described = {} if rows is None or not new else dict(zip(new, rows.numpy(), strict=True))
     return len(held), samples, tuple(held), described
 
