@@ -452,12 +452,29 @@ def test_decisions_and_logarithms_follow_from_scores(fitted):
     assert pair.classes_[(leads > 0).astype(int)].tolist() == pair.predict(X[two]).tolist()
 
 
-def test_without_an_unseen_class_nothing_is_adapted():
+def test_unlabelled_samples_help_where_every_class_is_seen():
+    x, y = datasets.load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(y))
+    labeled = np.concatenate([order[y[order] == digit][:5] for digit in range(10)])
+    others = np.setdiff1d(np.arange(len(y)), labeled)
+    pool, test = others[::2], others[1::2]
+    model = ZeroShotClassifier().fit(x[labeled], y[labeled])
+    adapted = model.adapt(x[pool])
+    assert adapted.score(x[test], y[test]) > model.score(x[test], y[test]) + 0.02
+    assert adapted.soft_counts_.sum() > 0.9 * len(pool)
+    missing = np.where(np.isin(np.arange(len(y)), labeled), y, np.nan)[np.r_[labeled, pool]]
+    at_once = ZeroShotClassifier().fit(x[np.r_[labeled, pool]], missing)
+    assert (at_once.predict(x[test]) == adapted.predict(x[test])).all()
+
+
+def test_unlabelled_samples_of_no_seen_class_do_not_count():
     model = ZeroShotClassifier().fit(X[HELD], NAMES[HELD])
-    with pytest.raises(ExperimentError, match="every class has labeled samples"):
-        model.adapt(X)
-    with pytest.raises(ExperimentError, match="every class has labeled samples"):
-        ZeroShotClassifier().fit(X[HELD], NAMES[HELD], unlabelled=X)
+    far = 50 + RNG.normal(size=(40, 12))
+    with pytest.warns(UserWarning, match=r"Unlabelled samples do not count .* classes\.$"):
+        adapted = model.adapt(far)
+    np.testing.assert_array_equal(adapted.predict(X[HELD]), model.predict(X[HELD]))
+    with pytest.raises(DataError, match="every class has labeled samples, so that unlabelled"):
+        model.adapt(far, among="unseen")
 
 
 def test_the_tables_count_samples_and_right_answers(fitted):

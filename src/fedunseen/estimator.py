@@ -302,9 +302,9 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         classes.
 
         The model's scores assign the samples to classes in part; prototypes of unseen classes move
-        to theirs. Samples that the model rules out are refused with a warning
-        (``fedunseen.methods.closed_form.unlabelled``). The copy has ``soft_counts_`` (C,), how many
-        samples each class got.
+        to theirs, or those of all classes where each is seen. Samples that the model rules out are
+        refused with a warning (``fedunseen.methods.closed_form.unlabelled``). The copy has
+        ``soft_counts_`` (C,), how many samples each class got.
 
         Args:
             X: (n, d) features, at least ten samples.
@@ -312,8 +312,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             settings: how much samples count; by default, what held up on other class splits.
 
         Raises:
-            FedUnseenError: the method has no class means to adapt, every class is seen, or there
-                are too few samples.
+            FedUnseenError: the method has no class means to adapt, or there are too few samples.
         """
         check_is_fitted(self)
         adapted = copy(self)

@@ -208,10 +208,22 @@ def test_a_class_that_gets_almost_all_is_named():
 
 def test_models_that_cannot_adapt_are_refused():
     method, model, draw = problem()
-    assert "every class" in message_of(scorer, model | {"seen_mask": torch.ones(CLASSES)})
+    all_seen = model | {"seen_mask": torch.ones(CLASSES)}
+    assert "every class" in message_of(scorer, all_seen, among="unseen")
     assert "no labeled sample" in message_of(scorer, model | {"count": torch.zeros(CLASSES)})
     ridge = Ridge(Ridge.Settings(), method.space, method.semantics, method.backbone)
     assert "ridge" in message_of(adapt, ridge, {}, [pool(draw)], error=ExperimentError)
+
+
+def test_of_seen_classes_samples_count_as_far_as_their_labeled_ones_leave_doubt():
+    method, model, draw = problem()
+    all_seen = model | {"seen_mask": torch.ones(CLASSES, dtype=torch.float64)}
+    sums = soft_statistics(scorer(all_seen), pool(draw))
+    found = update(method, all_seen, sums, Adaptation(weight=0.3, floor=0.1, guard=False))
+    soft = (sums["count"] / LEVELS).double()
+    worth = 1 / (1 / (0.3 * soft) + 0.1 * model["variance"])
+    assert torch.allclose(found.params["count"], model["count"] + worth)
+    assert (found.params["variance"] < model["variance"]).all()
 
 
 @pytest.fixture(scope="module")

@@ -147,12 +147,16 @@ def adapted(note: Mapping[str, Any]) -> Iterator[Finding]:
         )
     if refused := note["refused"]:
         further = f" and {len(refused) - LISTED} more classes" if len(refused) > LISTED else ""
+        unseen = not all(table["seen"])
         yield Finding(
             f"Unlabelled samples do not count for "
             f"{', '.join(map(repr, refused[:LISTED]))}{further}.",
             "They lie too far from where the descriptions put these classes, or show nothing that "
-            "seen classes do not.",
-            "Check that they are of these classes, and correct the descriptions.",
+            "seen classes do not."
+            if unseen
+            else "They lie too far from the labeled samples of these classes.",
+            "Check that they are of these classes"
+            + (", and correct the descriptions." if unseen else "."),
         )
     got = [
         0.0 if seen else samples

@@ -67,8 +67,16 @@ def scorer(
     wanted too.
     """
     linear = linear_model(params, offset, among)
-    wanted = params["seen_mask"] == 0
-    return on_grid(linear, torch.nonzero(wanted | every)[:, 0], quantization)
+    classes = torch.arange(len(params["seen_mask"])) if every else adapted_classes(params)
+    return on_grid(linear, classes, quantization)
+
+
+def adapted_classes(params: Params) -> Tensor:
+    """Return (U,) the classes whose means unlabelled samples move: the unseen ones, or all where
+    every class is seen.
+    """
+    unseen = params["seen_mask"] == 0
+    return torch.nonzero(unseen | (~unseen).all())[:, 0]
 
 
 def linear_model(params: Params, offset: float = 0.0, among: str = "all") -> Params:
@@ -80,9 +88,10 @@ def linear_model(params: Params, offset: float = 0.0, among: str = "all") -> Par
         raise DataError(
             "the model has no labeled sample, so that scores have no unit: train it on some first"
         )
-    if bool(seen.all()):
+    if bool(seen.all()) and among == "unseen":
         raise DataError(
-            "every class has labeled samples: unlabelled samples are for classes that have none"
+            "every class has labeled samples, so that unlabelled ones are of no unseen class: give "
+            "among='all'"
         )
     weight = params["weight"]
     bias = lowered(params["bias"] - weight @ params["centre"], seen, offset)

@@ -32,6 +32,7 @@ from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.methods.closed_form.soft_statistics import (
     LEVELS,
     Scorer,
+    adapted_classes,
     added,
     linear_model,
     received_scorer,
@@ -83,7 +84,7 @@ def update(
 ) -> Adapted:
     """Return the labeled model with soft statistics: equation (2)."""
     pool = int(sums["samples"])
-    classes = torch.nonzero(params["seen_mask"] == 0)[:, 0]
+    classes = adapted_classes(params)
     soft = sums["count"].double() / LEVELS
     total = sums["total"].double() / LEVELS
     if method.quantization is not None:
@@ -103,9 +104,10 @@ def update(
     samples[classes] = soft
     soft = torch.where(refused[classes], 0.0, soft)
     used = soft > 0
-    worth = torch.where(
-        used, 1 / (1 / (settings.weight * soft) + settings.floor * float(params["kernel"][0])), 0.0
-    )
+    # what labels say of a seen class is worth far more than its description
+    seen = params["seen_mask"][classes] > 0
+    error = settings.floor * torch.where(seen, params["variance"][classes], params["kernel"][0])
+    worth = torch.where(used, 1 / (1 / (settings.weight * soft) + error), 0.0)
     count[classes] = worth
     full[classes] = worth[:, None] * mean
     described = params["described"].cpu().numpy() > 0
@@ -153,6 +155,8 @@ def stretched(method: Gaussian, params: Params) -> Params:
     nearly coincide.
     """
     classes = torch.nonzero(params["seen_mask"] == 0)[:, 0]
+    if len(classes) < 2:
+        return params
     weight = params["weight"].clone()
     bias = params["bias"].clone()
     apart = method.prototypes(params, method.semantics.double().cpu())[classes]
@@ -161,7 +165,7 @@ def stretched(method: Gaussian, params: Params) -> Params:
     distances = length[:, None] + length - 2 * gram
     distances.fill_diagonal_(math.inf)
     nearest = float(distances.min(1).values.median())
-    if len(classes) < 2 or not _SAME * float(length.max()) < nearest < _APART**2:
+    if not _SAME * float(length.max()) < nearest < _APART**2:
         return params
     for values in (weight, bias):
         middle = values[classes].mean(0)
@@ -287,11 +291,6 @@ def adaptable(method: Method) -> Gaussian:
             f"method.name = {name!r} keeps no class means that unlabelled samples could add to: "
             "run method.name = 'gaussian', on the same features or on those of this run "
             "(encoder.name = 'run')"
-        )
-    if len(method.space.seen) == len(method.space.names):
-        raise ExperimentError(
-            "every class has labeled samples, so that unlabelled ones have no class mean to move: "
-            "describe classes without samples, or leave the unlabelled samples out"
         )
     return method
 
