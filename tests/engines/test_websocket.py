@@ -314,13 +314,79 @@ def test_a_party_leaves_a_coordinator_that_is_silent_and_connects_again(place, m
 
 @plain
 def test_the_second_process_of_a_party_is_refused(place, monkeypatch):
-    monkeypatch.setattr(client, "SILENCE", -2.0)
+    monkeypatch.setattr(client, "SILENCE", -2.0 - messages.CALL)
     with place.hosting("north") as link:
         assert place.refused("north", folder="second") == (
             f"RefusedError: another process is connected to 127.0.0.1:{place.port} as party "
             "'north': end it, or join under another name and with its key"
         )
         assert dict(exchange(link, {"north": b"still"}, GUARD)) == {"north": b"north:still"}
+
+
+@pytest.mark.parametrize("place", [True, False], ids=["tls", "plain"], indirect=True)
+def test_a_second_process_does_not_take_the_name_while_the_coordinator_is_down(place, monkeypatch):
+    """The second one connects first; the one that was there before stays, after restarts too."""
+    monkeypatch.setattr(client, "SILENCE", -1.0 - messages.CALL)  # it is refused after a second
+    with place.hosting("north") as link:
+        assert dict(exchange(link, {"north": b"a round"}, GUARD)) == {"north": b"north:a round"}
+    first = place.joined[-1]
+    stop, away = client.Connection._receive, threading.Event()
+
+    async def receive(connection):  # the first one cannot reach the coordinator yet
+        if away.is_set() and connection.place.folder.name == "north":
+            raise OSError("no route")
+        await stop(connection)
+
+    monkeypatch.setattr(client.Connection, "_receive", receive)
+    for _ in range(2):
+        away.set()
+        with place.host() as link:
+            second = place.join("north", folder="second")
+            second.thread.join(10)
+            assert "another process is connected" in str(second.error)
+            away.clear()
+            until(link.present)
+            assert dict(exchange(link, {"north": b"next"}, GUARD)) == {"north": b"north:next"}
+    assert first.error is None
+
+
+@plain
+def test_a_party_that_lost_its_state_has_its_name_again_after_a_while(place, monkeypatch):
+    """Its last process left no farewell; from the same folder, it connects at once."""
+    with place.hosting("north") as link:
+        link.loop.call_soon_threadsafe(link.seen["north"].connection.transport.abort)
+        place.joined[-1].done.set()
+        place.joined[-1].ended()
+        until(lambda: not link.present())
+        monkeypatch.setattr(messages, "CALL", 3.0)
+    began = time.monotonic()
+    with place.host() as link:
+        place.join("north", folder="new disk")
+        until(link.present)
+        assert time.monotonic() - began > 3.0
+    before = place.joined[-1]
+    before.done.set()
+    before.ended()
+    with place.host() as link:
+        monkeypatch.setattr(link.holders, "_reserved_until", {"north": float("inf")})
+        place.join("north", folder="new disk")
+        until(link.present)
+
+
+@plain
+def test_a_party_that_leaves_gives_its_name_up(place):
+    with place.hosting("north") as link:
+        place.joined[-1].done.set()
+        assert place.joined[-1].ended() is None
+        place.join("north", folder="another machine")
+        until(link.present)
+
+
+def test_damaged_names_are_refused_before_anything_listens(place):
+    (place.folder / "host").mkdir()
+    (place.folder / "host" / "holders.json").write_text("{")
+    with pytest.raises(RefusedError, match=r"holders.json cannot be read: remove it"), place.host():
+        pass
 
 
 def test_strangers_and_expired_certificates_are_refused(place, tmp_path):

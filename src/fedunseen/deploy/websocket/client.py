@@ -17,6 +17,7 @@ import ssl
 import threading
 import time
 from collections import deque
+from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -31,6 +32,7 @@ from websockets.exceptions import (
 
 from fedunseen.core.addresses import bracketed, is_loopback
 from fedunseen.core.errors import ConnectionLost, RefusedError
+from fedunseen.core.files import write_text
 from fedunseen.deploy.remote.link import LOOKING, Answer, Join
 from fedunseen.deploy.websocket import kit, messages
 from fedunseen.deploy.websocket.messages import SILENCE, pieces
@@ -45,7 +47,7 @@ class Connection:
 
     def __init__(self, place: Join) -> None:
         self.place = place
-        self.token = secrets.token_hex(16)
+        self.token = f"{_holder(place.folder)}.{secrets.token_hex(12)}"
         self.where = f"{bracketed(place.address)}:{place.port}"
         self.inbox: deque[tuple[ClientConnection, int, bytes] | Exception] = deque(
             maxlen=1
@@ -178,9 +180,9 @@ class Connection:
             raise self._unknown() from error
         if code == messages.TAKEN:
             # Perhaps the party's last process, on a machine that is gone: the coordinator waits for
-            # its time-out.
+            # its time-out, and then keeps the name for its return.
             self.taken_since = self.taken_since or now
-            if now - self.taken_since > SILENCE + 2:
+            if now - self.taken_since > SILENCE + messages.CALL + 2:
                 raise RefusedError(
                     f"another process is connected to {self.where} as party {self.place.name!r}: "
                     "end it, or join under another name and with its key"
@@ -259,6 +261,17 @@ def answer_messages(place: Join, answer: Answer, done: threading.Event) -> None:
     finally:
         connection.end()
         thread.join(2)
+
+
+def _holder(folder: Path) -> str:
+    """Return what tells a party's state folder from others; it is drawn once."""
+    path = folder / "holder"
+    with contextlib.suppress(OSError, ValueError):
+        if re.fullmatch("[0-9a-f]{32}", holder := path.read_text("ascii")):
+            return holder
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(path, holder := secrets.token_hex(16))
+    return holder
 
 
 def _tls_error(error: BaseException | None) -> ssl.SSLError | None:

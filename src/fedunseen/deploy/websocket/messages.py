@@ -35,6 +35,11 @@ def statement(challenge: bytes, name: str, token: str) -> bytes:
     return b"fedunseen party " + challenge + json.dumps([name, token]).encode()
 
 
+def holder_of(token: str) -> str:
+    """Return the part of a process's token that its state folder keeps over restarts."""
+    return token.partition(".")[0]
+
+
 def pieces(number: int, message: bytes) -> Iterator[str | memoryview]:
     """Yield a message as it is sent."""
     yield json.dumps({"id": number, "size": len(message)})

@@ -13,10 +13,12 @@ import secrets
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
@@ -28,7 +30,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.protocol import State
 
 from fedunseen.core.errors import ConnectionLost, RefusedError
-from fedunseen.core.files import parse_json
+from fedunseen.core.files import parse_json, write_json
 from fedunseen.deploy.remote.link import Host, Link, MessageLost, PartyGone, complete
 from fedunseen.deploy.websocket import kit, messages
 from fedunseen.deploy.websocket.messages import pieces
@@ -96,6 +98,48 @@ class _Party:
     )  # messages are sent one after the other
 
 
+class Holders:
+    """Which state folder holds the name of each party, kept over restarts of the coordinator.
+
+    After a lost connection and after a restart, a name stays reserved for ``messages.CALL``
+    seconds: a process that is alive connects again within them, and no other may be quicker.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self.names: dict[str, str] = {}
+        if path is not None and path.exists():
+            self.names = {str(name): str(holder) for name, holder in _stored(path).items()}
+        self._reserved_until = dict.fromkeys(self.names, time.monotonic() + messages.CALL)
+
+    def may_connect(self, name: str, token: str) -> bool:
+        """Return whether a process may take a name now."""
+        reserved = time.monotonic() < self._reserved_until.get(name, 0.0)
+        return not reserved or self.names[name] == messages.holder_of(token)
+
+    def connected(self, name: str, token: str) -> None:
+        """Reserve a name for the state folder of a process that has connected."""
+        self._reserved_until[name] = float("inf")
+        if self.names.get(name) != messages.holder_of(token):
+            self.names[name] = messages.holder_of(token)
+            if self.path is not None:
+                write_json(self.path, self.names)
+
+    def gone(self, name: str, leaves: bool) -> None:
+        """Take note that a connection has ended; a process that leaves gives up its name."""
+        self._reserved_until[name] = 0.0 if leaves else time.monotonic() + messages.CALL
+
+
+def _stored(path: Path) -> dict[str, Any]:
+    try:
+        names = parse_json(path.read_bytes())
+    except (OSError, ValueError):
+        names = None
+    if not isinstance(names, dict):
+        raise RefusedError(f"{path} cannot be read: remove it, and no party's name is reserved")
+    return names
+
+
 @dataclass(frozen=True, eq=False)
 class _Ask:
     """A message that has no answer yet."""
@@ -113,8 +157,10 @@ class Connections:
         parties: tuple[str, ...],
         keys: Mapping[str, ec.EllipticCurvePublicKey] | None = None,
         ends: Mapping[str, datetime] | None = None,
+        holders: Holders | None = None,
     ) -> None:
         self.parties = parties
+        self.holders = holders or Holders()
         self.keys = keys
         self.ends = dict(ends or {})
         self.seen: dict[str, _Party] = {}
@@ -188,6 +234,7 @@ class Connections:
             return
         before = self.seen.get(party.name)
         self.seen[party.name] = party
+        self.holders.connected(party.name, party.token)
         again = before is not None and before.token == party.token
         self._fail(party.name, MessageLost(party.name) if again else PartyGone(party.name))
         if before is not None:
@@ -204,6 +251,8 @@ class Connections:
             self._fail(party.name, PartyGone(party.name))
         finally:
             leaves = connection.close_code == 1000
+            if self.seen.get(party.name) is party:
+                self.holders.gone(party.name, leaves)
             self.loop.call_later(0.0 if leaves else GRACE, self._forget, party)
 
     async def _identified(self, connection: ServerConnection) -> _Party:
@@ -224,11 +273,12 @@ class Connections:
         if name not in self.parties or self._expired(name):
             raise _Refused(messages.REFUSED, "not registered")
         earlier = self.seen.get(name)
-        if (
+        taken = (
             earlier is not None
             and earlier.token != token
             and earlier.connection.state is State.OPEN
-        ):
+        )
+        if taken or not self.holders.may_connect(name, token):
             raise _Refused(messages.TAKEN, "another process is connected as this party")
         return _Party(name, token, connection)
 
@@ -347,8 +397,9 @@ def check(place: Host) -> None:
 def serve(place: Host) -> Iterator[Link]:
     """Listen for parties, and give a link to them."""
     context, keys, ends = _admission(place)
-    connections = Connections(place.parties, keys, ends)
     with _listener(place.address, place.port) as listener, _logged(place):
+        holders = Holders(place.folder / "holders.json")
+        connections = Connections(place.parties, keys, ends, holders)
         started: Future[None] = Future()
         thread = threading.Thread(
             target=connections.run, args=(listener, context, started), name="websocket", daemon=True
