@@ -132,6 +132,23 @@ def test_calibration_is_what_lets_it_answer_with_unseen_classes(fitted):
     assert after.harmonic > before.harmonic
 
 
+@pytest.mark.parametrize("classes", [5, 10])  # offsets of few classes are bounded too
+def test_neither_the_order_of_samples_nor_the_seed_changes_a_closed_form(classes):
+    table = {name: TABLE[name] for name in [*list(TABLE)[:classes], *UNSEEN]}
+    mine = np.flatnonzero(np.isin(NAMES, list(table)[:classes]))
+    rows = np.tile(X[mine], (8, 1)) + RNG.normal(size=(8 * len(mine), 12))
+    labels = np.tile(NAMES[mine], 8)
+    models = []
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(len(rows))
+        model = ZeroShotClassifier(random_state=seed)
+        model.fit(rows[order], labels[order], classes=table)
+        models.append((model.calibration_, model.predict_proba(X)))
+    for offset, probabilities in models[1:]:
+        assert offset == models[0][0]
+        np.testing.assert_array_equal(probabilities, models[0][1])
+
+
 @pytest.mark.parametrize("noise", [0.05, 0.3, 1.0])
 def test_few_seen_classes_are_not_given_to_an_unseen_one_by_the_calibration(noise):
     """Of four classes each is left out in turn; what that asks for would take a tiger, or a horse
@@ -153,8 +170,7 @@ def test_few_seen_classes_are_not_given_to_an_unseen_one_by_the_calibration(nois
         assert model.calibration_ >= 0
         texts = [str(one.message) for one in caught]
         assert all("of 'tiger' to unseen classes" in text for text in texts)
-        asks_little = noise == 0.05 and seed == 1  # what it asks for leaves 78 % of the tigers
-        assert len(texts) == (0 if asks_little else 1)
+        assert len(texts) == 1
         harmonics.append(
             harmonic_mean(numbers["accuracy"][4], float(np.mean(numbers["accuracy"][:4])))
         )
