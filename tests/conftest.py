@@ -157,7 +157,13 @@ def real_data():
 
 
 @pytest.fixture(scope="session")
-def photos(tmp_path_factory):
+def photos(own_photos):
+    """Return the run of a small folder of real photos."""
+    return own_photos
+
+
+@pytest.fixture(scope="session")
+def own_photos(tmp_path_factory):
     """Return the run of a small folder of real photos; without data or encoders, skip."""
     if not REAL.is_dir():
         pytest.skip(f"no real data in {REAL}: set FEDUNSEEN_DATA")

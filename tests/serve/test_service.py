@@ -866,9 +866,13 @@ def test_a_class_of_which_only_the_name_is_known_competes_and_wins(named, client
     sample = {"features": photo("black dog", 1).tolist()}
     before = asked.post("/predict", json=sample).json()
     added = asked.post("/classes", json={"name": "black dog"})
+    outlook = (
+        "'black dog' is known by its name alone. The most similar classes are red dog and black "
+        "cat."
+    )
     assert (added.status_code, added.json()) == (
         201,
-        {"name": "black dog", "kind": "added", "lasting": False},
+        {"name": "black dog", "kind": "added", "lasting": False, "outlook": outlook},
     )
     (answer,) = answers(asked.post("/predict?top=20", json=sample))
     assert (answer[0]["name"], answer[0]["kind"]) == ("black dog", "added")

@@ -18,6 +18,7 @@ from fedunseen.core.small_cells import MIN_SAMPLES, left_out_sentence
 from fedunseen.experiment.traces import sentences
 
 if TYPE_CHECKING:
+    from fedunseen.experiment.new_names import Outlook
     from fedunseen.experiment.result.run import Run
 
 New = Annotated[Path, typer.Option("--out", metavar="NEW", help="The new run directory.")]
@@ -53,6 +54,12 @@ def learn(
             "--sums FILE"
         )
     run = open_run(path, client)
+    outlook: list[Outlook] = []
+    if class_names and support is None:
+        from fedunseen.experiment.new_names import announced
+
+        outlook, expectations = announced(run.first, class_names)
+        say(*expectations)
     if not sums:
         done = run.learn(class_names or classes, support, out)
     else:
@@ -63,10 +70,17 @@ def learn(
         done = run.learn(new or None, examples, out)
     added = done.result["learnt"]
     say(
-        f"learned: {', '.join(added) if added else 'more of classes that were known'}",
+        f"new classes: {', '.join(added)}" if added else "no new class: known ones were refined",
         *write_pages(done),
     )
-    print_json(as_json, {"run": str(done.path), "learnt": added, "classes": len(done.space.names)})
+    answer: dict[str, object] = {
+        "run": str(done.path),
+        "learnt": added,
+        "classes": len(done.space.names),
+    }
+    if outlook:
+        answer["new_classes"] = [one.content() for one in outlook]
+    print_json(as_json, answer)
 
 
 def adapt(

@@ -106,6 +106,7 @@ def predict(
     settings = overrides_of(overrides)
     check_where(list(settings))
     done = open_run(path, client, encoder=encoder, overrides=settings)
+    added = [] if support is not None else _expectations(done.first, class_names or [], among)
     answers: list[dict[str, Any]] = []
     for name, ranking, details in _ranked(
         done, inputs, class_names or classes, among, support, Details(sets, why, heat)
@@ -118,7 +119,8 @@ def predict(
             }
             for prediction in ranking[:top]
         ]
-        answers.append({"input": name, "classes": best, **details})
+        new = {"new_classes": added} if added else {}
+        answers.append({"input": name, "classes": best, **new, **details})
     if table is not None:
         _write(answers, table)
         lines = sum(len(prediction["classes"]) for prediction in answers)
@@ -132,6 +134,17 @@ def predict(
     if table is None and not as_json:
         for answer in answers:
             _show(answer, scores)
+
+
+def _expectations(run: Any, names: list[str], among: str) -> list[dict[str, Any]]:
+    """Say what to expect of classes that are added by their names alone, and return it."""
+    if not names:
+        return []
+    from fedunseen.experiment.new_names import announced
+
+    found, sentences = announced(run, names, beside_all=among == "all")
+    say(*sentences)
+    return [one.content() for one in found]
 
 
 def _show(answer: dict[str, Any], scores: bool) -> None:

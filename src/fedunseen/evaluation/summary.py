@@ -129,27 +129,47 @@ def calibration_falls(names: Sequence[str], true: Ids, before: Ids, after: Ids) 
     return sorted(falls, key=lambda fall: (fall.after - fall.before, fall.name))
 
 
-def examples_advice(result: Mapping[str, Any], answers: Mapping[str, NDArray[Any]]) -> str:
-    """Return the advice to show examples, with what they bring; "" where that is little or
-    unknown.
+class Gain(NamedTuple):
+    """What examples bring.
+
+    Attributes:
+        before, after: accuracy among unseen classes in percent, without and with examples.
+        measured: on test samples; otherwise on draws of classes left out.
     """
-    expected: Mapping[str, float] = result.get("left_out_accuracy", {})
-    before, after = (float(expected.get(str(shots), np.nan)) for shots in (0, EXAMPLES))
-    source = "Classes left out of the sums predict that ZSL"
-    most = "at most "
+
+    before: float
+    after: float
+    measured: bool
+
+
+def examples_gain(result: Mapping[str, Any], answers: Mapping[str, NDArray[Any]]) -> Gain | None:
+    """Return what ``EXAMPLES`` examples of each unseen class bring; None where it is unknown."""
     tried = answers.get("curve_shots", np.zeros(0)).tolist()
     if EXAMPLES in tried:
         before, after = (
             float(answers["curve_both"][tried.index(shots)].mean()) for shots in (0, EXAMPLES)
         )
-        source = "Measured with test samples as examples, ZSL among the classes that have any"
-        most = ""
-    if not after - before >= GAIN:
+        return Gain(before, after, True)
+    expected: Mapping[str, float] = result.get("left_out_accuracy", {})
+    if str(EXAMPLES) not in expected:
+        return None
+    return Gain(float(expected["0"]), float(expected[str(EXAMPLES)]), False)
+
+
+def examples_advice(result: Mapping[str, Any], answers: Mapping[str, NDArray[Any]]) -> str:
+    """Return the advice to show examples, with what they bring; "" where that is little or
+    unknown.
+    """
+    gain = examples_gain(result, answers)
+    if gain is None or not gain.after - gain.before >= GAIN:
         return ""
+    source = "Tried with test pictures" if gain.measured else "Tried on classes left out"
+    most = "" if gain.measured else "at most "
     run, out = (shlex.quote(str(result.get("run", "RUN")) + end) for end in ("", "-shown"))
     return (
-        f"Show {EXAMPLES} examples of each unseen class. {source} rises from {before:.1f} to "
-        f"{most}{after:.1f} %. fedunseen learn {run} --support FOLDER --out {out}, with a folder "
+        f"Show {EXAMPLES} examples of each unseen class. {source}, that raises how often one of "
+        f"these classes is told from the others from {gain.before:.1f} to {most}"
+        f"{gain.after:.1f} %: fedunseen learn {run} --support FOLDER --out {out}, with a folder "
         "of examples for each class in FOLDER."
     )
 

@@ -417,7 +417,7 @@ class Gaussian(ClosedForm, name="gaussian"):
         flags[:before] = torch.maximum(flags[:before], params["described"])
         kernel = gp.Kernel.of(params)
         apart = torch.zeros(classes, width, dtype=torch.float64)
-        apart[:before] = self._means(params)
+        apart[:before] = self.class_means(params)
         has = empty.clone()
         has[:before] = params["count"]
         samples = has + count
@@ -445,7 +445,7 @@ class Gaussian(ClosedForm, name="gaussian"):
             return model
         return Correction.of(params, semantics, offset).applied(model, count > 0)
 
-    def _means(self, params: Params) -> Tensor:
+    def class_means(self, params: Params) -> Tensor:
         """Return the means (C, d) of classes with samples less the center, from what they have
         effected under their descriptions; 0 of the other classes.
         """

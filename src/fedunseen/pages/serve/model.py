@@ -25,6 +25,7 @@ from fedunseen.data.names import is_visible, plain
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.experiment.class_descriptions import semantics_of_names
 from fedunseen.experiment.inputs import read_sample
+from fedunseen.experiment.new_names import outlooks
 from fedunseen.experiment.result.run import Run
 from fedunseen.federation.run_directory import load_params
 from fedunseen.methods import Method
@@ -318,6 +319,11 @@ class Recognizer:
         if len(words) > LONGEST_WORDS:
             raise DataError(f"a class is described in at most {LONGEST_WORDS} characters")
         return semantics_of_names([words], self.run.space, self.run.describing)[words]
+
+    def outlook(self, name: str) -> str | None:
+        """Say what to expect of a new class that is known by its name alone."""
+        found = outlooks(self.run, [name])
+        return found[0].sentence() if found else None
 
     def describe(self, attributes: Mapping[str, Any] | Sequence[Any]) -> NDArray[np.float64]:
         """Return a class's attributes (attributes,), from all values or from those that are not 0

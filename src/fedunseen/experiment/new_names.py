@@ -1,0 +1,209 @@
+"""What to expect of classes that are added by their names alone: said before anything is answered.
+
+All of it is measured: on the text encoder, which is asked about made-up words and plurals, and on
+the model, whose unseen classes are drawn (:mod:`fedunseen.evaluation.new_class`).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedunseen.core.text import shown
+from fedunseen.data.class_table import describe
+from fedunseen.data.names import plain
+from fedunseen.encoders.hub import local_files_only
+from fedunseen.evaluation.new_class import can_expect, expected_of
+from fedunseen.evaluation.summary import EXAMPLES, GAIN, examples_gain
+from fedunseen.experiment.dataset_checks import foreign_names
+
+if TYPE_CHECKING:
+    from fedunseen.experiment.result.run import Run
+
+MADE_UP = (
+    "bodok", "cuvim", "dazeg", "fipol", "gokus", "hujan", "jibet", "kewip",
+    "lozuk", "mavur", "nupeb", "pigor", "rofud", "sebik", "tovaz", "vuned",
+    "bhqzt", "cvkplw", "dwrgxn", "fjtyqk", "ghzvbd", "hxlcpm", "kqwnrt", "lmdgsv",
+    "mzpxkr", "njbwfh", "pqrtvl", "rkxdzc", "sgvhqm", "tnwlbj", "vzfkgp", "wdcrxs",
+)  # fmt: skip
+"""Words of no language, half of them pronounceable: what a text encoder makes of a word that it
+does not know."""
+_AS_STRANGE = 0.25  # share of made-up words that may be less strange than a name
+_NEIGHBORS = 2  # that are named
+_PLURALS = 50  # classes whose plurals are compared with them
+_ROUNDING = 1e-3  # of a text encoder, by the sentences that it reads at once
+
+
+class Outlook(NamedTuple):
+    """What to expect of a class that is known by its name alone.
+
+    Attributes:
+        name: of the class.
+        expected: percent of its samples that get its name; None where it cannot be estimated.
+        instead: the classes that most of the others get.
+        neighbors: the classes that are described most like it, the nearest first.
+        same_as: a class that it is described as much like as by its plural; "" without one.
+        unknown: its name looks like a made-up word to the text encoder.
+    """
+
+    name: str
+    expected: float | None
+    instead: tuple[str, ...]
+    neighbors: tuple[str, ...]
+    same_as: str = ""
+    unknown: bool = False
+
+    def sentence(self) -> str:
+        """Say it, for somebody who does not know how classes are compared."""
+        name = shown(repr(self.name))
+        if self.same_as:
+            return (
+                f"{name} and {shown(repr(self.same_as))} are described almost alike, so that this "
+                "model cannot tell them apart: it takes the two for one class."
+            )
+        if self.unknown:
+            return (
+                f"{name} looks like a made-up word to the text encoder, which reads English: this "
+                "name says little about what is in a picture."
+            )
+        near = f"The most similar classes are {' and '.join(map(shown, self.neighbors))}."
+        if self.expected is None:
+            return f"{name} is known by its name alone. {near}"
+        instead = " or ".join(map(shown, self.instead))
+        others = f"; most others would be called {instead}" if instead else ""
+        return (
+            f"{name} is known by its name alone: of 100 pictures of it, expect about "
+            f"{self.expected:.0f} to be recognized{others}. {near}"
+        )
+
+    def content(self) -> dict[str, Any]:
+        """Return all of it, for JSON."""
+        return {**self._asdict(), "sentence": self.sentence()}
+
+
+def outlooks(run: Run, names: Sequence[str], beside_all: bool = True) -> list[Outlook]:
+    """Return what to expect of new classes of a run whose classes a text encoder described.
+
+    Args:
+        run: the run.
+        names: of the classes.
+        beside_all: they compete with all of the run's classes.
+    """
+    space = run.space
+    known = {plain(name) for name in space.names}
+    names = [name for name in names if plain(name) not in known]
+    described = run.described(names) if names and space.from_texts else None
+    if not isinstance(described, dict):
+        return []
+    rows = np.array([described[name] for name in names], dtype=np.float64)
+    expected: list[Any] = [None] * len(names)
+    if beside_all and can_expect(run.model):
+        expected = list(expected_of(run.model, rows, _left_out(run)))
+    strange = set(strange_names(names, run.describing))
+    usual = float(np.median(_plurals(space.names[:_PLURALS], run.describing)))
+    found = []
+    for name, row, one in zip(names, rows, expected, strict=True):
+        likeness = _unit(space.semantics) @ _unit(row[None])[0]
+        likeness[space.undescribed] = -1.0
+        order = np.argsort(-likeness, kind="stable")[:_NEIGHBORS]
+        nearest = space.names[order[0]]
+        own = float(_plurals([nearest], run.describing)[0])
+        found.append(
+            Outlook(
+                name,
+                None if one is None else one.right,
+                () if one is None else one.instead,
+                tuple(space.names[c] for c in order),
+                nearest if likeness[order[0]] >= min(usual, own) - _ROUNDING else "",
+                name in strange,
+            )
+        )
+    return found
+
+
+def announced(
+    run: Run, names: Sequence[str], beside_all: bool = True
+) -> tuple[list[Outlook], list[str]]:
+    """Return what to expect of new classes, and the sentences that say it."""
+    found = outlooks(run, names, beside_all)
+    said = [one.sentence() for one in found]
+    helped = [one.name for one in found if not one.same_as]
+    return found, said + ([help_by_examples(run, helped)] if helped else [])
+
+
+def help_by_examples(run: Run, names: Sequence[str]) -> str:
+    """Say what a few pictures of new classes would bring, and by which command."""
+    options = " ".join(f"--class {shlex.quote(name)}" for name in names)
+    path = shlex.quote(str(run.path))
+    gain = examples_gain(run.result, run.evaluation)
+    measured = ""
+    if gain is not None and gain.after - gain.before >= GAIN:
+        measured = (
+            f" (of classes that no one trained on: from {gain.before:.0f} to {gain.after:.0f} of "
+            "100 right among themselves)"
+        )
+    return (
+        f"{EXAMPLES} pictures of it help{measured}: put them into FOLDER/{names[0]}, then "
+        f"fedunseen learn {path} {options} --support FOLDER --out NEW"
+    )
+
+
+def strange_names(names: Sequence[str], settings: Any) -> list[str]:
+    """Return the names that look like made-up words to a text encoder, or are of other letters than
+    Latin ones.
+
+    Args:
+        names: of classes.
+        settings: with ``text_encoder`` and ``prompt``.
+    """
+    encoder = getattr(settings, "text_encoder", None)
+    if encoder is None or not names:
+        return []
+    center, limit = _made_up(encoder, settings.prompt)
+    likeness = _unit(_embedded(list(names), encoder, settings.prompt)) @ center
+    foreign = foreign_names(names)
+    return [
+        name
+        for name, value in zip(names, likeness, strict=True)
+        if value >= limit or name in foreign
+    ]
+
+
+@lru_cache(maxsize=4)
+def _made_up(encoder: str, prompt: str) -> tuple[NDArray[np.float64], float]:
+    """Return the direction of made-up words, and how far along it a strange name lies."""
+    rows = _unit(_embedded(list(MADE_UP), encoder, prompt))
+    others = _unit((rows.sum(0) - rows) / (len(rows) - 1))
+    return _unit(rows.mean(0)[None])[0], float(np.quantile((rows * others).sum(1), _AS_STRANGE))
+
+
+def _plurals(names: Sequence[str], settings: Any) -> NDArray[np.float64]:
+    """Return how much each name is like its own plural, to the text encoder."""
+    plurals = [f"{name.strip()}s" for name in names]
+    ones, more = (
+        _unit(_embedded(list(words), settings.text_encoder, settings.prompt))
+        for words in (names, plurals)
+    )
+    return np.asarray((ones * more).sum(1))
+
+
+def _embedded(names: list[str], encoder: str, prompt: str) -> NDArray[np.float64]:
+    with local_files_only():
+        return np.asarray(describe(names, encoder, prompt)[0], dtype=np.float64)
+
+
+def _unit(rows: NDArray[Any]) -> NDArray[np.float64]:
+    rows = np.asarray(rows, dtype=np.float64)
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
+
+
+def _left_out(run: Run) -> float | None:
+    """Return the accuracy of seen classes that the run left out, among all, in percent."""
+    chosen = run.result.get("chosen_on_validation") or {}
+    measured = (chosen.get("validation") or {}).get("gzsl_unseen")
+    return None if measured is None else float(measured)

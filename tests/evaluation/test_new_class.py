@@ -1,0 +1,49 @@
+"""What is expected of a class before anything is answered, beside what then happens."""
+
+import numpy as np
+import pytest
+
+from fedunseen import ZeroShotClassifier, load_model
+from fedunseen.evaluation.new_class import can_expect, expected_of
+
+CLASSES = 16
+WIDTH = 12
+
+
+@pytest.fixture
+def drawn(tmp_path):
+    """A model of classes whose means are linear in their descriptions, and how samples are drawn."""
+    rng = np.random.default_rng(0)
+    table = rng.normal(size=(CLASSES, 4))
+    mixing = 2 * rng.normal(size=(4, WIDTH))
+    names = np.array([f"class {c}" for c in range(CLASSES)])
+    trained = np.repeat(np.arange(CLASSES - 3), 40)
+    features = table[trained] @ mixing + rng.normal(size=(len(trained), WIDTH))
+    classes = dict(zip(names.tolist(), table.tolist(), strict=True))
+    fitted = ZeroShotClassifier(random_state=0).fit(features, names[trained], classes=classes)
+    fitted.save(tmp_path / "model.safetensors")
+    return load_model(tmp_path / "model.safetensors"), table, mixing
+
+
+def test_a_class_beside_another_one_is_harder_and_the_other_one_is_named(drawn):
+    model, table, mixing = drawn
+    assert can_expect(model)
+    rng = np.random.default_rng(1)
+    apart = 1.5 * rng.normal(size=4)
+    near = table[0] + 0.05 * rng.normal(size=4)
+    easy, hard = expected_of(model, np.stack([apart, near]), None)
+    assert easy.right > hard.right + 20
+    assert hard.instead[0] == "class 0"
+    for semantics, expected in ((apart, easy), (near, hard)):
+        grown = model.learn({"new": semantics.tolist()})
+        samples = semantics @ mixing + rng.normal(size=(400, WIDTH))
+        right = 100 * np.mean(grown.scores(samples.astype(np.float32)).argmax(1) == CLASSES)
+        assert abs(right - expected.right) < 20
+
+
+def test_the_spread_of_samples_is_the_one_that_left_out_classes_ask_for(drawn):
+    model, table, _ = drawn
+    semantics = table.mean(0, keepdims=True) + 0.7
+    likely = [expected_of(model, semantics, share)[0].right for share in (95.0, 50.0, 10.0)]
+    assert likely == sorted(likely, reverse=True)
+    assert likely[0] > likely[-1] + 10
