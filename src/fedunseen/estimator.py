@@ -838,9 +838,10 @@ def _in_own_order(benchmark: Benchmark) -> Benchmark:
     the order in which they are given changes no bit; very many stay as they are.
     """
     rows = benchmark.features
-    if rows.size > _SORTED:
+    users = benchmark.users
+    if users is None or rows.size > _SORTED:
         return benchmark
-    by_class = np.lexsort((benchmark.users, benchmark.labels))
+    by_class = np.lexsort((users, benchmark.labels))
     content = np.ascontiguousarray(rows[by_class]).view(np.dtype((np.void, rows[0].nbytes)))
     order = by_class[np.argsort(content[:, 0], kind="stable")]
     # the first ones of a class stand for all of it
