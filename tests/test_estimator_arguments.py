@@ -1,5 +1,6 @@
 """Labels, tables and samples as people have them: missing labels, data frames, spaces, zeros."""
 
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -175,3 +176,25 @@ def test_a_column_that_is_no_number_is_named(column, value):
 def test_columns_of_numbers_are_taken_whatever_their_type():
     model = ZeroShotClassifier().fit(FRAME.astype("Float64"), NAMES, classes=ANIMALS)
     np.testing.assert_array_equal(model.predict(FRAME), fit().predict(X))
+
+
+@pytest.mark.parametrize(
+    ("method", "added", "twins"),
+    [
+        ("gaussian", {"okapi": ANIMALS["zebra"]}, "'okapi' and 'zebra'"),
+        ("gaussian", {"pony": [-0.0, 1, 0]}, "'horse' and 'pony'"),
+        ("ridge", {"tiger": ANIMALS["horse"]}, "'horse' and 'tiger'"),
+        ("gaussian", {"tiger": ANIMALS["horse"]}, ""),  # samples tell them apart
+        ("classifier", {"tiger": ANIMALS["horse"]}, ""),
+    ],
+)
+def test_two_classes_that_nothing_tells_apart_are_said(method, added, twins):
+    rounds = 1 if method == "classifier" else None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ZeroShotClassifier(method, rounds=rounds, calibration=0.0).fit(
+            X, NAMES, classes={**ANIMALS, **added}
+        )
+    said = [str(one.message) for one in caught if "the same description" in str(one.message)]
+    assert [text.split(" have ")[0] for text in said] == ([f"The classes {twins}"] if twins else [])
+    assert all(one.filename == __file__ for one in caught)

@@ -236,8 +236,9 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             validation=max(1, round(seen / 5)) if chooses else (),
             seed=self._seed,
         )
-        trained = find("method", self.method).trained
-        return benchmark if trained or once else _in_own_order(benchmark)
+        method = find("method", self.method)
+        _warn_of_twins(benchmark.space, method)
+        return benchmark if method.trained or once else _in_own_order(benchmark)
 
     def _train(self, federation: Federation, benchmark: Benchmark) -> None:
         """Train the model, with its calibration, and note what is fitted to samples."""
@@ -941,6 +942,26 @@ def _warn_if_bounded(chosen: ChosenOffset) -> None:
         }
         finding = bounded_calibration(note)
         warnings.warn(f"{finding.what} {finding.remedy}", stacklevel=4)
+
+
+def _warn_of_twins(space: ClassSpace, method: type[Method]) -> None:
+    """Warn of two classes that have the same description and nothing else that tells them apart:
+    samples of both, where the method keeps their means.
+    """
+    first: dict[bytes, int] = {}
+    unseen = set(space.unseen.tolist())
+    if not method.zero_shot or (method.task == "any-shot" and not unseen):
+        return
+    for c, row in enumerate(space.semantics + 0.0):  # -0 is 0
+        twin = first.setdefault(row.tobytes(), c)
+        if twin != c and (method.task != "any-shot" or {c, twin} & unseen):
+            warnings.warn(
+                f"The classes {space.names[twin]!r} and {space.names[c]!r} have the same "
+                "description, so that nothing tells them apart: describe them differently, or "
+                "leave one out.",
+                stacklevel=4,
+            )
+            return
 
 
 def _warn_if_outdone(method: Method, sums: Params, model: Params) -> None:
