@@ -69,7 +69,7 @@ OTHER_PROGRAMS = {
 }  # fmt: skip
 """What else the pages call: on another machine, in a container, or to install something."""
 
-SHOWN = {"", "csv", "html", "ini", "json", "text", "yaml"}
+SHOWN = {"", "csv", "html", "ini", "json", "nginx", "text", "yaml"}
 """Languages of blocks that show something and do nothing."""
 
 

@@ -153,6 +153,7 @@ def test_the_service_is_read_only_and_guarded(monitor):
         assert asked.get("/state", params={"since": since}).status_code == 422
     for path in ("/", "/state", "/health", "/metrics"):
         assert asked.post(path).status_code == asked.delete(path).status_code == 405
+        assert (asked.head(path).status_code, asked.head(path).content) == (200, b"")
     assert asked.post("/state", content=b"something").status_code == 413
     assert asked.get("/state", headers={"Host": "evil.example"}).status_code == 421
     assert asked.get("/state", headers={"Origin": "http://evil.example"}).status_code == 403

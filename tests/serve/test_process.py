@@ -50,6 +50,8 @@ def test_it_answers_many_at_once_and_sigterm_ends_it(started, machine):
     larger = {"detail": "the request is larger than 10 MiB: send less at a time"}
     assert (reply.status_code, reply.json()) == (413, larger)
     assert httpx.get(f"{url}health").status_code == 200
+    reply = httpx.head(url)
+    assert (reply.status_code, reply.content) == (200, b"")
 
     process.send_signal(signal.SIGTERM)
     assert machine.ended(process) == 0
@@ -57,7 +59,7 @@ def test_it_answers_many_at_once_and_sigterm_ends_it(started, machine):
     assert (first[:8], last) == ("serving ", "stopped")
     assert [line.split(" ", 1)[1].rsplit(" ", 2)[0] for line in requests] == [
         *["127.0.0.1 POST /predict 200"] * 12, "127.0.0.1 POST /predict 413", "127.0.0.1 GET "
-                                                                              "/health 200",
+                                                            "/health 200", "127.0.0.1 HEAD / 200",
     ]  # fmt: skip
 
 

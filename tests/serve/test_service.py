@@ -440,6 +440,18 @@ def test_a_token_for_reading_adds_and_removes_nothing(digits, client, caplog, re
     )
 
 
+def test_head_is_answered_as_get_without_a_body(digits, client):
+    asked = client(digits, token=TOKEN)
+    for path in ("/", "/health", "/docs", "/openapi.json", "/metrics", "/model", "/classes"):
+        head, got = (ask(path, headers=HEADERS) for ask in (asked.head, asked.get))
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-type"] == got.headers["content-type"]
+    assert asked.head("/model").status_code == 401
+    assert asked.head("/predict", headers=HEADERS).status_code == 405
+    assert asked.head("/nothing", headers=HEADERS).status_code == 404
+    assert 'method="HEAD",path="/health"' in asked.get("/metrics", headers=HEADERS).text
+
+
 def test_pages_elsewhere_cannot_ask(digits, client):
     asked = client(digits)
     hosts = {"evil.example": 421, "localhost:8321": 200, "[": 400}

@@ -1,7 +1,11 @@
 """Addresses of machines."""
 
 import ipaddress
+from dataclasses import dataclass
 from functools import lru_cache
+from urllib.parse import urlsplit
+
+from fedunseen.core.errors import ArgumentError
 
 
 @lru_cache(maxsize=64)
@@ -16,3 +20,42 @@ def is_loopback(host: str) -> bool:
 def bracketed(host: str) -> str:
     """Return an address as it stands in a URI: one of IPv6 in brackets."""
     return f"[{host}]" if ":" in host else host
+
+
+@dataclass(frozen=True)
+class PublicAddress:
+    """Where a reverse proxy offers a service.
+
+    Attributes:
+        origin: scheme and host as a browser sends them, with a port that is not the scheme's own.
+        host: the name alone.
+        prefix: the path, without a slash at its end; "" at the root.
+    """
+
+    origin: str
+    host: str
+    prefix: str
+
+    @classmethod
+    def parse(cls, text: str, option: str) -> "PublicAddress":
+        """Return the address in a URL that was given with ``option``."""
+        try:
+            url = urlsplit(text)
+            host = url.hostname or ""
+            port = url.port
+        except ValueError:  # such as "http://["
+            host = ""
+        usual = {"http": 80, "https": 443}
+        if not host or url.scheme not in usual or "@" in url.netloc or url.query or url.fragment:
+            raise ArgumentError(
+                f"{option} {text} is no public address: write it as a browser shows it, such as "
+                "https://models.example/digits/"
+            )
+        place = bracketed(host)
+        if port not in (None, usual[url.scheme]):
+            place += f":{port}"
+        return cls(f"{url.scheme}://{place}", host, url.path.rstrip("/"))
+
+    def __str__(self) -> str:
+        """Return the URL."""
+        return f"{self.origin}{self.prefix}/"

@@ -16,7 +16,7 @@ import typer
 
 from fedunseen.cli.console import say
 from fedunseen.cli.logs import subscribed
-from fedunseen.core.addresses import bracketed, is_loopback
+from fedunseen.core.addresses import PublicAddress, bracketed, is_loopback
 from fedunseen.core.errors import ArgumentError, DataError, ExperimentError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class BindAddress:
     insecure: bool | None = None
     option: str = "--host"
     prefix: str = "--"
+    public: PublicAddress | None = None
 
     @property
     def local(self) -> bool:
@@ -80,6 +81,11 @@ class BindAddress:
         """Return the address that a browser takes."""
         scheme = "http" if self.certificate is None else "https"
         return f"{scheme}://{bracketed(self.host)}:{listening.getsockname()[1]}/"
+
+    def told(self, listening: socket.socket) -> str:
+        """Return the address for people, with the public one."""
+        public = "" if self.public is None else f", in public {self.public}"
+        return f"{self.url(listening)}{public}"
 
     def of_run(self, experiment: Experiment, out: Path) -> AbstractContextManager[RunMonitor]:
         """Show a run live while the block lasts, and yield its monitor."""
@@ -167,6 +173,10 @@ def bind_address_of(
             metavar="FILE", help="TLS of the live page: the certificate's private key (PEM)."
         ),
     ] = None,
+    dashboard_public_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Where a reverse proxy offers the live page."),
+    ] = None,
 ) -> BindAddress | None:
     """Return where the live page listens, or None if no one asked for one."""
     if not dashboard and dashboard_at is None:
@@ -179,7 +189,14 @@ def bind_address_of(
             f"127.0.0.1:{PORT}"
         )
     tls = dashboard_certificate, dashboard_key
-    return BindAddress(host, int(port), dashboard_token_file, *tls, None, _OPTION, "--dashboard-")
+    public = (
+        None
+        if dashboard_public_url is None
+        else PublicAddress.parse(dashboard_public_url, "--dashboard-public-url")
+    )
+    return BindAddress(
+        host, int(port), dashboard_token_file, *tls, None, _OPTION, "--dashboard-", public
+    )
 
 
 @contextmanager
@@ -199,13 +216,12 @@ def live(listen_at: BindAddress, make: Callable[[], M]) -> Iterator[M]:
     log = logging.getLogger("fedunseen.federation")
     with listen_at.listen() as listening:
         try:
-            page = shown(
-                monitor, listening, token, listen_at.local, listen_at.certificate, listen_at.key
-            )
+            tls = listen_at.certificate, listen_at.key
+            page = shown(monitor, listening, token, listen_at.local, *tls, listen_at.public)
         except OSError as error:
             raise listen_at.no_certificate(error) from None
         with page, subscribed(monitor.note):
-            say(f"live page: {listen_at.url(listening)}")
+            say(f"live page: {listen_at.told(listening)}")
             log.addHandler(monitor)
             try:
                 yield monitor

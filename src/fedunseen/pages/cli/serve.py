@@ -10,6 +10,7 @@ import typer
 from fedunseen.cli import options as opt
 from fedunseen.cli.console import open_run, print_json, say
 from fedunseen.cli.logs import Format, LogFormat, logged, speak
+from fedunseen.core.addresses import PublicAddress
 from fedunseen.core.errors import ArgumentError, MissingDependencyError
 from fedunseen.pages.cli.live_page import BindAddress, read_token
 
@@ -47,6 +48,10 @@ def serve(
         bool,
         typer.Option("--insecure", help="Plain text off loopback: behind a proxy that speaks TLS."),
     ] = False,
+    public_url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Where a reverse proxy offers the service."),
+    ] = None,
     adapt: Annotated[
         bool,
         typer.Option(
@@ -60,7 +65,8 @@ def serve(
 ) -> None:
     """Serve a run's model over HTTP, and a page to try it on; Ctrl-C or SIGTERM ends it."""
     speak(log_format)
-    listen_at = BindAddress(host, port, token_file, certificate, key, insecure)
+    public = None if public_url is None else PublicAddress.parse(public_url, "--public-url")
+    listen_at = BindAddress(host, port, token_file, certificate, key, insecure, public=public)
     token = listen_at.token()
     write_token = None if write_token_file is None else read_token(write_token_file)
     if write_token is not None and write_token == token:
@@ -87,7 +93,12 @@ def serve(
 
     limits = Limits()
     app = create_app(
-        Recognizer(open_run(path, client), adapt), token, listen_at.local, limits, write_token
+        Recognizer(open_run(path, client), adapt),
+        token,
+        listen_at.local,
+        limits,
+        write_token,
+        public,
     )
     try:
         server = BoundedServer(app, limits.waiting + 64, _GRACE, certificate, key)
@@ -102,7 +113,9 @@ def serve(
             signal.SIGTERM,
         ):  # uvicorn raises what ended it once more, when all is closed
             signal.signal(name, lambda *_: None)
-        say(f"serving {path} at {url} (Ctrl-C ends it)")
+        say(f"serving {path} at {listen_at.told(listening)} (Ctrl-C ends it)")
+        if public is not None and token is None:
+            say("note: without --token-file, everyone whom the proxy lets in may ask")
         print_json(as_json, {"run": str(path), "url": url})
         server.run([listening])
     say("stopped")

@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect
 
 from fedunseen import __version__
 from fedunseen.confidence.measured import ALARM
+from fedunseen.core.addresses import PublicAddress
 from fedunseen.core.errors import (
     ArgumentError,
     DataError,
@@ -378,15 +379,26 @@ def create_app(
     local: bool = True,
     limits: Limits | None = None,
     write_token: str | None = None,
+    public: PublicAddress | None = None,
 ) -> FastAPI:
     """Return the service as an ASGI application."""
     limits = limits or Limits()
     measured = MeasuredModel(tested_tenths(model.run.result))
     app = FastAPI(
-        title="FedUnseen", version=__version__, docs_url=None, redoc_url=None
-    )  # those pages need a network
+        title="FedUnseen",
+        version=__version__,
+        docs_url=None,  # those pages need a network
+        redoc_url=None,
+        servers=None if public is None else [{"url": str(public).rstrip("/")}],
+    )
     app.add_middleware(
-        Guard, token=token, local=local, limits=limits, measured=measured, write_token=write_token
+        Guard,
+        token=token,
+        local=local,
+        limits=limits,
+        measured=measured,
+        write_token=write_token,
+        public=public,
     )
     app.add_exception_handler(FedUnseenError, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse_query)

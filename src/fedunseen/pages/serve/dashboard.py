@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from fedunseen import __version__
+from fedunseen.core.addresses import PublicAddress
 from fedunseen.pages.report.parts import render
 from fedunseen.pages.serve.connections import BoundedServer
 from fedunseen.pages.serve.guard import Guard, Limits, Measured
@@ -28,7 +29,12 @@ _LAST_LOOK = 3.0  # seconds that the page of a finished run stays for its last r
 _log = logging.getLogger("fedunseen.federation")
 
 
-def create_app(monitor: Monitor, token: str | None = None, local: bool = True) -> Starlette:
+def create_app(
+    monitor: Monitor,
+    token: str | None = None,
+    local: bool = True,
+    public: PublicAddress | None = None,
+) -> Starlette:
     """Return the page's service as an ASGI application."""
     html = render("serve/dashboard.html", {})
     measured = Measured()
@@ -68,7 +74,15 @@ def create_app(monitor: Monitor, token: str | None = None, local: bool = True) -
         Route("/health", health),
         Route("/metrics", metrics),
     ]
-    guard = Middleware(Guard, token=token, local=local, limits=Limits(body=0), measured=measured)
+    guard = Middleware(
+        Guard,
+        token=token,
+        local=local,
+        limits=Limits(body=0),
+        measured=measured,
+        public=public,
+        option="--dashboard-public-url",
+    )
     return Starlette(routes=routes, middleware=[guard])
 
 
@@ -83,11 +97,12 @@ def shown(
     local: bool = True,
     certificate: Path | None = None,
     key: Path | None = None,
+    public: PublicAddress | None = None,
 ) -> AbstractContextManager[None]:
     """Return a block in which the page is served at a socket that listens; a reader sees how it
     ended.
     """
-    app = create_app(monitor, token, local)
+    app = create_app(monitor, token, local, public)
     server = BoundedServer(app, 64, 1, certificate, key, "critical")
     return _beside(monitor, server, listening)
 

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fedunseen.core.addresses import is_loopback
+from fedunseen.core.addresses import PublicAddress, is_loopback
 
 OPEN = (
     "/",
@@ -80,7 +80,10 @@ class Measured:
 
 @dataclass(eq=False)
 class Guard:
-    """ASGI middleware: refuses a forbidden request before it reads any of it."""
+    """ASGI middleware: refuses a forbidden request before it reads any of it.
+
+    It answers HEAD as GET: the server that runs it leaves the body out.
+    """
 
     app: ASGIApp
     token: str | None
@@ -88,6 +91,8 @@ class Guard:
     limits: Limits
     measured: Measured
     write_token: str | None = None
+    public: PublicAddress | None = None
+    option: str = "--public-url"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or hand it on."""
@@ -96,12 +101,16 @@ class Guard:
             return
         began = time.monotonic()
         status = 500
+        method = scope["method"]
+        scope = {**scope, "method": "GET" if method == "HEAD" else method}
+        if self.public is not None and scope["path"].startswith(f"{self.public.prefix}/"):
+            scope["path"] = scope["path"].removeprefix(self.public.prefix)
 
         async def respond(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], *_HEADERS]
+                message["headers"] = [*map(self._redirected, message["headers"]), *_HEADERS]
             await send(message)
 
         try:
@@ -122,28 +131,43 @@ class Guard:
                 scope.get("route"), "path", "other"
             )  # the pattern: names of classes make no new series
             seconds = time.monotonic() - began
-            self.measured.count(scope["method"], path, str(status), seconds)
-            _note(scope, status, seconds)
+            self.measured.count(method, path, str(status), seconds)
+            _note({**scope, "method": method}, status, seconds)
+
+    def _redirected(self, header: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
+        """Return a header of an answer; a redirection stays below the public address."""
+        name, value = header
+        if name != b"location" or self.public is None:
+            return header
+        below = urlsplit(value)._replace(scheme=b"", netloc=b"").geturl()
+        return name, self.public.prefix.encode() + below
 
     def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str, str]:
         """Return the status, the sentence and the code with which a request is refused; 0 if it is
         not.
         """
         host = headers.get("host", "")
+        origin = headers.get("origin", f"//{host}")
+        public = self.public
         try:
             name = urlsplit(f"//{host}").hostname or ""
-            site = urlsplit(headers.get("origin", f"//{host}")).netloc
+            site = urlsplit(origin).netloc
         except ValueError:  # such as "["
             return 400, "the header Host or Origin is not an address", ""
-        if self.local and not is_loopback(name):
+        if self.local and not (is_loopback(name) or (public is not None and name == public.host)):
             return (
                 421,
                 "this service answers on its own machine only: ask for it as localhost or "
-                "127.0.0.1",
+                f"127.0.0.1, or start it with {self.option} if a proxy offers it elsewhere",
                 "",
             )
-        if site != host:
-            return 403, "a page of another site asks: only this service's own page may", ""
+        if site != host and (public is None or origin != public.origin):
+            return (
+                403,
+                "a page of another site asks: only this service's own page may; behind a proxy, "
+                f"start the service with {self.option}",
+                "",
+            )
         said = headers.get("authorization", "")
         scope[WRITES] = self._sent(said, self.write_token or self.token)
         if refusal := self._token_refusal(scope["method"], scope["path"], said):
