@@ -74,7 +74,7 @@ def test_every_setting_has_its_reason_and_the_file_is_the_experiment_of_data_che
     assert "# seeds = 5 says how far chance goes\n" in text  # as the report advises
     assert text.startswith("# mine: 128 samples of 12 classes, 8 seen and 4 unseen.\n")
     assert all(len(line) < 140 and line.count('"') % 2 == 0 for line in text.splitlines())
-    checked = works("data", "check", tmp_path / "mine").out.partition("for `fedunseen run`:\n")[2]
+    checked = works("data", "check", tmp_path / "mine", "--json").answer["snippet"]
     (tmp_path / "checked.toml").write_text(checked)
     one, other = (Experiment.load(tmp_path / f"{name}.toml") for name in ("mine", "checked"))
     assert (one.data.features, one.encoder.name, one.partition.clients) == (
@@ -308,6 +308,8 @@ def test_two_pictures_a_class_leave_none_to_choose_on(works, photos, tmp_path):
     }
     assert sections(file).items() >= chosen.items()
     works("run", file, "--out", tmp_path / "run")
+    assert f"ready: fedunseen run {file}" in works("data", "check", folder).out
+    file.unlink()
     assert 'selection = "last"' in works("data", "check", folder).out
 
 

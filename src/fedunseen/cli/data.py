@@ -55,9 +55,11 @@ def data_check(
     """Say what a folder holds or lacks, and an experiment that runs on it; exit code 2 if nothing
     could use it.
     """
+    from fedunseen.cli.progress import preparation_bars
     from fedunseen.experiment.data_check import check
 
-    info = check(folder, overrides_of(overrides), images)
+    with preparation_bars():
+        info = check(folder, overrides_of(overrides), images)
     kind = find("data", info["benchmark"])
     nameable = "text_encoder" in kind.Settings.model_fields
     lacking = _lacking(info) if info["part"] and "untrained" in info else []

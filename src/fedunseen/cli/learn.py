@@ -53,6 +53,8 @@ def learn(
             "there is nothing to learn: give --classes FILE, --class NAME, --support FOLDER or "
             "--sums FILE"
         )
+    from fedunseen.cli.progress import preparation_bars
+
     run = open_run(path, client)
     outlook: list[Outlook] = []
     if class_names and support is None:
@@ -61,7 +63,8 @@ def learn(
         outlook, expectations = announced(run.first, class_names)
         say(*expectations)
     if not sums:
-        done = run.learn(class_names or classes, support, out)
+        with preparation_bars():
+            done = run.learn(class_names or classes, support, out)
     else:
         from fedunseen.experiment.changed import read_all_class_sums
 
@@ -104,7 +107,12 @@ def adapt(
     """
     if among not in ("all", "unseen"):
         raise ArgumentError(f"--among {among}: name all or unseen")
-    say_adapted(open_run(path, client).adapt(inputs, out, among), as_json)
+    from fedunseen.cli.progress import preparation_bars
+
+    run = open_run(path, client)
+    with preparation_bars():
+        done = run.adapt(inputs, out, among)
+    say_adapted(done, as_json)
 
 
 def say_adapted(done: Run, as_json: bool) -> None:

@@ -106,11 +106,15 @@ def predict(
     settings = overrides_of(overrides)
     check_where(list(settings))
     done = open_run(path, client, encoder=encoder, overrides=settings)
-    added = [] if support is not None else _expectations(done.first, class_names or [], among)
+    added = [] if support is not None else _expectations(done.first, class_names, classes, among)
     answers: list[dict[str, Any]] = []
-    for name, ranking, details in _ranked(
-        done, inputs, class_names or classes, among, support, Details(sets, why, heat)
-    ):
+    from fedunseen.cli.progress import preparation_bars
+
+    with preparation_bars():
+        ranked = list(
+            _ranked(done, inputs, class_names or classes, among, support, Details(sets, why, heat))
+        )
+    for name, ranking, details in ranked:
         best = [
             {
                 "name": prediction.name,
@@ -136,8 +140,13 @@ def predict(
             _show(answer, scores)
 
 
-def _expectations(run: Any, names: list[str], among: str) -> list[dict[str, Any]]:
+def _expectations(
+    run: Any, class_names: list[str] | None, classes: Path | None, among: str
+) -> list[dict[str, Any]]:
     """Say what to expect of classes that are added by their names alone, and return it."""
+    from fedunseen.experiment.class_descriptions import names_in
+
+    names = class_names if classes is None else names_in(classes)
     if not names:
         return []
     from fedunseen.experiment.new_names import announced

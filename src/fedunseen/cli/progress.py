@@ -41,7 +41,7 @@ def live_progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Progr
 
         yield each_round
         return
-    with _bars("{task.fields[state]}") as advance:
+    with _bars("{task.fields[state]}") as advance, _showing(advance):
         yield lambda stage, round, rounds, line: advance(stage, round, rounds, state(line))
 
 
@@ -77,12 +77,18 @@ def preparation_bars() -> Iterator[None]:
     if is_json() or not sys.stderr.isatty():
         yield
         return
-    with _bars() as advance:
-        token = shown.set(advance)
-        try:
-            yield
-        finally:
-            shown.reset(token)
+    with _bars() as advance, _showing(advance):
+        yield
+
+
+@contextmanager
+def _showing(advance: Callable[..., None]) -> Iterator[None]:
+    """Let pictures that are decoded or encoded advance a bar."""
+    token = shown.set(advance)
+    try:
+        yield
+    finally:
+        shown.reset(token)
 
 
 def numbers(stage: str, line: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,6 +45,7 @@ def init(
     """Look at your data and write an experiment that suits them; `fedunseen run` takes it as it
     is.
     """
+    from fedunseen.cli.progress import preparation_bars
     from fedunseen.core.files import write_text
     from fedunseen.experiment.init_template import suggest
 
@@ -58,7 +59,8 @@ def init(
         raise ExperimentError(
             f"{file} is there already: give --force to write it again, or --out for another file"
         )
-    suggestion = suggest(data, file, force)
+    with preparation_bars():
+        suggestion = suggest(data, file, force)
     write_text(file, suggestion.text)
     say(*(f"- {choice.what}: {choice.why}" for choice in suggestion.choices))
     say(

@@ -74,6 +74,7 @@ def data_checked(
                 f"  fedunseen init {quote(str(info['root']))} writes it, with every fifth class as "
                 "an unseen one"
             )
+    lines += [f"  {doubt}" for doubt in info["doubts"]]
     lines += [f"  problem: {problem}" for problem in info["problems"]]
     if "classes" in info:
         lines += _classes_and_samples(info, nameable)
@@ -103,7 +104,7 @@ def _classes_and_samples(info: Mapping[str, Any], nameable: bool) -> list[str]:
 
 
 def _first_experiment(info: Mapping[str, Any], lacking: Sequence[str]) -> list[str]:
-    lines = [f"  {doubt}" for doubt in info["doubts"]]
+    lines = []
     if "bytes" in info and "unreadable" not in info:
         lines.append("  images not decoded: add --images to find those that cannot be read")
     if info["part"]:
@@ -112,6 +113,8 @@ def _first_experiment(info: Mapping[str, Any], lacking: Sequence[str]) -> list[s
             "ready for one party of a federation (fedunseen join --data) or its coordinator "
             "(fedunseen host):",
         ]
+    elif "experiment" in info:
+        return [*lines, f"ready: fedunseen run {quote(info['experiment'])}"]
     else:
         lines.append("ready; an experiment to begin with, as a file for `fedunseen run`:")
     return [*lines, info["snippet"].rstrip("\n")]

@@ -31,7 +31,7 @@ CHUNK = 256
 """Inputs in a chunk. Fewer than a quarter of a chunk are encoded each time, without a file."""
 
 _BLOCK = 2**24  # bytes read or hashed at once
-_QUIET = 5.0  # seconds before the first line of progress
+_QUIET = 2.0  # seconds before the first line of progress
 _PAUSE = 30.0  # seconds between two lines
 _STALE = 3600  # seconds after which an unfinished file is taken for that of a killed process
 
@@ -60,7 +60,7 @@ def cached_blocks(
             if time.time() - unfinished.stat().st_mtime > _STALE:
                 unfinished.unlink()
     _check_room(doing, path.parent, int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize)
-    progress = _Progress(doing, shape[0])
+    progress = Progress(doing, shape[0])
     with replacing(path) as temporary, temporary.open("wb") as file:
         header = {
             "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
@@ -215,7 +215,7 @@ def _encode_chunks(
         folder.mkdir(parents=True, exist_ok=True)
         bytes_each = int(np.prod(shape)) * dtype.itemsize
         _check_room("encoding images", folder, bytes_each * (len(images) + CHUNK * len(missing)))
-    progress = _Progress(
+    progress = Progress(
         "encoding images", len(images), len(images) - sum(len(parts[i]) for i in missing)
     )
     # In an order of its own for each process: in one order, those that meet at a chunk encode all
@@ -279,9 +279,9 @@ def _check_room(doing: str, folder: Path, needed: int) -> None:
         )
 
 
-class _Progress:
+class Progress:
     """Shows how far the work is; without :data:`shown`, on standard error, if it takes more than
-    five seconds.
+    two seconds.
     """
 
     def __init__(self, doing: str, total: int, done: int = 0) -> None:
@@ -290,8 +290,11 @@ class _Progress:
         self.done = done
         self.next = time.monotonic() + _QUIET
         self.printed = False
+        if (show := shown.get()) is not None and done < total:
+            show(doing, done, total)
 
     def add(self, count: int) -> None:
+        """Count what was done since."""
         self.done += count
         if (show := shown.get()) is not None:
             show(self.doing, self.done, self.total)

@@ -10,9 +10,9 @@ from fedunseen.core.registry import find, names
 from fedunseen.core.toml import toml_text
 from fedunseen.data import BENCHMARKS
 from fedunseen.data.base import BenchmarkLoader
-from fedunseen.experiment.dataset_checks import remarks
-from fedunseen.experiment.init_template import class_folders, start
-from fedunseen.experiment.parsing import validated
+from fedunseen.experiment.dataset_checks import Remark, few_pictures, remarks
+from fedunseen.experiment.init_template import class_folders, name_remarks, start
+from fedunseen.experiment.parsing import read_tree, validated
 
 
 def examine(root: Path) -> list[dict[str, Any]]:
@@ -50,6 +50,8 @@ def check(
     folder = existing_folder(folder.expanduser(), "name one that is there")
     name, kind, root = _recognise(folder)
     settings = {key.removeprefix("data."): value for key, value in (overrides or {}).items()}
+    file, written = _experiment_there(root)
+    settings = {**written, **settings}
     data = {"name": name, **kind.section(root), **settings}
     facts: dict[str, Any] = {
         "benchmark": name, "root": str(root), "missing": kind.missing(root, settings),
@@ -78,10 +80,11 @@ def check(
                 data = data | {"part": True}
                 facts["part"] = True
         facts |= inspected
+    facts |= {"experiment": file} if file else {}
     facts["doubts"] = []
-    if name == "images" and "kind" in facts:
+    if name == "images" and ("kind" in facts or facts["missing"] == ["classes.csv"]):
         facts["doubts"] = [
-            f"{remark.what}: {remark.why}" for remark in remarks(class_folders(root))
+            f"{remark.what}: {remark.why}" for remark in _looked_at(root, settings, facts["part"])
         ]
     whole = "kind" in facts and not facts["part"]
     if (
@@ -95,6 +98,30 @@ def check(
         )  # pixels; a network trained from scratch on a processor wants small images
     facts["snippet"] = toml_text(_experiment(data, facts) if whole else {"data": data}).strip()
     return facts
+
+
+def _experiment_there(root: Path) -> tuple[str | None, dict[str, Any]]:
+    """Return the experiment file that ``init`` has written beside a folder, and its settings of the
+    data; none where it is of other data, or cannot be read.
+    """
+    file = root.resolve().with_name(f"{root.resolve().name}.toml")
+    try:
+        data = dict(read_tree(file)["data"])
+        if (file.parent / data["root"]).resolve() != root.resolve():
+            return None, {}
+    except (ExperimentError, KeyError, TypeError):
+        return None, {}
+    return str(file), {key: value for key, value in data.items() if key not in ("name", "root")}
+
+
+def _looked_at(root: Path, settings: Mapping[str, Any], part: bool) -> list[Remark]:
+    """Return what looks odd in a folder of pictures, as ``init`` says it; a ``part`` may lack
+    pictures.
+    """
+    classes = class_folders(root)
+    few = [] if part else few_pictures(classes)
+    named = name_remarks(list(classes)) if settings.get("text_encoder") == "minilm" else []
+    return [*few, *remarks(classes), *named]
 
 
 def _kinds() -> dict[str, type[BenchmarkLoader]]:

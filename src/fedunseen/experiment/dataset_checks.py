@@ -7,7 +7,7 @@ import hashlib
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fedunseen.core.array_cache import Progress
+from fedunseen.core.errors import counted
 from fedunseen.data.io.images import UNREADABLE, open_image, upright
 
 _MANY = 5000  # pictures: of more, only copies byte for byte are looked for
@@ -51,7 +53,21 @@ def remarks(classes: Mapping[str, Sequence[Path]]) -> list[Remark]:
         )
     return remarks + [
         Remark(f"look at {first_class} and {second_class}", "perhaps two spellings of one class")
-        for first_class, second_class in _spellings(classes)
+        for first_class, second_class in alike_spellings(classes)
+    ]
+
+
+def few_pictures(classes: Mapping[str, Sequence[Path]]) -> list[Remark]:
+    """Return a remark on classes with one picture, which cannot both train and test."""
+    single = [name for name, files in classes.items() if len(files) == 1]
+    if not single:
+        return []
+    return [
+        Remark(
+            f"{counted(len(single), 'class')} with a single picture ({', '.join(single[:3])}"
+            f"{', ...' if len(single) > 3 else ''})",
+            "one picture says little of a class and nothing can be tested: put in at least eight",
+        )
     ]
 
 
@@ -94,8 +110,10 @@ def _alike(files: Sequence[tuple[str, Path]]) -> set[tuple[int, int]]:
     """Return pairs of two classes whose thumbnails are the same but for how they were saved."""
     rows = []
     ids = []
+    progress = Progress("comparing pictures", len(files))
     for i, (_, path) in enumerate(files):
         small = _thumbnail(path)
+        progress.add(1)
         if small is not None and small.std() >= _FLAT:
             rows.append(small.ravel())
             ids.append(i)
@@ -127,7 +145,7 @@ def _thumbnail(path: Path) -> NDArray[np.float64] | None:
         return None
 
 
-def _spellings(names: Mapping[str, object]) -> list[tuple[str, str]]:
+def alike_spellings(names: Iterable[str]) -> list[tuple[str, str]]:
     """Return pairs of names that differ in so little that they may be one: a plural, a letter of
     many.
     """

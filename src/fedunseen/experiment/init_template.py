@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from fedunseen.core.array_cache import Progress
 from fedunseen.core.arrays import load_arrays
 from fedunseen.core.errors import DataError, ExperimentError, counted
 from fedunseen.core.files import check_ordinary, existing_folder, replacing
@@ -30,12 +31,12 @@ from fedunseen.data.base import can_be_centered, to_spare
 from fedunseen.data.benchmark import empty_split
 from fedunseen.data.benchmarks.folder import Folder
 from fedunseen.data.benchmarks.image_folder import UNLABELLED, ImageFolder
-from fedunseen.data.class_table import class_names
+from fedunseen.data.class_table import OwnData, class_names
 from fedunseen.data.io.csv_io import iter_csv, number, read_csv, write_csv
 from fedunseen.data.io.images import UNREADABLE, list_images, open_image
 from fedunseen.data.names import check_collisions, plain
 from fedunseen.data.scaling import in_several_units
-from fedunseen.experiment.dataset_checks import Remark, foreign_names, remarks
+from fedunseen.experiment.dataset_checks import Remark, alike_spellings, few_pictures, remarks
 
 _SIDE = 224  # of pictures, where they are large enough: what the encoder was trained on
 _FEW = 8  # seen classes; a fifth of them is one class, too few to measure unseen ones
@@ -205,7 +206,7 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
     )  # wrong ones are refused before a picture is opened
     lines = _picture_size(files, choices)
     lines += _descriptions(folder, choices)[0]
-    choices += remarks(classes)
+    choices += [*few_pictures(classes), *remarks(classes)]
     lines += _unlabelled(folder, choices)
     settings = ImageFolder.Settings.model_validate(
         {"root": folder, **{key: value for key, value, _ in lines}}
@@ -392,18 +393,9 @@ def _descriptions(
     if len(header) > 2:
         return [], None
     _text_encoder(folder)
-    if strange := foreign_names(
+    choices += name_remarks(
         [row[header.index("name") if "name" in header else 0] for _, row in rows]
-    ):
-        why = (
-            "the text encoder was trained on English: give the folders and classes.csv English "
-            "names, or describe the classes by attributes in classes.csv, and call init again with "
-            "--force"
-        )
-        subject = "1 name says" if len(strange) == 1 else f"{len(strange)} names say"
-        choices.append(
-            Remark(f"warning: {subject} little to the text encoder, such as {strange[0]}", why)
-        )
+    )
     choices.append(
         Remark(
             "classes described by their names", "classes.csv has no attributes; MiniLM reads names"
@@ -412,6 +404,32 @@ def _descriptions(
     return [
         ("text_encoder", "minilm", "classes.csv has names alone: a text encoder reads them")
     ], "minilm"
+
+
+def name_remarks(names: Sequence[str]) -> list[Remark]:
+    """Return what looks odd about names that a text encoder of English reads: words that it does
+    not know, two names that it takes for one.
+    """
+    from fedunseen.experiment.new_names import alike_names, strange_names  # loads PyTorch
+
+    settings = OwnData(text_encoder="minilm")
+    found = []
+    if strange := strange_names(names, settings):
+        why = (
+            "the text encoder was trained on English: give the folders and classes.csv English "
+            "names, or describe the classes by attributes in classes.csv, and call init again with "
+            "--force"
+        )
+        subject = "1 name says" if len(strange) == 1 else f"{len(strange)} names say"
+        found.append(
+            Remark(f"warning: {subject} little to the text encoder, such as {strange[0]}", why)
+        )
+    spellings = {frozenset(pair) for pair in alike_spellings(names)}
+    return found + [
+        Remark(f"look at {first} and {second}", "the text encoder reads them as almost the same")
+        for first, second in alike_names(names, settings)
+        if {first, second} not in spellings
+    ]
 
 
 def _text_encoder(folder: Path) -> None:
@@ -429,7 +447,9 @@ def _sides(files: Sequence[Path]) -> tuple[int, list[Path]]:
     """
     sides = []
     animated = []
+    progress = Progress("reading sizes of pictures", len(files))
     for path in files:
+        progress.add(1)
         with suppress(*UNREADABLE), open_image(path) as image:
             sides.append(min(image.size))
             if getattr(image, "is_animated", False):

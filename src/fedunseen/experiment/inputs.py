@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fedunseen.core.array_cache import Progress
 from fedunseen.core.arrays import array_names, load_arrays
 from fedunseen.core.errors import DataError
 from fedunseen.core.registry import find
@@ -77,7 +78,10 @@ def _folder(run: StoredRun, folder: Path) -> Iterator[_Part]:
     """Yield the samples of all files of a folder, and say at the end which could not be read."""
     unreadable: list[str] = []
     read = 0
-    for name in list_images(folder):
+    files = list_images(folder)
+    progress = Progress(f"reading {folder.name}", len(files))
+    for name in files:
+        progress.add(1)
         try:
             parts = list(_file(run, folder / name))
         except DataError as error:

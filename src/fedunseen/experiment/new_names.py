@@ -20,7 +20,6 @@ from fedunseen.data.names import plain
 from fedunseen.encoders.hub import local_files_only
 from fedunseen.evaluation.new_class import can_expect, expected_of
 from fedunseen.evaluation.summary import EXAMPLES, GAIN, examples_gain
-from fedunseen.experiment.dataset_checks import foreign_names
 
 if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
@@ -36,6 +35,7 @@ does not know."""
 _AS_STRANGE = 0.25  # share of made-up words that may be less strange than a name
 _NEIGHBORS = 2  # that are named
 _PLURALS = 50  # classes whose plurals are compared with them
+_MOST_NAMES = 500  # whose pairs are looked at
 _ROUNDING = 1e-3  # of a text encoder, by the sentences that it reads at once
 
 
@@ -154,8 +154,8 @@ def help_by_examples(run: Run, names: Sequence[str]) -> str:
 
 
 def strange_names(names: Sequence[str], settings: Any) -> list[str]:
-    """Return the names that look like made-up words to a text encoder, or are of other letters than
-    Latin ones.
+    """Return the names that look like made-up words to a text encoder, or have letters that
+    English does not.
 
     Args:
         names: of classes.
@@ -166,12 +166,24 @@ def strange_names(names: Sequence[str], settings: Any) -> list[str]:
         return []
     center, limit = _made_up(encoder, settings.prompt)
     likeness = _unit(_embedded(list(names), encoder, settings.prompt)) @ center
-    foreign = foreign_names(names)
     return [
         name
         for name, value in zip(names, likeness, strict=True)
-        if value >= limit or name in foreign
+        if value >= limit or not name.isascii()
     ]
+
+
+def alike_names(names: Sequence[str], settings: Any) -> list[tuple[str, str]]:
+    """Return pairs of names that a text encoder takes for one: as much alike as a name and its
+    plural.
+    """
+    if len(names) < 2 or len(names) > _MOST_NAMES:
+        return []
+    rows = _unit(_embedded(list(names), settings.text_encoder, settings.prompt))
+    own = _plurals(names, settings)
+    limit = np.minimum(own, np.median(own)) - _ROUNDING
+    alike = np.triu(rows @ rows.T >= np.minimum(limit[:, None], limit), 1)
+    return [(names[a], names[b]) for a, b in np.argwhere(alike).tolist()]
 
 
 @lru_cache(maxsize=4)
