@@ -16,6 +16,7 @@ from fedunseen.core.presets import (
     preset_text,
 )
 from fedunseen.core.registry import announce
+from fedunseen.core.text import decoded
 
 # characters that explain a name: a longer line is broken in two, and shells take the rest for a name
 _WORDS = 60
@@ -101,6 +102,7 @@ Named = Annotated[
         "--class",
         metavar="NAME",
         help="A class to add by its name, where a text encoder describes; repeatable.",
+        callback=lambda names: names and [decoded(name) for name in names],
     ),
 ]
 Support = Annotated[

@@ -257,9 +257,12 @@ def whole_folder(
 
 
 def write_text(path: Path, text: str, follow: bool = True) -> None:
-    """Write a text file whole; see :func:`replacing`."""
+    """Write a text file whole; see :func:`replacing`.
+
+    Names of files may hold bytes that are no text: each becomes an escape.
+    """
     with replacing(path, follow) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -31,6 +31,23 @@ def shown_value(value: object) -> object:
     return shown(value) if isinstance(value, str) else value
 
 
+def decoded(name: str) -> str:
+    r"""Return a name from the file system or the command line as text.
+
+    Bytes that are not UTF-8 stand in it as lone surrogates: they come from a system that writes
+    Latin-1.
+
+    Example:
+        >>> decoded("B\udce4r") == decoded("B\xe4r") == "B\xe4r"
+        True
+    """
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return name.encode("utf-8", "surrogateescape").decode("latin-1")
+    return name
+
+
 def percent(probability: float) -> str:
     """Return a probability in percent; never all or nothing, which no sample can show.
 

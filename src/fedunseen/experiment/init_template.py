@@ -25,6 +25,7 @@ from fedunseen.core.array_cache import Progress
 from fedunseen.core.arrays import load_arrays
 from fedunseen.core.errors import DataError, ExperimentError, counted
 from fedunseen.core.files import check_ordinary, existing_folder, replacing
+from fedunseen.core.text import decoded
 from fedunseen.core.toml import toml_value
 from fedunseen.data import ClassSpace
 from fedunseen.data.base import can_be_centered, to_spare
@@ -336,9 +337,10 @@ def class_folders(folder: Path) -> dict[str, list[Path]]:
             child for child in place.iterdir() if child.is_dir() and not child.name.startswith(".")
         )
         children = [child for child in children if child.name != UNLABELLED]
-        check_collisions([child.name for child in children], f"{place}: the folders")
+        check_collisions([decoded(child.name) for child in children], f"{place}: the folders")
         for child in children:
-            classes.setdefault(child.name, []).extend(child / name for name in list_images(child))
+            files = [child / name for name in list_images(child)]
+            classes.setdefault(decoded(child.name), []).extend(files)
     return classes
 
 

@@ -21,6 +21,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.core.runs import check_question
 from fedunseen.core.samples import Inputs
+from fedunseen.core.text import decoded
 from fedunseen.data import Benchmark
 from fedunseen.data.episodes import (
     Episodes,
@@ -472,7 +473,7 @@ def examples_of(support: Shown) -> dict[str, Any]:
             f"{path} is not a folder: give one with a folder of examples for each class"
         )
     files = {
-        p.name: sorted(f for f in p.iterdir() if not f.name.startswith("."))
+        decoded(p.name): sorted(f for f in p.iterdir() if not f.name.startswith("."))
         for p in sorted(path.iterdir())
         if p.is_dir() and not p.name.startswith(".")
     }

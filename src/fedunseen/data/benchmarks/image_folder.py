@@ -17,6 +17,7 @@ from pydantic import Field
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import existing_folder
+from fedunseen.core.text import decoded
 from fedunseen.data.benchmark import check_unlabelled, draw_test
 from fedunseen.data.benchmarks.image_benchmark import ImageBenchmark, ImageSettings, Listing
 from fedunseen.data.class_space import draw_validation
@@ -157,13 +158,15 @@ def _class_folders(
     folders = [
         folder for folder in folders if folder.name != UNLABELLED or plain(UNLABELLED) in ids
     ]
-    check_collisions([folder.name for folder in folders], f"{place}: the folders")
+    check_collisions([decoded(folder.name) for folder in folders], f"{place}: the folders")
     for folder in folders:
-        if plain(folder.name) not in ids:
-            deeper = any(plain(child.name) in ids for child in folder.iterdir() if child.is_dir())
-            hint = did_you_mean(folder.name, names) or ": add a line for it"
+        if plain(decoded(folder.name)) not in ids:
+            deeper = any(
+                plain(decoded(child.name)) in ids for child in folder.iterdir() if child.is_dir()
+            )
+            hint = did_you_mean(decoded(folder.name), names) or ": add a line for it"
             hint = f": it holds the folders of classes, so move them to {place}" if deeper else hint
             raise DataError(f"the folder {folder} is of no class in {table}{hint}")
         if not list_images(folder):
             raise DataError(f"the folder {folder} has no image: add some, or remove it")
-    return [(folder, ids[plain(folder.name)]) for folder in folders]
+    return [(folder, ids[plain(decoded(folder.name))]) for folder in folders]
