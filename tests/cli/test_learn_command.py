@@ -156,6 +156,10 @@ def test_an_adapted_run_predicts_learns_reports_and_exports(unadapted, works, re
     samples, seen = (np.array(note["classes"][key]) for key in ("samples", "seen"))
     assert (note["measured"], note["test_share"]) == (True, 0)
     assert samples.sum() > 0 == samples[seen.astype(bool)].sum()
+    rows = np.load(unadapted / "pool.npz")["features"]
+    assert sum(note["classes"]["answers_before"]) == len(rows)
+    assert sum(note["classes"]["answers_after"]) == len(rows)
+    assert note["lost"] == []
     adapted, before = load_run(tmp_path / "new"), load_run(unadapted / "run")
     assert all(adapted.result[key] >= before.result[key] - 2 for key in ("zsl", "gzsl_harmonic"))
     assert not np.array_equal(adapted.params["weight"], before.params["weight"])

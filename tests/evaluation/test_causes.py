@@ -6,7 +6,7 @@ import pytest
 from fedunseen import ZeroShotClassifier
 from fedunseen.confidence.held_out import HeldOut
 from fedunseen.confidence.measured import measured
-from fedunseen.evaluation.diagnosis import overconfident
+from fedunseen.evaluation.diagnosis import adapted, lost_classes, overconfident
 from fedunseen.evaluation.summary import moved_rule, summarize
 
 NAMES = ("bear", "cow", "tiger", "orca", "ibex")
@@ -155,3 +155,25 @@ def test_few_confident_answers_say_nothing(right, share, warned):
     found = {"high": high, "reliability": {"seen": [[100, 95.0, right]]}}
     assert (overconfident({"confidence": found}) is not None) == warned
     assert overconfident({}) is None
+
+
+def test_a_class_that_adapting_took_most_answers_from_is_named():
+    note = {
+        "measured": True,
+        "refused": [],
+        "classes": {
+            "class": ["lion", "wolf", "bear", "zebra"],
+            "seen": [True, True, True, False],
+            "samples": [0.0, 0.0, 0.0, 9.0],
+            "before": [59.0, 50.0, 10.0, 40.0],
+            "after": [4.9, 45.0, 0.0, 90.0],
+            "answers_before": [40, 30, 20, 10],
+            "answers_after": [30, 10, 20, 40],
+        },
+    }
+    assert lost_classes(note) == ["'lion' (59.0 to 4.9 % of its test samples)"]
+    (found,) = [sign for sign in adapted(note) if "more than half" in sign.what]
+    assert found.what.startswith("By adapting, 1 class loses more than half: 'lion' (59.0 to 4.9 %")
+    assert "fedunseen learn" in found.remedy
+    unmeasured = {**note, "measured": False}
+    assert lost_classes(unmeasured) == ["'wolf' (the answer to 30 of the samples, now to 10)"]

@@ -19,6 +19,8 @@ ENOUGH = 5  # test samples of a class before it counts that it is never answered
 LISTED = 5  # classes that are named
 ALMOST_ALL = 0.9  # of the unlabelled samples for one class
 WORSE = 1.0  # points of the harmonic mean after adapting
+WEAK_BEFORE = 20.0  # percent of a class's test samples from which on a fall counts
+LOST = 0.5  # of the answers or the accuracy that a class had before adapting
 NAMED = 3  # files that are named
 LOSS_RISE = 1.5  # times the loss of the first rounds
 DIVERGED = 3.0  # times the cross-entropy of guessing; where a network collapses it stays near once
@@ -139,6 +141,14 @@ def adapted(note: Mapping[str, Any]) -> Iterator[Finding]:
             "move prototypes away.",
             "Keep the run from before, without these samples.",
         )
+    if falls := lost_classes(note):
+        verb, what = ("loses", "it") if len(falls) == 1 else ("lose", "them")
+        yield Finding(
+            f"By adapting, {counted(len(falls), 'class')} {verb} more than half: "
+            f"{listed(falls, LISTED)}.",
+            f"Unlabelled samples moved another class to where samples of {what} lie.",
+            f"Show a few examples of {what} with `fedunseen learn`, or keep the run from before.",
+        )
     if share := note.get("test_share"):
         yield Finding(
             f"{100 * share:.0f} % of the unlabelled samples are test samples.",
@@ -169,6 +179,25 @@ def adapted(note: Mapping[str, Any]) -> Iterator[Finding]:
             "Its prototype may have moved to samples of other classes.",
             "Check that the samples are of several unseen classes.",
         )
+
+
+def lost_classes(note: Mapping[str, Any]) -> list[str]:
+    """Return the classes that adapting took more than half from, in words: of their test samples
+    where these are here, otherwise of the answers to the unlabelled samples.
+    """
+    table = note["classes"]
+    words = []
+    for c, name in enumerate(table["class"]):
+        before, after = (table[key][c] if note["measured"] else None for key in ("before", "after"))
+        if before is not None and after is not None:
+            if before >= WEAK_BEFORE and after < LOST * before:
+                words.append(f"{name!r} ({before:.1f} to {after:.1f} % of its test samples)")
+        elif "answers_before" in table:
+            old = table["answers_before"][c]
+            new = table["answers_after"][c]
+            if old >= ENOUGH and new < LOST * old:
+                words.append(f"{name!r} (the answer to {old} of the samples, now to {new})")
+    return words
 
 
 def _harmonic(seen: Sequence[bool], accuracies: Sequence[float | None]) -> float:

@@ -36,6 +36,7 @@ from fedunseen.data import Benchmark, ClassSpace
 from fedunseen.data.class_space import check_semantics
 from fedunseen.data.names import lookalike
 from fedunseen.evaluation.diagnosis import adapted as diagnosed
+from fedunseen.evaluation.diagnosis import lost_classes
 from fedunseen.experiment.assemble import assemble, dealt, load_data
 from fedunseen.experiment.confidence_file import write_confidence
 from fedunseen.experiment.measured_again import confidence_of
@@ -53,6 +54,7 @@ from fedunseen.model import Calibration, ClassSum, Model
 from fedunseen.tasks.any_shot import summed
 
 R = TypeVar("R", bound=StoredRun)
+_BLOCK = 4096  # samples scored at once
 
 
 def adapt_run(run: R, rows: NDArray[Any], folder: Path | None, among: str) -> R:
@@ -101,12 +103,26 @@ def write_adapted(
         result |= numbers
         drawn = None if drawn is None else {**drawn, **reasons}
     result["adapted"] |= traffic
+    if rows is not None:
+        result["adapted"]["classes"] |= pool_answers(run.model, adapted_model, rows)
+    result["adapted"]["lost"] = lost_classes(result["adapted"])
     for sign in diagnosed(result["adapted"]):
         warnings.warn(f"{sign.what} {sign.remedy}", stacklevel=4)
     if folder is None:
         return run.of_model(adapted_model, result=result)
     write_changed(run, adapted_model, folder, result, drawn)
     return run.reopened(folder)
+
+
+def pool_answers(before: Model, after: Model, rows: NDArray[Any]) -> dict[str, list[int]]:
+    """Return to how many unlabelled samples each class is the answer, before and after."""
+    classes = len(before.space.names)
+    counts = {}
+    for key, model in (("answers_before", before), ("answers_after", after)):
+        parts = np.split(rows, range(_BLOCK, len(rows), _BLOCK))
+        answers = np.concatenate([model.scores(part).argmax(1) for part in parts])
+        counts[key] = np.bincount(answers, minlength=classes).tolist()
+    return counts
 
 
 _MADE_ANEW = (  # or left out; the rest is copied
