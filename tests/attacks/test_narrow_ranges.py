@@ -488,6 +488,44 @@ def test_unit_length_first_or_after_one_centre_needs_no_one(features, rounded, t
     assert held.prepare(header, tensors).samples == 18
 
 
+@pytest.mark.parametrize("min_samples", [1, 5])
+@pytest.mark.parametrize("beside", [0.0, 1e-5, 0.3])
+def test_a_mean_at_a_candidate_does_not_show_whether_it_is_there(beside, min_samples, tmp_path):
+    """It becomes 0, or a direction that the coordinator chooses; other samples lie elsewhere."""
+    write_all(tmp_path)
+    folder = tmp_path / NAMES[0]
+    arrays = dict(np.load(folder / "features.npz"))
+    drawn = np.random.default_rng(1).normal(size=arrays["features"].shape)
+    arrays["features"] = drawn.astype(np.float32)
+    arrays["labels"][:] = np.repeat(["class 0", "class 1"], 9)
+    np.savez(folder / "features.npz", **arrays)
+    mean = torch.from_numpy(arrays["features"][0].copy())
+    mean[0] -= beside
+    others = np.linalg.norm(arrays["features"][1:] - mean.numpy(), axis=1)
+    assert others.min() > np.median(others) / 2 > beside
+    chosen = experiment(tmp_path, data__features=["centre", "l2"])
+    header, tensors = greeting(chosen, tmp_path / "run")
+
+    def sent():
+        held = PartyData(folder, masked=True, min_samples=min_samples)
+        ready = held.prepare(header, tensors | {"0.mean": mean})
+        reply, _ = local_update(ready.engine, 0, Instruction({}), {}, 0)
+        del reply.update["space"]
+        return ready.left_out, ready.samples, reply.update
+
+    left_out, samples, there = sent()
+    np.savez(folder / "features.npz", **{key: value[1:] for key, value in arrays.items()})
+    _, fewer, gone = sent()
+    if min_samples == 1:  # each sample but the candidate has unit length
+        length = float(there["square"][0] - gone["square"][0])
+        assert samples == fewer + 1
+        assert (length > 0) == (beside > 0)
+        return
+    assert "left out of all sums: 1 sample" in left_out
+    assert samples == fewer == 17
+    assert all(torch.equal(there[key], gone[key]) for key in gone)
+
+
 def test_unit_length_after_a_large_mean_makes_a_total_that_of_one_sample(tmp_path):
     """What the refusal is about, where the owner has agreed: all others are far away."""
     sample, cut = largest(write_all(tmp_path))

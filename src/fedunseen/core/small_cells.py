@@ -24,3 +24,15 @@ def left_out_sentence(counts: Mapping[str, float], minimum: int) -> str:
         f"--min-samples {int(min(counts.values())) or 1} sends them, unless the coordinator asks "
         "for more (method.min_samples)"
     )
+
+
+def near_mean_sentence(count: int) -> str:
+    """Return the sentence about samples that a party leaves out since the coordinator's mean is
+    near them, for its owner alone; "" if there are none.
+    """
+    if not count:
+        return ""
+    return (
+        f"left out of all sums: {count} samples near the mean that the coordinator takes off, "
+        "which unit length would make stand out; --min-samples 1 sends them"
+    )

@@ -308,6 +308,26 @@ class Scaler:
             stages.append(scaled.copy())
         return [*stages, self.unrounded(rows)]
 
+    def near_mean(self, features: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return (n,) which of ``features[rows]``, (n, d), are so near the mean that unit length
+        after it makes much of their distance from it: at most half the median distance.
+
+        Whoever chooses the mean can put it at or beside a known sample, which becomes 0 or a
+        direction of its own. The same sample counts once.
+        """
+        mean = self.statistics.get("0.mean", features[:0])
+        fits = mean.shape == features.shape[1:]  # otherwise refused with the features
+        if self.steps[:2] != ("centre", "l2") or not len(rows) or not fits:
+            return np.zeros(len(rows), dtype=np.bool_)
+        step = max(1, BLOCK // mean.size)
+        distances = np.concatenate(
+            [
+                np.linalg.norm(features[part].astype(np.float64) - mean, axis=1)
+                for part in np.split(rows, range(step, len(rows), step))
+            ]
+        )
+        return np.asarray(distances <= np.median(np.unique(distances)) / 2)
+
     def of_parts(self, rows: NDArray[Any], parts: NDArray[Any]) -> NDArray[np.float64]:
         """Return ``parts`` (n, p, d) scaled so that their mean over p is what :meth:`unrounded`
         makes of ``rows`` (n, d), the mean of parts as they came.

@@ -23,7 +23,7 @@ from fedunseen.core.bounds import check_header, check_statistics
 from fedunseen.core.errors import DataError, ExperimentError, RefusedError
 from fedunseen.core.extensions import kept_sections
 from fedunseen.core.parameters import Params, finite, within
-from fedunseen.core.small_cells import MIN_SAMPLES, left_out_sentence
+from fedunseen.core.small_cells import MIN_SAMPLES, left_out_sentence, near_mean_sentence
 from fedunseen.data import Benchmark, ClassSpace, Scaler
 from fedunseen.data.class_space import same_text
 from fedunseen.data.names import by_folded
@@ -87,9 +87,9 @@ class _Cells:
 
     Attributes:
         taking: their ids, those of small classes too.
-        few: of these the ones that are left out, since their classes are small.
+        few: of these the ones that are left out: of small classes, or near the mean.
         minimum: samples that a class must have.
-        left_out: the sentence about these classes, for the owner alone.
+        left_out: the sentence about what is left out, for the owner alone.
     """
 
     taking: NDArray[np.int64]
@@ -141,7 +141,8 @@ class PartyData(OwnSamples):
         if "validation" in header:
             benchmark = self._without(benchmark, header["validation"], experiment)
         benchmark, space = self._in_space(benchmark, header, statistics.get(SEMANTICS))
-        benchmark, cells = self._without_few(benchmark, experiment, taking)
+        scaler = _scaler(experiment, statistics)
+        benchmark, cells = self._without_few(benchmark, experiment, taking, scaler)
         benchmark = experiment.task.client_data(benchmark)
         if list(benchmark.features.shape[1:]) != list(header["shape"]):
             raise RefusedError(
@@ -156,7 +157,7 @@ class PartyData(OwnSamples):
             if (new := _bringing(benchmark, space, cells.left_out)) is not None:
                 return new
             benchmark = seen_through(benchmark, space)
-        federation = _federation(experiment, benchmark, statistics, client, clients)
+        federation = _federation(experiment, benchmark, scaler, client, clients)
         return replace(
             self._ready(experiment, benchmark, federation, party_benchmark, cells, client),
             held=held,
@@ -297,8 +298,10 @@ class PartyData(OwnSamples):
         benchmark: Benchmark,
         experiment: Experiment,
         taking: NDArray[np.int64],
+        scaler: Scaler,
     ) -> tuple[Benchmark, _Cells]:
-        """Leave out classes with fewer samples than ``method.min_samples``.
+        """Leave out samples near the coordinator's mean (:meth:`Scaler.near_mean`), then
+        classes with fewer than ``method.min_samples``.
 
         Returns:
             What is left to train on, and the samples that take part or would otherwise.
@@ -306,15 +309,22 @@ class PartyData(OwnSamples):
         Raises:
             RefusedError: no sample is left.
         """
-        minimum = 1 if self._soft else getattr(experiment.method, "min_samples", 1)
-        all_of_them = _Cells(taking, taking[:0], minimum)
+        minimum = getattr(experiment.method, "min_samples", 1)
         if minimum == 1:
-            return benchmark, all_of_them
-        enough, small = in_large_classes(benchmark, benchmark.train, minimum)
-        few = np.intersect1d(benchmark.train[~enough], taking)
+            return benchmark, _Cells(taking, taking[:0], minimum)
+        rows = benchmark.unlabelled if self._soft else benchmark.train
+        vectors = benchmark.kind == "vectors"
+        near = scaler.near_mean(benchmark.features, rows) if vectors else np.zeros(len(rows), bool)
+        nearby = near_mean_sentence(int(near.sum()))
+        if self._soft:
+            benchmark = replace(benchmark, unlabelled=rows[~near])
+            return benchmark, _Cells(taking, taking[:0], 1, nearby)
+        enough, small = in_large_classes(benchmark, rows[~near], minimum)
+        kept = rows[~near][enough]
+        few = np.intersect1d(np.setdiff1d(rows, kept), taking)
         if not len(few):
-            return benchmark, all_of_them
-        if not len(np.intersect1d(benchmark.train[enough], taking)):
+            return benchmark, _Cells(taking, few, minimum)
+        if not len(np.intersect1d(kept, taking)):
             raise RefusedError(
                 f"no class here has {minimum} samples, and classes with fewer are left out of all "
                 "sums: give more samples, or a smaller --min-samples if the owner agrees (a "
@@ -322,8 +332,8 @@ class PartyData(OwnSamples):
                 "too-few-samples",
             )
         counts = {benchmark.space.names[c]: count for c, count in small.items()}
-        benchmark = replace(benchmark, train=benchmark.train[enough])
-        return benchmark, _Cells(taking, few, minimum, left_out_sentence(counts, minimum))
+        told = "; ".join(filter(None, (left_out_sentence(counts, minimum), nearby)))
+        return replace(benchmark, train=kept), _Cells(taking, few, minimum, told)
 
     def _taking_part(
         self, held: NDArray[np.int64], header: Mapping[str, Any], client: int
@@ -583,16 +593,20 @@ def _bringing(benchmark: Benchmark, known_space: ClassSpace, left_out: str) -> R
     return Ready(None, *held, None, names, brought, names=names, left_out=left_out)
 
 
+def _scaler(experiment: Experiment, statistics: Params) -> Scaler:
+    """Return the coordinator's scalings."""
+    fitted = {name: value.numpy() for name, value in statistics.items() if name != SEMANTICS}
+    return Scaler(experiment.data.features or (), fitted)
+
+
 def _federation(
-    experiment: Experiment, benchmark: Benchmark, statistics: Params, client: int, clients: int
+    experiment: Experiment, benchmark: Benchmark, scaler: Scaler, client: int, clients: int
 ) -> Federation:
     """Return the federation in which this party alone has samples, scaled as the coordinator
     says.
     """
     empty = np.zeros(0, dtype=np.int64)
     partition = Partition.of([benchmark.train if k == client else empty for k in range(clients)])
-    fitted = {name: value.numpy() for name, value in statistics.items() if name != SEMANTICS}
-    scaler = Scaler(experiment.data.features or (), fitted)
     return assemble(experiment, benchmark, partition, scaler=scaler)
 
 

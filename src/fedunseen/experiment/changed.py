@@ -299,6 +299,9 @@ def write_class_sums(
     rows = benchmark.train
     _check_attributes(str(folder / "classes.csv"), run, space.attribute_names)
     minimum = max(min_samples, int(getattr(run.experiment.method, "min_samples", 1)))
+    if minimum > 1:
+        features = run.features_of(benchmark, rows)
+        rows = rows[~run.scaler.near_mean(features, np.arange(len(rows)))]
     enough, few = in_large_classes(benchmark, rows, minimum)
     rows = rows[enough]
     if not len(rows):

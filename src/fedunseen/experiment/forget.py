@@ -530,9 +530,15 @@ def _minimum(run: Run, min_samples: int) -> int:
 
 
 def _taking_part(run: Run, benchmark: Benchmark, min_samples: int) -> NDArray[np.int64]:
-    """Return which of a party's samples are in the run's sums: those of large enough classes."""
+    """Return which of a party's samples are in the run's sums: see
+    :meth:`~fedunseen.deploy.client_data.PartyData._without_few`.
+    """
     held = benchmark.train
-    return held[in_large_classes(benchmark, held, _minimum(run, min_samples))[0]]
+    minimum = _minimum(run, min_samples)
+    if minimum > 1:
+        features = run.features_of(benchmark, held)
+        held = held[~run.scaler.near_mean(features, np.arange(len(held)))]
+    return held[in_large_classes(benchmark, held, minimum)[0]]
 
 
 def _removed_of(
