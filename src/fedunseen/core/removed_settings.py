@@ -50,7 +50,7 @@ def without_removed(section: str, settings: Mapping[str, Any]) -> dict[str, Any]
     """
     remaining = dict(settings)
     for key, value in REMOVED.get(section, {}).items():
-        today = value.get(settings.get("name")) if isinstance(value, Mapping) else value
+        today = value.get(str(settings.get("name"))) if isinstance(value, Mapping) else value
         if today is not None and settings.get(key) == today:
             del remaining[key]
     return remaining

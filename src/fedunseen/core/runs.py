@@ -2,18 +2,22 @@
 PyTorch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.core.files import DEEPEST, check_ordinary, depth, parse_json
 from fedunseen.core.removed_settings import without_removed
+from fedunseen.core.run_forms import misshapen
 
 AMONG = ("all", "unseen", "given")
 """Which classes are ranked: all, those that no one trained on, or those that come with the
 question.
 """
+
+MANIFEST_KEYS = ("experiment", "data_fingerprint", "input_shape", "seed", "task", "traits")
+"""Keys that a manifest must have."""
 
 
 def read_manifest(run: Path) -> dict[str, Any]:
@@ -25,15 +29,18 @@ def read_manifest(run: Path) -> dict[str, Any]:
             remedy = f"it is a sweep's, whose runs are in {run / 'cells'}"
         raise RunDirectoryError(f"{run} is not a run directory: {remedy}")
     problem = f"{path} is damaged: restore it, or run the experiment again in another --out"
-    manifest = read_json(path, problem, ("experiment", "data_fingerprint", "input_shape"))
-    experiment = manifest["experiment"]
-    if not isinstance(experiment, dict):
-        raise RunDirectoryError(problem)
+    manifest = read_json(path, problem, MANIFEST_KEYS)
+    _check(path, manifest, "restore it, or run the experiment again in another --out")
     manifest["experiment"] = {
         name: without_removed(name, content) if isinstance(content, dict) else content
-        for name, content in experiment.items()
+        for name, content in manifest["experiment"].items()
     }
     return manifest
+
+
+def _check(path: Path, content: Mapping[str, Any], remedy: str) -> None:
+    if key := misshapen(path.name, content):
+        raise RunDirectoryError(f"{path} is damaged ({key!r} is of another kind): {remedy}")
 
 
 def read_result(run: Path) -> dict[str, Any] | None:
@@ -41,9 +48,10 @@ def read_result(run: Path) -> dict[str, Any] | None:
     path = run / "result.json"
     if not path.exists():
         return None
-    return read_json(
-        path, f"{path} is damaged: delete it and resume the run", ("rounds", "selection")
-    )
+    remedy = "delete it and resume the run"
+    result = read_json(path, f"{path} is damaged: {remedy}", ("rounds", "selection"))
+    _check(path, result, remedy)
+    return result
 
 
 def complete_result(run: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedunseen.core.errors import ExperimentError, RunDirectoryError, unknown
 from fedunseen.core.parameters import Params, of_each_client
 from fedunseen.core.registry import find
+from fedunseen.core.run_forms import not_numbers
 from fedunseen.core.runs import check_where, complete_result, read_manifest
 from fedunseen.data import Benchmark, ClassSpace, DataSettings, Scaler, fit_semantics
 from fedunseen.encoders.backbone import Encoder, FrozenEncoder
@@ -68,6 +69,12 @@ class StoredRun:
         """Read a complete run; see :func:`fedunseen.load_run`."""
         manifest = read_manifest(Path(path))
         result = complete_result(Path(path))
+        accuracies = manifest["traits"].get("accuracies", [])
+        if not manifest.get("brought_home") and (name := not_numbers(result, accuracies)):
+            raise RunDirectoryError(
+                f"{Path(path) / 'result.json'} is damaged ({name[:40]!a} is no number): delete it "
+                "and resume the run"
+            )
         manifest = {**manifest, "experiment": located(manifest["experiment"], Path(path))}
         check_where(list(overrides or {}))
         return cls(

@@ -19,6 +19,7 @@ from fedunseen.pages.report.parts import (
     Facts,
     Sections,
     axis,
+    drawing,
     further_sections,
     render_sections,
     upper_end,
@@ -90,7 +91,8 @@ def write_report(run: Run, path: Path | None = None) -> Path:
     Raises:
         RunDirectoryError: what the run left behind is damaged.
     """
-    facts = Facts(run)
+    with drawing(run.path, "the report"):
+        facts = Facts(run)
     plain: Sections = (("other", _other), ("warnings", _warnings), ("parties", _parties),
                        ("reproducibility", reproducibility))  # fmt: skip
     shown, folded = (

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -133,26 +135,36 @@ def render_sections(facts: Facts, sections: Sections, details: Sections = ()) ->
 
     def rendered(listed: Sections) -> Iterator[Markup]:
         for name, content in listed:
-            try:
+            with drawing(facts.run.path, f"the section {name!r} of the report"):
                 if (shown := content(facts)) is None:
                     continue
                 template = _environment().get_template(f"sections/{name}.html")
                 text = template.render(context | dict(shown))
-            except (MissingDependencyError, RunDirectoryError):
-                raise
-            except (ArgumentError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-                raise RunDirectoryError(
-                    f"{facts.run.path}: the section {name!r} of the report cannot be drawn "
-                    f"({type(error).__name__}): restore evaluation.safetensors, metrics.jsonl and "
-                    "result.json, or run the experiment again in another --out"
-                ) from error
             if text:
                 yield Markup(text)
 
-    return render(
-        "report.html",
-        {**context, "sections": list(rendered(sections)), "details": list(rendered(details))},
-    )
+    parts = {"sections": list(rendered(sections)), "details": list(rendered(details))}
+    with drawing(facts.run.path, "the report"):
+        return render("report.html", context | parts)
+
+
+@contextmanager
+def drawing(path: Path, what: str) -> Iterator[None]:
+    """Say what cannot be drawn of a run directory where its files hold what no run writes."""
+    from jinja2 import UndefinedError
+
+    try:
+        yield
+    except (MissingDependencyError, RunDirectoryError):
+        raise
+    except (
+        ArgumentError, ArithmeticError, AttributeError, LookupError, TypeError, UndefinedError, ValueError,
+    ) as error:  # fmt: skip
+        raise RunDirectoryError(
+            f"{path}: {what} cannot be drawn ({type(error).__name__}): restore "
+            "evaluation.safetensors, manifest.json, metrics.jsonl and result.json, or run the "
+            "experiment again in another --out"
+        ) from error
 
 
 class Facts:

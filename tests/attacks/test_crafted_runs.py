@@ -1,0 +1,79 @@
+"""Files of a run directory that another has written: each value may be of any kind."""
+
+import copy
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from fedunseen import Experiment, load_run, run
+from fedunseen.core.errors import FedUnseenError
+from fedunseen.pages.report import model_card, write_report
+
+FEW = {
+    "data.train_per_class": 6, "data.test_per_class": 4, "partition.clients": 3,
+    "evaluation.selection": "last", "run.device": "cpu",
+}  # fmt: skip
+WILD = (None, "x", [], {}, -1, [None], True)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    out = tmp_path_factory.mktemp("crafted") / "run"
+    run(Experiment.load("digit-pairs-gaussian", FEW), out)
+    return out
+
+
+def used(path, width):
+    """Do with a run directory what its reader does first."""
+    loaded = load_run(path)
+    loaded.headline()
+    loaded.predict(np.zeros((2, width), np.float32))
+    loaded.explain(np.zeros((1, width), np.float32))
+    write_report(loaded)
+    model_card(loaded)
+
+
+def places(table, deepest, path=()):
+    """Yield the way to each value of a JSON table, and to the first of each list."""
+    keys = table if isinstance(table, dict) else range(min(len(table), 1))
+    for key in keys:
+        yield (*path, key)
+        if isinstance(table[key], (dict, list)) and len(path) + 1 < deepest:
+            yield from places(table[key], deepest, (*path, key))
+
+
+def crafted(content):
+    """Yield a table with one value of each place left out, or of another kind."""
+    for path in places(content, 2):
+        for value in (..., *WILD):
+            changed = copy.deepcopy(content)
+            inner = changed
+            for key in path[:-1]:
+                inner = inner[key]
+            if value is ...:
+                del inner[path[-1]]
+            else:
+                inner[path[-1]] = value
+            yield path, value, changed
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("file", ["result.json", "manifest.json"])
+def test_a_value_of_any_kind_is_read_or_refused_in_one_sentence(file, whole, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    width = json.loads((whole / "manifest.json").read_text())["input_shape"][0]
+    used(folder, width)
+    refused = set()
+    for path, value, changed in crafted(json.loads((whole / file).read_text())):
+        (folder / file).write_text(json.dumps(changed))
+        try:
+            used(folder, width)
+        except FedUnseenError:
+            refused.add(path[0])
+        except Exception as error:
+            raise AssertionError(f"{path} = {value!r}: {error!r}") from error
+    needed = {"result.json": {"zsl", "rounds"}, "manifest.json": {"seed", "traits", "task"}}
+    assert needed[file] <= refused
