@@ -367,6 +367,37 @@ def test_removals_of_several_parties_are_one_masked_sum(answered, offline, place
     assert not any(Path(name).exists() for name in ("x.fedunseen", "bad.fedunseen"))
 
 
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("experiment", "engine"), None),
+        (("experiment", "evaluation"), None),
+        (("experiment", "method"), {}),
+        (("experiment", "data", "features"), "x"),
+        (("shape",), None),
+        (("space",), None),
+    ],
+)
+def test_a_greeting_with_values_of_another_kind_is_refused(path, value, place, offline, refused):
+    offline.plan("honest")
+    plan = files.read(Path("honest.fedunseen"), "plan")
+    hello = json.loads(json.dumps(plan["hello"]))
+    inner = hello
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    try:
+        facts = facts_of(hello, plan.greeting, plan.enrolment, 1)
+    except (AttributeError, KeyError, TypeError):
+        facts = {}
+    lie("honest", {"hello": hello, "plan": {**plan["plan"], **facts}}, out="crafted")
+    sentence = offline.act("answer", "north", "crafted", "x", call=refused)
+    assert path[-1] in sentence
+    if value != "x":
+        assert "is needed" in refused("offline", "show", "crafted.fedunseen")
+    assert not Path("x.fedunseen").exists()
+
+
 def test_three_parties_withdraw_and_are_removed_by_file(place, offline, refused):
     enrol(Path("three"), three := NAMES[:3])
     kits = {"kits": "three"}

@@ -129,6 +129,10 @@ SEMANTICS = _VALUE
 MODEL = Bound(-1e15, 1e15)
 """Of a model's parameters and of what else an instruction brings: all that has a fraction."""
 
+_SECTIONS = ("data", "engine", "method")
+"""Of a greeting's experiment: those that a party reads before the experiment is checked."""
+_KINDS: Mapping[type, str] = {list: "a list", Mapping: "a table", str: "a text"}
+
 _STEP = re.compile(r"^[0-9]{1,2}\.")
 
 
@@ -149,6 +153,33 @@ def check_header(header: Mapping[str, Any]) -> None:
                 _check(str(section), content, 1, setting=True)
         else:
             _check(str(key), value, 0)
+
+
+def check_greeting(header: Mapping[str, Any]) -> None:
+    """Check the numbers of a coordinator's greeting, and that its parts are of the kinds that are
+    read.
+
+    Raises:
+        RefusedError: as :func:`check_header`.
+    """
+    check_header(header)
+    parts: dict[str, tuple[object, type]] = {"shape": (header.get("shape"), list)}
+    if "growing" not in header:
+        parts["space"] = (header.get("space"), Mapping)
+    experiment = header.get("experiment")
+    if isinstance(experiment, Mapping):
+        sections = {**dict.fromkeys(_SECTIONS), **experiment}
+        parts |= {
+            f"experiment.{name}": (content, Mapping)
+            for name, content in sections.items()
+            if name != "name"
+        }
+        method = experiment.get("method")
+        name = method.get("name") if isinstance(method, Mapping) else ""
+        parts["experiment.method.name"] = (name, str)
+    for place, (value, kind) in parts.items():
+        if not isinstance(value, kind):
+            raise _refused(place, value, f"{_KINDS[kind]} is needed", MALFORMED)
 
 
 def _check(name: str, value: object, depth: int, setting: bool = False) -> None:

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedunseen.core.bounds import check_header, check_statistics
+from fedunseen.core.bounds import check_greeting, check_statistics
 from fedunseen.core.errors import DataError, ExperimentError, RefusedError
 from fedunseen.core.extensions import kept_sections
 from fedunseen.core.parameters import Params, finite, within
@@ -125,7 +125,7 @@ class PartyData(OwnSamples):
         """Make the party's client ready for the experiment that a coordinator's greeting
         describes.
         """
-        check_header(header)
+        check_greeting(header)
         check_statistics(statistics, header.get("shape"), SEMANTICS)
         client, clients = _place_of(header)
         tree = self._tree(header, statistics)
@@ -171,7 +171,11 @@ class PartyData(OwnSamples):
         _check_privacy(tree.get("privacy", {}), "growing" in header, self.masked)
         _check_places(tree, self.owner_settings)
         _check_quantization(tree.get("data", {}), self.owner_settings, statistics)
-        self.benchmark = self._read({**tree.pop("data"), **within("data.", self.owner_settings)})
+        data = {**tree.pop("data"), **within("data.", self.owner_settings)}
+        try:
+            self.benchmark = self._read(data)
+        except ExperimentError as error:  # it depends on settings alone
+            raise RefusedError(str(error), _SETTINGS) from None
         return tree
 
     def _experiment(

@@ -16,6 +16,7 @@ from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
 from fedunseen.evaluation.summary import listed
 from fedunseen.experiment.class_descriptions import names_in
+from fedunseen.experiment.parsing import validated
 
 # Of [data]: the coordinator decides.
 _TAKEN = ("features", "semantics", "size", "resize", "text_encoder", "prompt", "unlabelled")
@@ -77,9 +78,8 @@ class OwnSamples:
             for key, value in settings.items()
             if key in _TAKEN and key in loader.Settings.model_fields
         }
-        self.settings = loader.Settings(
-            **{**fields, "name": self.kind, "root": self.folder, "part": True}
-        )
+        fixed = {"name": self.kind, "root": self.folder, "part": True}
+        self.settings = validated(loader.Settings, "data", {**fields, **fixed})
         benchmark: Benchmark = loader.load(self.settings, 0)
         if not len(benchmark.train):
             raise DataError(

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from fedunseen.core.bounds import check_greeting
 from fedunseen.core.errors import DataError, RefusedError
 from fedunseen.core.files import check_ordinary, replacing
 from fedunseen.core.parameters import Params
@@ -244,4 +245,8 @@ def _checked(header: Mapping[str, Any]) -> str:
             isinstance(withdrawal, dict) for withdrawal in header["withdrawals"]
         ):
             raise WireError("its header is damaged")
+        try:
+            check_greeting(header["hello"])
+        except RefusedError as error:
+            raise WireError(str(error)) from None
     return kind
