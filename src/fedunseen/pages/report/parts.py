@@ -158,7 +158,8 @@ def drawing(path: Path, what: str) -> Iterator[None]:
     except (MissingDependencyError, RunDirectoryError):
         raise
     except (
-        ArgumentError, ArithmeticError, AttributeError, LookupError, TypeError, UndefinedError, ValueError,
+        ArgumentError, ArithmeticError, AttributeError, LookupError, TypeError, UndefinedError,
+        ValueError,
     ) as error:  # fmt: skip
         raise RunDirectoryError(
             f"{path}: {what} cannot be drawn ({type(error).__name__}): restore "
