@@ -4,23 +4,17 @@ import os
 import sys
 
 
-def _with_utf8() -> None:
-    """Start again where names of files and arguments would not be read as UTF-8.
-
-    The terminal keeps its encoding. Every file is UTF-8 anyway: a class name must be the same in it
-    and on the disk.
-    """
-    if sys.getfilesystemencoding() == "utf-8" or os.environ.get("PYTHONUTF8") == "1":
-        return
-    os.environ["PYTHONUTF8"] = "1"  # its processes have it, too
-    if sys.stdout is not None:
-        os.environ.setdefault("PYTHONIOENCODING", sys.stdout.encoding)
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-
-
 def command() -> None:
-    """Run the command; Ctrl-C ends it with exit code 130 and no traceback."""
-    _with_utf8()
+    """Run the command; Ctrl-C ends it with exit code 130 and no traceback.
+
+    It starts again where names of files and arguments would not be read as UTF-8: a class has the
+    same name on the disk and in files, which are UTF-8. The terminal keeps its encoding.
+    """
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        os.environ["PYTHONUTF8"] = "1"  # its processes have it, too
+        if sys.stdout is not None:
+            os.environ.setdefault("PYTHONIOENCODING", sys.stdout.encoding)
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     if hasattr(sys.stdout, "reconfigure"):
         # a letter that the terminal lacks becomes an escape, as it does on standard error
         sys.stdout.reconfigure(errors="backslashreplace")
