@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from fedunseen.cli.console import say
-from fedunseen.core.errors import ExperimentError
+from fedunseen.core.errors import ExperimentError, MissingDependencyError
 from fedunseen.core.registry import find, names
 from fedunseen.core.settings import Settings
 from fedunseen.experiment.parsing import NAMED, SECTIONS
@@ -30,13 +30,15 @@ def reference() -> str:
 
 
 def _kinds(section: str) -> dict[str, type[Settings]]:
-    """Return the settings of a section's choices, without those of other packages that cannot be
-    loaded.
+    """Return the settings of a section's choices, without those that cannot be loaded: of other
+    packages, or where the libraries of an extra are missing.
     """
     kinds = {}
     for name in names(section):
         try:
             kinds[name] = find(section, name).Settings
+        except MissingDependencyError as error:
+            say(f"note: {section}.name = {name!r} is not listed: {error}")
         except ExperimentError as error:
             say(f"warning: {error}")
     return kinds
