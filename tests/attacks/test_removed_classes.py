@@ -214,7 +214,9 @@ def test_a_plan_that_adapts_does_not_pass_for_one_that_asks_about_confidence(pla
         assert facts["confidence"] == expected
 
 
-@pytest.mark.parametrize("change", ["step", "bits", "features", "privacy"])
+@pytest.mark.parametrize(
+    "change", ["step", "bits", "features", "privacy", "encoder", "size", "clip_norm"]
+)
 def test_a_plan_says_how_its_sums_are_scaled_and_whether_they_have_noise(change, place):
     (header, tensors), enrolment = greeting(experiment(place), place / "run"), Mock(digest="")
     facts = plan_facts(header, tensors, enrolment, True, 1)
@@ -225,6 +227,12 @@ def test_a_plan_says_how_its_sums_are_scaled_and_whether_they_have_noise(change,
         given = {**given, "data": {**given["data"], "quantization": 16}}
     elif change == "features":
         given = {**given, "data": {**given["data"], "features": ["x10", "l2"]}}
+    elif change == "encoder":
+        given = {**given, "encoder": {**given["encoder"], "model": "owner/other"}}
+    elif change == "size":
+        given = {**given, "data": {**given["data"], "size": 16}}
+    elif change == "clip_norm":
+        given = {**given, "method": {**given["method"], "clip_norm": 3.0}}
     else:
         given = {**given, "privacy": {**given["privacy"], "name": "sample-level"}}
     changed = plan_facts({**header, "experiment": given}, tensors, enrolment, True, 1)

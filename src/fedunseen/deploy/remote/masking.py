@@ -7,6 +7,7 @@ its reply, and answers with signed keys. Three messages follow: ``shares``, ``ma
 """
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -65,9 +66,7 @@ def plan_facts(
         "experiment": digest(canonical(shared), bytes.fromhex(digest_of(tensors))).hex(),
         "space": digest(canonical(hello["space"])).hex(),
         "quantization": str(data.get("quantization", "none")),
-        "scaling": digest(
-            canonical(list(data.get("features") or ())), bytes.fromhex(digest_of(scaling))
-        ).hex(),
+        "scaling": digest(canonical(_seen_as(experiment)), bytes.fromhex(digest_of(scaling))).hex(),
         "privacy": str(privacy.get("name", "none")),
         "sums": sums,
         "once": bool(closed or privacy.get("name", "none") != "none"),
@@ -79,6 +78,22 @@ def plan_facts(
         if data.get("unlabelled") == "summed"
         else str(experiment.get("evaluation", {}).get("confidence", "none")),
     }
+
+
+def _seen_as(experiment: Mapping[str, Any]) -> list[Any]:
+    """Return the settings that say which numbers of a sample are added up.
+
+    Where files are is each machine's own.
+    """
+    data = experiment.get("data", {})
+    encoder = {
+        key: value
+        for key, value in experiment.get("encoder", {}).items()
+        if not str(value).startswith(os.sep)
+    }
+    clip_norm = experiment.get("method", {}).get("clip_norm")
+    pictures = [data.get(key) for key in ("size", "resize")]
+    return [list(data.get("features") or ()), pictures, encoder, clip_norm]
 
 
 def client_of(
