@@ -3,20 +3,25 @@
 # `make docs` builds the site. All set themselves up.
 PYTHON ?= python3
 VENV   ?= .venv
-BIN    := $(VENV)/bin
-STAMP  := $(VENV)/installed
-SLIM   := $(VENV)/demo
 EXTRAS := serve,text
+
+# The tests need more than the demo. Where `make demo` has made $(VENV), they get an environment beside it, so that what
+# a user works with is never removed. An environment of the tests does for the demo, too.
+SLIM  := $(VENV)/demo
+WHOLE := $(VENV)$(if $(wildcard $(VENV)/installed),,$(if $(wildcard $(SLIM)),-tests))
+STAMP := $(WHOLE)/installed
+BIN   := $(WHOLE)/bin
+RUN   := $(VENV)/bin/fedunseen
 
 .PHONY: demo test test-all test-portable lint types docs notebooks benchmark clean
 
-demo: $(SLIM)
+demo: $(if $(wildcard $(VENV)/installed),$(STAMP),$(SLIM))
 	rm -rf runs/demo
-	$(BIN)/fedunseen run digit-pairs-gaussian --out runs/demo/closed-form
-	$(BIN)/fedunseen run digit-pairs --out runs/demo/trained
-	$(BIN)/fedunseen predict runs/demo/closed-form examples/digit-pairs/*.png --among unseen --top 3
+	$(RUN) run digit-pairs-gaussian --out runs/demo/closed-form
+	$(RUN) run digit-pairs --out runs/demo/trained
+	$(RUN) predict runs/demo/closed-form examples/digit-pairs/*.png --among unseen --top 3
 	@echo
-	@echo "Draw digits yourself, and add a class: $(BIN)/fedunseen serve runs/demo/closed-form"
+	@echo "Draw digits yourself, and add a class: $(RUN) serve runs/demo/closed-form"
 	@echo "Open in a browser: $(CURDIR)/runs/demo/closed-form/report.html"
 
 # Two processes on two cores: threads within them would only wait for each other.
@@ -57,25 +62,25 @@ benchmark: $(STAMP)
 
 # uv chooses the build of PyTorch for this machine, without CUDA where there is no GPU. Where PyTorch's own index cannot be
 # reached, pip takes the build that it finds.
-pip := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
-uv  := UV_HTTP_RETRIES=0 $(BIN)/uv pip install --quiet --python $(BIN)/python --torch-backend=auto -c constraints.txt
+pip = $(1)/bin/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
+uv  = UV_HTTP_RETRIES=0 $(1)/bin/uv pip install --quiet --python $(1)/bin/python --torch-backend=auto -c constraints.txt
 define install
-	$(PYTHON) -m venv --clear $(VENV)
-	$(pip) uv
-	$(uv) -e '.[$(1)]' 2> $(VENV)/uv.log || $(pip) -e '.[$(1)]'
+	$(PYTHON) -m venv --clear $(1)
+	$(call pip,$(1)) uv
+	$(call uv,$(1)) -e '.[$(2)]' 2> $(1)/uv.log || $(call pip,$(1)) -e '.[$(2)]'
 endef
 
 # Made anew when the dependencies change. The demo's also trains on photos and serves a model; the tests need all.
 $(SLIM): pyproject.toml constraints.txt
-	$(call install,$(EXTRAS))
+	$(call install,$(VENV),$(EXTRAS))
 	touch $@
 
 # Compiled by both cores at once: hundreds of processes of the tests would each do it again where PYTHONDONTWRITEBYTECODE is set.
 # Some packages carry templates that do not compile.
 $(STAMP): pyproject.toml constraints.txt
-	$(call install,dev)
-	$(BIN)/python -m compileall -q -j 0 $(VENV)/lib src > $(VENV)/compile.log || true
-	touch $@ $(SLIM)
+	$(call install,$(WHOLE),dev)
+	$(BIN)/python -m compileall -q -j 0 $(WHOLE)/lib src > $(WHOLE)/compile.log || true
+	touch $@
 
 clean:
-	rm -rf $(VENV) runs build dist
+	rm -rf $(VENV) $(VENV)-tests runs build dist

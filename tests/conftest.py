@@ -5,6 +5,7 @@ results; a browser.
 import itertools
 import os
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -236,11 +237,18 @@ def with_pool():
 
 @pytest.fixture(scope="module")
 def browser():
-    """Open Chromium for the tests of a file: while it is open, they cannot start a loop of their own."""
-    api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    """Open Chromium for the tests of a file: while it is open, they cannot start a loop of their own.
+
+    A machine without it skips them, unless FEDUNSEEN_BROWSER is ``required``.
+    """
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        pytest.skip("there is no Chromium on this machine")
+    missing = "there is no Chromium on this machine" if path is None else ""
+    if find_spec("playwright") is None:
+        missing = "Playwright is not installed"
+    if missing:
+        (pytest.fail if os.environ.get("FEDUNSEEN_BROWSER") == "required" else pytest.skip)(missing)
+    import playwright.sync_api as api
+
     api.expect.set_options(timeout=120_000)  # of a busy machine
     with api.sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=path, args=FLAGS)
