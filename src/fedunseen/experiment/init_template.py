@@ -7,11 +7,9 @@ what describes them. What is a choice follows fixed rules, each said in a commen
 
 import os
 import re
-import sys
 import tomllib
-from array import array
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -24,7 +22,7 @@ import numpy as np
 from fedunseen.core.array_cache import Progress
 from fedunseen.core.arrays import load_arrays
 from fedunseen.core.errors import DataError, ExperimentError, counted
-from fedunseen.core.files import check_ordinary, existing_folder, replacing
+from fedunseen.core.files import existing_folder
 from fedunseen.core.text import decoded
 from fedunseen.core.toml import toml_value
 from fedunseen.data import ClassSpace
@@ -33,15 +31,15 @@ from fedunseen.data.benchmark import empty_split
 from fedunseen.data.benchmarks.folder import Folder
 from fedunseen.data.benchmarks.image_folder import UNLABELLED, ImageFolder
 from fedunseen.data.class_table import OwnData, class_names
-from fedunseen.data.io.csv_io import iter_csv, number, read_csv, write_csv
+from fedunseen.data.io.csv_io import read_csv, write_csv
 from fedunseen.data.io.images import UNREADABLE, list_images, open_image
 from fedunseen.data.names import check_collisions, plain
 from fedunseen.data.scaling import in_several_units
 from fedunseen.experiment.dataset_checks import Remark, alike_spellings, few_pictures, remarks
+from fedunseen.experiment.sample_table import convert
 
 _SIDE = 224  # of pictures, where they are large enough: what the encoder was trained on
 _FEW = 8  # seen classes; a fifth of them is one class, too few to measure unseen ones
-_LABELS = ("label", "class", "name")
 
 
 @dataclass(frozen=True)
@@ -117,9 +115,11 @@ def suggest(data: Path, file: Path, force: bool = False) -> Suggestion:
         existing_folder(folder, "name one with your pictures or features")
         folder = _inner(folder)
     written: list[Path] = []
+    left_out: list[Remark] = []
     try:
         if table is not None:
-            written.append(_convert(table, folder))
+            path, left_out = convert(table, folder, lambda names: _split(folder, names)[1])
+            written.append(path)
         kind = _features if (folder / "features.npz").is_file() else _pictures
         renewed = _renewed(folder) if force and kind is _pictures else []
         answers = kind(folder, written)
@@ -127,7 +127,7 @@ def suggest(data: Path, file: Path, force: bool = False) -> Suggestion:
             answers.choices.insert(
                 0, Remark(f"the folder {folder}", "the folders of the classes lie in it")
             )
-        answers.choices[:0] = renewed
+        answers.choices[:0] = [*renewed, *left_out]
         text, choices = _render(answers, folder, file)
     except BaseException:
         for path in written:  # nothing half-done stays behind
@@ -473,68 +473,6 @@ def _table(folder: Path) -> Path | None:
         if len(tables) == 1 and not any(child.is_dir() for child in folder.iterdir())
         else None
     )
-
-
-def _convert(table: Path, folder: Path) -> Path:
-    """Write the samples of a table as ``features.npz``: one column names the class, ``split`` is
-    optional.
-    """
-    rows = _read_table(table)
-    _, header = next(rows)
-    label = next((word for word in _LABELS if word in header), None)
-    if label is None:
-        raise DataError(
-            f"{table} has no column {_LABELS[0]!r}: name the column with the classes so"
-        )
-    columns = [i for i, word in enumerate(header) if word not in (label, "split")]
-    names = []
-    split = []
-    numbers = array("f")
-    for line, row in rows:
-        names.append(sys.intern(row[header.index(label)]))
-        split.append(sys.intern(row[header.index("split")]) if "split" in header else "")
-        for i in columns:
-            numbers.append(number(row[i], "{}, line {}, column {!r}", table, line, header[i]))
-    if not numbers:
-        raise DataError(
-            f"{table} has no sample, or no column of numbers: give a line for each sample"
-        )
-    values = np.frombuffer(numbers, dtype=np.float32).reshape(len(names), -1)
-    if "split" not in header:
-        if (folder / "classes.csv").is_file():
-            (_, heads), *classes = read_csv(folder / "classes.csv")
-            place, mark = (heads.index(word) if word in heads else 0 for word in ("name", "split"))
-            apart = {row[place] for _, row in classes if row[mark] == "unseen"}
-        else:
-            apart = set(_split(folder, sorted(set(names) - {""}))[1])
-        so_far: dict[str, int] = defaultdict(int)
-        for i, name in enumerate(names):  # every fifth of a seen class, from the third on
-            split[i] = "test" if name in apart or so_far[name] % 5 == 2 else "train"
-            so_far[name] += 1
-    path = folder / "features.npz"
-    if path.exists():
-        raise DataError(f"{path} is there already: name the folder {folder} instead of {table}")
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez(
-            file, allow_pickle=False, features=values, labels=np.array(names), split=np.array(split)
-        )
-    return path
-
-
-def _read_table(table: Path) -> Iterator[tuple[int, list[str]]]:
-    """Read a CSV file with commas; or with semicolons, as some spreadsheets write it, and then
-    commas in numbers.
-    """
-    check_ordinary(table)
-    first = ""
-    with suppress(OSError), table.open(encoding="utf-8-sig", errors="replace") as file:
-        first = file.readline(2**20)
-    if first.count(";") <= first.count(","):
-        yield from iter_csv(table)
-        return
-    decimal = re.compile(r"-?\d+,\d+")
-    for line, row in iter_csv(table, ";"):
-        yield line, [cell.replace(",", ".") if decimal.fullmatch(cell) else cell for cell in row]
 
 
 def _render(suggested: _Found, folder: Path, file: Path) -> tuple[str, list[Remark]]:

@@ -19,6 +19,8 @@ bound.
 
 _FORMULA = re.compile(r"[\s\u200b-\u200d\ufeff\ufffd]*[=+\-@\uff1d\uff0b\uff0d\uff20]")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|-?inf|nan", re.IGNORECASE)
+_SEPARATOR = re.compile(r'"?sep=(.)"?[\r\n]*')  # a first line for spreadsheets
+_DECIMAL = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?", re.IGNORECASE)
 _QUOTED = re.compile('[",;\\t\\r\\n]')
 
 LARGEST = 2.0**128
@@ -60,18 +62,28 @@ def read_csv(path: Path) -> list[tuple[int, list[str]]]:
 def iter_csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
     """Yield (line number, cells) of every line that is not blank, cells stripped of surrounding
     space.
+
+    A first line such as ``sep=;`` replaces ``delimiter``. Commas in numbers become points, unless
+    commas separate the cells.
     """
     check_ordinary(path)
     wanted = None
     try:
         # utf-8-sig: spreadsheets like to begin a file with a byte order mark
         with path.open(newline="", encoding="utf-8-sig") as file:
+            separator = _SEPARATOR.fullmatch(file.readline(2**20))
+            if separator is None:
+                file.seek(0)
+            else:
+                delimiter = separator[1]
             reader = csv.reader(file, strict=True, delimiter=delimiter)
             for row in reader:
                 if not any(row):
                     continue
-                line = reader.line_num
+                line = reader.line_num + (separator is not None)
                 cells = [cell.strip() for cell in row]
+                if delimiter != ",":
+                    cells = [c.replace(",", ".") if _DECIMAL.fullmatch(c) else c for c in cells]
                 if wanted is None:
                     wanted = len(cells)
                     if delimiter == ",":
