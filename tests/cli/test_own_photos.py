@@ -2,7 +2,13 @@
 it.
 """
 
+import json
+import subprocess
+import sys
+
+import numpy as np
 import pytest
+from PIL import Image
 
 from fedunseen import load_run
 from fedunseen.core.array_cache import shown
@@ -101,3 +107,79 @@ def test_a_bar_shows_how_far_init_is(real_data, works, tmp_path):
     for stage in ("reading sizes of pictures", "comparing pictures", "decoding images"):
         steps = [done for name, done, total in heard if name == stage and total == 12]
         assert (steps[0], steps[-1]) == (0, 12), stage
+
+
+ALONE = """
+import os, runpy, sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("fedunseen", "torch", "transformers", "scipy", "pandas"):
+            raise ImportError(name + " is not here")
+
+sys.meta_path.insert(0, Refuse())
+script, *arguments = sys.argv[1:]
+sys.path[0] = os.path.dirname(script)  # as for python SCRIPT
+sys.argv = [script, *arguments]
+runpy.run_path(script, run_name="__main__")
+"""
+
+
+def alone(script, *arguments):
+    """Run a script where neither this package nor PyTorch can be imported."""
+    words = [sys.executable, "-c", ALONE, script, *arguments]
+    return subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def pictures(real_data, tmp_path):
+    """Files as cameras and programs write them."""
+    (tile,) = tiles(real_data, "leopard", 1, 500)
+    wide = tile.resize((90, 41), Image.Resampling.BICUBIC)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # lies on its side
+    wide.save(tmp_path / "turned.jpg", exif=exif)
+    wide.save(tmp_path / "plain.png")
+    clear = wide.convert("RGBA")
+    clear.putalpha(Image.linear_gradient("L").resize(wide.size))
+    clear.save(tmp_path / "clear.png")
+    gray = np.asarray(wide.convert("L")).astype(np.uint16) * 257
+    Image.fromarray(gray).save(tmp_path / "gray.png")
+    Image.fromarray(np.zeros((64, 48, 3), dtype=np.uint8)).save(tmp_path / "black.png")
+    return sorted(tmp_path.glob("*.[jp][pn]g"))
+
+
+def test_an_exported_folder_answers_as_predict_does_without_this_package(
+    own_photos, pictures, works, refused, tmp_path
+):
+    pytest.importorskip("onnxscript")
+    folder = tmp_path / "out"
+    written = works("export", own_photos, "--photos", "--out", folder, "--json").answer["files"]
+    assert sorted(written) == sorted(str(path) for path in folder.iterdir())
+    expected = works("predict", own_photos, *pictures, "--top", 12, "--json").answer
+    done = alone(folder / "predict.py", *pictures, "--top", 12, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert len(found) == len(pictures) == 5
+    for one, other in zip(found, expected, strict=True):
+        names, odds = zip(*((c["name"], c["probability"]) for c in one["classes"]), strict=True)
+        assert list(names) == [c["name"] for c in other["classes"]]
+        assert odds == pytest.approx([c["probability"] for c in other["classes"]], abs=1e-3)
+        assert one["unfamiliar"] == pytest.approx(other["unfamiliar"], abs=2e-3)
+    said = alone(folder / "predict.py", pictures[0]).stdout.splitlines()
+    assert (said[0], len(said)) == (str(pictures[0]), 7 if "not stated" in said[1] else 6)
+    about = json.loads((folder / "model.json").read_text("utf-8"))
+    assert about["classes"] == list(load_run(own_photos).space.names)
+    assert {"fedunseen", "numpy", "onnxruntime", "pillow"} <= about["versions"].keys()
+    assert "Apache" in (folder / "LICENSE-weights.txt").read_text("utf-8")
+    assert "python predict.py cat.jpg" in (folder / "README.md").read_text("utf-8")
+    (tmp_path / "words.txt").write_text("no picture")
+    wrong = alone(folder / "predict.py", tmp_path / "words.txt")
+    assert (wrong.returncode, "is not a readable picture" in wrong.stderr) == (2, True)
+    assert "is not an empty folder" in refused("export", own_photos, "--photos", "--out", folder)
+
+
+def test_a_run_without_pictures_is_no_folder_for_pictures(digits, refused, tmp_path):
+    said = refused("export", digits, "--photos", "--out", tmp_path / "out")
+    assert "cannot be exported with its pictures" in said
+    assert not (tmp_path / "out").exists()

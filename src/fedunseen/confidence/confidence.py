@@ -74,7 +74,7 @@ class Confidence:
                 np.exp(log_softmax(scores, self.scale_unseen if unseen.all() else self.scale))
             )
         logs = log_softmax(scores, self.scale)
-        return _with_largest(logs, self.right(logs, unseen))
+        return with_largest(logs, self.right(logs, unseen))
 
     def right(self, logs: Floats, unseen: NDArray[np.bool_]) -> Floats:
         """Return (n,) how probable it is that the most probable class of ``logs`` (n, C) is right.
@@ -229,7 +229,7 @@ def log_odds(logs: Floats) -> Floats:
     return np.asarray(np.clip(logs - rest, _SMALLEST_ODDS, _LARGEST_ODDS))
 
 
-def _with_largest(logs: Floats, largest: Floats) -> Floats:
+def with_largest(logs: Floats, largest: Floats) -> Floats:
     """Return probabilities (n, C) in the order of ``logs`` whose largest is as wished, by one
     temperature a row.
 

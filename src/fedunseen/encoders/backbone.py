@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedunseen.core.array_cache import cached_features, files_digest
 from fedunseen.core.parameters import Params
@@ -171,6 +171,12 @@ class FrozenEncoder(Encoder):
     def compute(self, images: NDArray[Any]) -> NDArray[Any]:
         """Return the features of images."""
         raise NotImplementedError
+
+    def graph(self) -> nn.Module | None:
+        """Return a module from images in bytes to vectors, of operations that a graph without
+        Python can hold (ONNX); None: there is none.
+        """
+        return None
 
     def with_maps(self) -> "FrozenEncoder | None":
         """Return the encoder of the maps whose means over places are this one's vectors; None:

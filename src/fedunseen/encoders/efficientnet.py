@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedunseen.core.errors import DataError, MissingDependencyError
 from fedunseen.core.parameters import Params
@@ -25,7 +25,7 @@ from fedunseen.encoders.efficientnet_network import (
     FusedNetwork,
     Variant,
 )
-from fedunseen.encoders.images import Preparation, Resize
+from fedunseen.encoders.images import LinearPreparation, Preparation, Resize
 from fedunseen.encoders.transformers import NetworkBackbone
 
 _ENCODED_AT_ONCE = {"cpu": 8, "cuda": 64}  # images
@@ -80,6 +80,20 @@ class _Backbone(NetworkBackbone):
         return maps
 
 
+class _Graph(nn.Module):
+    """Images in bytes to features, for a graph."""
+
+    def __init__(self, prepare: nn.Module, network: nn.Module) -> None:
+        super().__init__()
+        self.prepare = prepare
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return features (n, channels) of images (n, C, H, W)."""
+        maps: Tensor = self.network(self.prepare(images))
+        return maps.mean((2, 3))
+
+
 class EfficientNetLite(FrozenEncoder):
     """The last map of an EfficientNet-Lite (1,280 channels, a 32nd of the image's side), or its
     mean over cells.
@@ -117,6 +131,14 @@ class EfficientNetLite(FrozenEncoder):
         with torch.device("meta"):
             network = EfficientNetLiteNetwork(_VARIANTS[self.settings.variant])
         return _Backbone(network, self.prepare, self.output, lambda _rng: self._weights())
+
+    def graph(self) -> nn.Module | None:
+        """Return preparation, network and mean over places as one module."""
+        if self.output == "maps":
+            return None
+        network = EfficientNetLiteNetwork(_VARIANTS[self.settings.variant]).eval()
+        network.load_state_dict(self._weights())
+        return _Graph(LinearPreparation(self.prepare), network)
 
     def compute(self, images: NDArray[Any]) -> NDArray[Any]:
         """Return the features of images; in portions, which threads compute."""

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 Resize = Literal["bilinear", "bicubic"]
 Normalization = tuple[tuple[float, ...], tuple[float, ...]]
@@ -61,6 +61,37 @@ class Preparation(NamedTuple):
             for each in (self.mean, self.deviation)
         )
         return (images - shift).div_(scale)  # gray is repeated
+
+
+class LinearPreparation(nn.Module):
+    """What a :class:`Preparation` does to bytes, with the resize as two products of matrices, which
+    every runtime of graphs computes alike.
+    """
+
+    down: Tensor
+    across: Tensor
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, preparation: Preparation) -> None:
+        super().__init__()
+        _, height, width = preparation.image_shape
+        for name, side in (("down", height), ("across", width)):
+            unit = torch.eye(side)[None, None]
+            size = (preparation.size, side)
+            resize = preparation.resize
+            rows = F.interpolate(unit, size=size, mode=resize, antialias=True)[0, 0]
+            self.register_buffer(name, unit[0, 0] if side == preparation.size else rows)
+        for name in ("mean", "deviation"):
+            values = torch.tensor(getattr(preparation, name))[:, None, None]
+            self.register_buffer(name, values)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return (n, 3, size, size) of images (n, C, H, W) in bytes."""
+        floats = images.float() / 255
+        resized = (self.down @ floats @ self.across.T).clamp(0, 1)
+        prepared: Tensor = (resized - self.mean) / self.deviation
+        return prepared
 
 
 def augment(images: Tensor, draws: Tensor, steps: Sequence[Augmentation]) -> Tensor:

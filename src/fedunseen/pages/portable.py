@@ -26,7 +26,7 @@ _INPUTS = ["samples", "semantics", "seen"]
 _SAME = 1e-3
 
 
-class _Scaled(nn.Module):
+class Scaled(nn.Module):
     """Does to a tensor what ``Scaler`` does to an array."""
 
     def __init__(self, scaler: Scaler) -> None:
@@ -38,6 +38,7 @@ class _Scaled(nn.Module):
             self.register_buffer(name.replace(".", "_"), torch.from_numpy(value))
 
     def forward(self, rows: Tensor) -> Tensor:
+        """Return scaled rows (n, d)."""
         for i, step in enumerate(self.steps):
             if step == "l2":
                 norms = rows.square().sum(1, keepdim=True).sqrt()
@@ -67,8 +68,8 @@ class _Scores(nn.Module):
         self.names = list(model.params)
         self.calibration = model.calibration
         self.vectors = len(model.sample_shape) == 1  # nothing scales maps and images
-        self.samples = _Scaled(model.scaler)
-        self.semantics = _Scaled(model.semantics_scaler)
+        self.samples = Scaled(model.scaler)
+        self.semantics = Scaled(model.semantics_scaler)
         for i, value in enumerate(model.params.values()):
             self.register_buffer(f"p{i}", value.detach().cpu())
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from fedunseen.core.errors import ExperimentError, RunDirectoryError, unknown
 from fedunseen.core.parameters import Params, of_each_client
@@ -277,6 +278,13 @@ class StoredRun:
         """Return what the run's frozen encoder makes of images (n, channels, height, width)."""
         assert self._encoder is not None
         return self._encoder.encode(images)
+
+    def graph_encoder(self) -> nn.Module | None:
+        """Return the run's frozen encoder as one module, from pictures in bytes to features; None
+        where it has none.
+        """
+        encoder = self._encoder
+        return encoder.graph() if isinstance(encoder, FrozenEncoder) else None
 
     def pixels(self, rows: NDArray[Any]) -> NDArray[Any] | None:
         """Return samples as pictures (n, channels, height, width) where they list pixels, or are

@@ -27,6 +27,14 @@ def export(
             "--out", metavar="DIR", help="A new folder for the model as ONNX, with its classes."
         ),
     ] = None,
+    photos: Annotated[
+        bool,
+        typer.Option(
+            "--photos",
+            help="Write a folder that names what is in a picture, encoder included, with numpy, "
+            "onnxruntime and pillow alone; to --out, or beside the run.",
+        ),
+    ] = False,
     client: opt.Client = None,
     plugins: opt.Plugins = None,
     as_json: opt.Json = False,
@@ -34,22 +42,27 @@ def export(
     """Write a run's tables as CSV or LaTeX, or its model as ONNX, which loads without this
     package.
     """
-    if csv is None and latex is None and out is None:
+    if csv is None and latex is None and out is None and not photos:
         raise ArgumentError(
             "there is nothing to export: give --csv DIR or --latex DIR for tables, --out DIR for "
-            "the model, or several"
+            "the model, --photos for one that takes pictures, or several"
         )
-    if client is not None and out is None:
+    if client is not None and out is None and not photos:
         raise ArgumentError(
             "--client says whose model --out writes: give --out DIR, or leave out --client"
         )
     run = open_run(path, None)
     written = []
-    if out is not None:
+    exported = run if client is None else run.of_client(client)
+    if photos:
+        from fedunseen.pages.photo_export import export_photos
+
+        place = out or path.resolve().with_name(f"{path.resolve().name}-photos")
+        written += export_photos(exported, place)
+    elif out is not None:
         from fedunseen.pages.portable import export_model
         from fedunseen.pages.report.card import model_card
 
-        exported = run if client is None else run.of_client(client)
         written += export_model(exported, out, model_card(exported.first))
     for folder, tex in ((csv, False), (latex, True)):
         if folder is not None:

