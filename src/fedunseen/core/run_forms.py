@@ -1,31 +1,36 @@
 """Which kinds of values the JSON files of a run directory have, so that readers need not ask."""
 
-import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
 _NUMBER = (int, float)
-_FORMS: Mapping[str, Mapping[str, Any]] = {
+_SECTIONS = ("data", "encoder", "evaluation", "method", "partition", "privacy", "run", "strategy")
+_ACCURACIES = [
+    prefix + name + suffix
+    for prefix in ("", "uncalibrated_")
+    for name in ("zsl", "gzsl_accuracy", "gzsl_harmonic", "gzsl_seen", "gzsl_unseen", "few_shot")
+    for suffix in ("", "_sd")
+]
+FORMS: Mapping[str, Mapping[str, Any]] = {
     "manifest.json": {
         "answers": [],
         "benchmark": str,
-        "command": [str],
+        "command?": [str],
         "created": str,
         "data_fingerprint": str,
-        "encoder": {},
-        "experiment": {"*": (dict, str), "name": str},
+        "encoder?": {},
+        "experiment": {"*": (dict, str), **{name: {} for name in _SECTIONS}},
         "fitted": [str],
         "forgotten": [],
-        "image_shape": [int],
+        "image_shape?": [int],
         "input_shape": [int],
         "learnt": [],
-        "picture_shape": [int],
-        "plugins": {},
+        "picture_shape?": [int],
+        "plugins?": {},
         "removed": {},
         "seed": int,
         "task": str,
-        "text_encoder": {},
+        "text_encoder?": {},
         "traits": {
             "accuracies": [str],
             "merges!": bool,
@@ -36,6 +41,7 @@ _FORMS: Mapping[str, Mapping[str, Any]] = {
         "versions": {"*": str},
     },
     "result.json": {
+        **dict.fromkeys(_ACCURACIES, _NUMBER),
         "adapted": {},
         "bytes_down": _NUMBER,
         "bytes_up": _NUMBER,
@@ -64,64 +70,28 @@ _FORMS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """File -> key -> the type of its value. ``[...]`` is a list of that, ``[]`` of anything; of a table
-each key that is named, and all (``*``); ``!`` marks those that it must have. Other keys are checked
-where they are read."""
-
-_ACCURACY = re.compile("(uncalibrated_)?(zsl|gzsl|few_shot)(_.+)?")
-_ABSENT = ("command", "encoder", "image_shape", "picture_shape", "text_encoder", "plugins")
-"""Keys that may be null."""
+each key that is named, and all (``*``). ``!`` marks a key that a table must have, ``?`` one that
+may be null. Other keys are checked where they are read."""
 
 
-def misshapen(file: str, content: Mapping[str, Any]) -> str:
-    """Return the first key whose value is of another kind than the package writes; "" if none is.
-
-    Args:
-        file: the name of a file of a run directory.
-        content: the table that it holds.
-    """
-    for key, value in content.items():
-        form = _FORMS[file].get(key, _NUMBER if _ACCURACY.fullmatch(key) else None)
-        null = value is None and key in _ABSENT
-        if form is None or null:
-            continue
-        if not _has(value, form) or (key.endswith("_shape") and min(value, default=0) < 1):
-            return key
-    return "image_shape" if _other_pictures(content) else ""
-
-
-def _other_pictures(content: Mapping[str, Any]) -> bool:
-    """Return whether pictures are said to have other pixels than samples."""
-    pictures = content.get("image_shape")
-    return pictures is not None and (
-        len(pictures) not in (2, 3) or math.prod(pictures) != math.prod(content["input_shape"])
-    )
-
-
-def not_numbers(content: Mapping[str, Any], names: list[str]) -> str:
-    """Return the first of these keys, or of their deviations, that is no number; "" if none is."""
-    for name in names:
-        deviation = content.get(f"{name}_sd", 0.0)
-        if not (_has(content.get(name), _NUMBER) and _has(deviation, _NUMBER)):
-            return name
-    return ""
-
-
-def _has(value: Any, form: Any) -> bool:
+def has_form(value: Any, form: Any) -> bool:
+    """Return whether a value of a file is of the kind that ``form`` says."""
     if isinstance(form, list):
-        return isinstance(value, list) and all(_has(item, kind) for kind in form for item in value)
+        return isinstance(value, list) and all(
+            has_form(item, kind) for kind in form for item in value
+        )
     if isinstance(form, Mapping):
-        return isinstance(value, dict) and _has_keys(value, form)
+        if not isinstance(value, dict):
+            return False
+        for key, kind in form.items():
+            name = key.rstrip("!?")
+            if name not in value:
+                if key.endswith("!"):
+                    return False
+                continue
+            if not (value[name] is None and key.endswith("?")) and not has_form(value[name], kind):
+                return False
+        return "*" not in form or all(has_form(item, form["*"]) for item in value.values())
     if isinstance(value, bool):
         return form is bool
     return isinstance(value, form)
-
-
-def _has_keys(table: Mapping[str, Any], form: Mapping[str, Any]) -> bool:
-    for key, kind in form.items():
-        name = key.rstrip("!")
-        chosen = table if key == "*" else [name] if name in table else []
-        if key != name and not chosen:
-            return False
-        if not all(_has(table[item], kind) for item in chosen):
-            return False
-    return True

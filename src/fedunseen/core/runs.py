@@ -2,14 +2,15 @@
 PyTorch.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.core.files import DEEPEST, check_ordinary, depth, parse_json
 from fedunseen.core.removed_settings import without_removed
-from fedunseen.core.run_forms import misshapen
+from fedunseen.core.run_forms import FORMS, has_form
 
 AMONG = ("all", "unseen", "given")
 """Which classes are ranked: all, those that no one trained on, or those that come with the
@@ -30,7 +31,13 @@ def read_manifest(run: Path) -> dict[str, Any]:
         raise RunDirectoryError(f"{run} is not a run directory: {remedy}")
     problem = f"{path} is damaged: restore it, or run the experiment again in another --out"
     manifest = read_json(path, problem, MANIFEST_KEYS)
-    _check(path, manifest, "restore it, or run the experiment again in another --out")
+    shape = manifest["input_shape"]
+    pictures = manifest.get("image_shape")
+    if min(shape, default=0) < 1 or (
+        pictures is not None
+        and (len(pictures) not in (2, 3) or math.prod(pictures) != math.prod(shape))
+    ):
+        raise RunDirectoryError(problem)
     manifest["experiment"] = {
         name: without_removed(name, content) if isinstance(content, dict) else content
         for name, content in manifest["experiment"].items()
@@ -38,30 +45,14 @@ def read_manifest(run: Path) -> dict[str, Any]:
     return manifest
 
 
-def _check(path: Path, content: Mapping[str, Any], remedy: str) -> None:
-    if key := misshapen(path.name, content):
-        raise RunDirectoryError(f"{path} is damaged ({key!r} is of another kind): {remedy}")
-
-
 def read_result(run: Path) -> dict[str, Any] | None:
     """Read the final numbers of a run directory; None while the run is not complete."""
     path = run / "result.json"
     if not path.exists():
         return None
-    remedy = "delete it and resume the run"
-    result = read_json(path, f"{path} is damaged: {remedy}", ("rounds", "selection"))
-    _check(path, result, remedy)
-    return result
-
-
-def complete_result(run: Path) -> dict[str, Any]:
-    """Read the final numbers of a complete run."""
-    result = read_result(run)
-    if result is None:
-        raise RunDirectoryError(
-            f"{run}: this run is not complete: resume it with --out {run} --resume"
-        )
-    return result
+    return read_json(
+        path, f"{path} is damaged: delete it and resume the run", ("rounds", "selection")
+    )
 
 
 def check_question(among: str, top: int | None) -> None:
@@ -94,6 +85,7 @@ def read_json(path: Path, problem: str, needed: Sequence[str]) -> dict[str, Any]
         not isinstance(value, dict)
         or any(key not in value for key in needed)
         or depth(value) > DEEPEST
+        or not has_form(value, FORMS.get(path.name, {}))
     ):
         raise RunDirectoryError(problem)
     return value

@@ -16,8 +16,7 @@ from torch import nn
 from fedunseen.core.errors import ExperimentError, RunDirectoryError, unknown
 from fedunseen.core.parameters import Params, of_each_client
 from fedunseen.core.registry import find
-from fedunseen.core.run_forms import not_numbers
-from fedunseen.core.runs import check_where, complete_result, read_manifest
+from fedunseen.core.runs import check_where, read_manifest, read_result
 from fedunseen.data import Benchmark, ClassSpace, DataSettings, Scaler, fit_semantics
 from fedunseen.encoders.backbone import Encoder, FrozenEncoder
 from fedunseen.encoders.hub import local_files_only
@@ -69,12 +68,15 @@ class StoredRun:
     ) -> Self:
         """Read a complete run; see :func:`fedunseen.load_run`."""
         manifest = read_manifest(Path(path))
-        result = complete_result(Path(path))
-        accuracies = manifest["traits"].get("accuracies", [])
-        if not manifest.get("brought_home") and (name := not_numbers(result, accuracies)):
+        result = read_result(Path(path))
+        if result is None:
             raise RunDirectoryError(
-                f"{Path(path) / 'result.json'} is damaged ({name[:40]!a} is no number): delete it "
-                "and resume the run"
+                f"{path}: this run is not complete: resume it with --out {path} --resume"
+            )
+        accuracies = set(manifest["traits"].get("accuracies", ()))
+        if accuracies - result.keys() and not manifest.get("brought_home"):
+            raise RunDirectoryError(
+                f"{Path(path) / 'result.json'} lacks accuracies: delete it and resume the run"
             )
         manifest = {**manifest, "experiment": located(manifest["experiment"], Path(path))}
         check_where(list(overrides or {}))

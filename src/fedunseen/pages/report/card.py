@@ -6,14 +6,13 @@ import html
 import json
 import re
 from shlex import quote
-from typing import Any
 
 from fedunseen.core.files import write_text
 from fedunseen.core.registry import find
 from fedunseen.evaluation.measures import TITLES, ZERO_SHOT_MEASURES
 from fedunseen.evaluation.summary import listed
 from fedunseen.experiment.result.run import Run
-from fedunseen.pages.report.parts import drawing, render
+from fedunseen.pages.report.parts import render
 from fedunseen.pages.report.reproducibility import from_python, shown_command
 
 _LISTED = 30  # classes that are named
@@ -34,16 +33,11 @@ def model_card(run: Run) -> str:
         Limits',
          '## How to use it']
     """
-    with drawing(run.path, "the model card"):
-        return render("texts/card.md", _context(run))
-
-
-def _context(run: Run) -> dict[str, Any]:
     first = run.first
     experiment = first.experiment
     result = run.result
     few_shot = "few_shot" in result
-    return {
+    context = {
         "head": {
             "library_name": "fedunseen",
             "tags": [
@@ -80,6 +74,7 @@ def _context(run: Run) -> dict[str, Any]:
         "json": json.dumps,
         "quote": quote,
     }
+    return render("texts/card.md", context)
 
 
 def write_card(run: Run) -> None:

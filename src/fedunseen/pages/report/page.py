@@ -19,7 +19,6 @@ from fedunseen.pages.report.parts import (
     Facts,
     Sections,
     axis,
-    drawing,
     further_sections,
     render_sections,
     upper_end,
@@ -91,8 +90,7 @@ def write_report(run: Run, path: Path | None = None) -> Path:
     Raises:
         RunDirectoryError: what the run left behind is damaged.
     """
-    with drawing(run.path, "the report"):
-        facts = Facts(run)
+    facts = Facts(run)
     plain: Sections = (("other", _other), ("warnings", _warnings), ("parties", _parties),
                        ("reproducibility", reproducibility))  # fmt: skip
     shown, folded = (

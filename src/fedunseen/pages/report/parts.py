@@ -6,11 +6,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +102,15 @@ def _environment() -> Environment:
 
 def render(template: str, context: Mapping[str, Any]) -> str:
     """Return the text of a page: a template of this folder or of ``serve/``, filled in."""
-    return _environment().get_template(template).render(context).rstrip("\n") + "\n"
+    from jinja2 import UndefinedError
+
+    try:
+        return _environment().get_template(template).render(context).rstrip("\n") + "\n"
+    except UndefinedError as error:  # a table lacks a key, or holds another kind of value
+        raise RunDirectoryError(
+            f"the page {template} cannot be drawn ({error}): restore manifest.json and "
+            "result.json, or run the experiment again in another --out"
+        ) from error
 
 
 def paragraphs(template: str, context: Mapping[str, Any]) -> list[str]:
@@ -135,37 +141,24 @@ def render_sections(facts: Facts, sections: Sections, details: Sections = ()) ->
 
     def rendered(listed: Sections) -> Iterator[Markup]:
         for name, content in listed:
-            with drawing(facts.run.path, f"the section {name!r} of the report"):
+            try:
                 if (shown := content(facts)) is None:
                     continue
-                template = _environment().get_template(f"sections/{name}.html")
-                text = template.render(context | dict(shown))
+                text = render(f"sections/{name}.html", context | dict(shown))
+            except (MissingDependencyError, RunDirectoryError):
+                raise
+            except (ArgumentError, ArithmeticError, AttributeError, LookupError, TypeError,
+                    ValueError) as error:  # fmt: skip
+                raise RunDirectoryError(
+                    f"{facts.run.path}: the section {name!r} of the report cannot be drawn "
+                    f"({type(error).__name__}): restore evaluation.safetensors, metrics.jsonl and "
+                    "result.json, or run the experiment again in another --out"
+                ) from error
             if text:
                 yield Markup(text)
 
     parts = {"sections": list(rendered(sections)), "details": list(rendered(details))}
-    with drawing(facts.run.path, "the report"):
-        return render("report.html", context | parts)
-
-
-@contextmanager
-def drawing(path: Path, what: str) -> Iterator[None]:
-    """Say what cannot be drawn of a run directory where its files hold what no run writes."""
-    from jinja2 import UndefinedError
-
-    try:
-        yield
-    except (MissingDependencyError, RunDirectoryError):
-        raise
-    except (
-        ArgumentError, ArithmeticError, AttributeError, LookupError, TypeError, UndefinedError,
-        ValueError,
-    ) as error:  # fmt: skip
-        raise RunDirectoryError(
-            f"{path}: {what} cannot be drawn ({type(error).__name__}): restore "
-            "evaluation.safetensors, manifest.json, metrics.jsonl and result.json, or run the "
-            "experiment again in another --out"
-        ) from error
+    return render("report.html", context | parts)
 
 
 class Facts:
