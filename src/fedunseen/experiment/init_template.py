@@ -10,7 +10,6 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from fedunseen.core.array_cache import Progress
 from fedunseen.core.arrays import load_arrays
 from fedunseen.core.errors import DataError, ExperimentError, counted
 from fedunseen.core.files import existing_folder
@@ -29,13 +27,15 @@ from fedunseen.data import ClassSpace
 from fedunseen.data.base import can_be_centered, to_spare
 from fedunseen.data.benchmark import empty_split
 from fedunseen.data.benchmarks.folder import Folder
+from fedunseen.data.benchmarks.image_benchmark import Listing
 from fedunseen.data.benchmarks.image_folder import UNLABELLED, ImageFolder
 from fedunseen.data.class_table import OwnData, class_names
 from fedunseen.data.io.csv_io import read_csv, write_csv
-from fedunseen.data.io.images import UNREADABLE, list_images, open_image
+from fedunseen.data.io.images import fault_of, list_images
 from fedunseen.data.names import check_collisions, plain
 from fedunseen.data.scaling import in_several_units
 from fedunseen.experiment.dataset_checks import Remark, alike_spellings, few_pictures, remarks
+from fedunseen.experiment.picture_scan import Scan, scan_pictures, without_pictures
 from fedunseen.experiment.sample_table import convert
 
 _SIDE = 224  # of pictures, where they are large enough: what the encoder was trained on
@@ -157,7 +157,9 @@ def _renewed(folder: Path) -> list[Remark]:
     (_, header), *rows = read_csv(table) if table.is_file() else [(0, [""])]
     if set(header) != {"name", "split"}:
         return []
-    names = list(class_folders(folder))
+    classes = class_folders(folder)
+    scan = scan_pictures(classes)
+    names = [name for name in classes if scan.classes[name]]
     lines = {row[header.index("name")]: row[header.index("split")] for _, row in rows}
     new = [name for name in names if plain(name) not in {plain(other_name) for other_name in lines}]
     removed = [
@@ -197,7 +199,9 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
             f"{folder} has neither features.npz nor folders with pictures: put the pictures of "
             "each class in a folder with its name"
         )
-    choices = []
+    scan = scan_pictures(classes)
+    choices = without_pictures(classes, scan)
+    classes = {name: scan.classes[name] for name in classes if scan.classes[name]}
     if not (folder / "classes.csv").is_file():
         ordered, unseen = _split(folder, list(classes))
         rule = "about a fifth, spread over the alphabet, kept out of training to test with"
@@ -205,7 +209,7 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
     class_names(
         folder / "classes.csv", "minilm"
     )  # wrong ones are refused before a picture is opened
-    lines = _picture_size(files, choices)
+    lines = _picture_size(scan, choices)
     lines += _descriptions(folder, choices)[0]
     choices += [*few_pictures(classes), *remarks(classes)]
     lines += _unlabelled(folder, choices)
@@ -213,22 +217,36 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
         {"root": folder, **{key: value for key, value, _ in lines}}
     )
     listing = ImageFolder.listing(settings, 0)
-    if len(held_out := listing.space.unseen) and not np.isin(listing.labels, held_out).any():
-        raise DataError(empty_split(str(folder), "test_unseen"))
     # As a run decodes them, which then finds them in the cache: a header can be whole where its
     # picture is not.
     _, unreadable = listing.decode(np.arange(len(listing.files)), settings, skip=True)
     if unreadable:
         first = listing.root / listing.files[unreadable[0]]
         lines.append(_left_out(len(unreadable), first, choices))
+    _check_pictures(folder, listing, unreadable)
     title = f"{np.count_nonzero(np.delete(listing.labels, unreadable) >= 0)} pictures"
     spare = to_spare(listing.space, listing.labels[~listing.test])
     return _Found(listing.space, title, [("name", "images", ""), *lines], "images", spare, choices)
 
 
-def _picture_size(files: Sequence[Path], choices: list[Remark]) -> list[_Line]:
+def _check_pictures(folder: Path, listing: Listing, unreadable: Sequence[int]) -> None:
+    """Refuse a class table whose seen classes have no picture that can be read whole."""
+    space = listing.space
+    there = np.delete(listing.labels, unreadable)
+    if (missing := np.setdiff1d(space.seen, there)).size:
+        name = space.names[missing[0]]
+        raise DataError(
+            f"no picture of the seen class {name!r} can be read: put in others, or take the class "
+            f"out of {folder / 'classes.csv'}"
+        )
+    if len(space.unseen) and not np.isin(there, space.unseen).any():
+        raise DataError(empty_split(str(folder), "test_unseen"))
+
+
+def _picture_size(scan: Scan, choices: list[Remark]) -> list[_Line]:
     """Return the settings of the size of pictures, and remark on small and on animated ones."""
-    side, animated = _sides(files)
+    side = scan.side
+    animated = scan.animated
     lines: list[_Line] = []
     if side < _SIDE:
         lines.append(("size", side, "the pictures are small: they are taken as they are"))
@@ -262,6 +280,8 @@ def _left_out(count: int, first: Path, choices: list[Remark]) -> _Line:
     reason = "it is not a readable picture:"
     if count > 1:
         reason = "they are not readable pictures, such as"
+    if "HEIC" in (fault := fault_of(first)):
+        reason = f"{fault};"
     choices.append(Remark(f"{counted(count, 'file')} left out", f"{reason} {first}"))
     return "skip_unreadable", True, f"{count} cannot be read, such as {first.name}"
 
@@ -441,26 +461,6 @@ def _text_encoder(folder: Path) -> None:
             "split and the attributes, or pip install 'fedunseen[text]', which describes classes "
             "by their names"
         )
-
-
-def _sides(files: Sequence[Path]) -> tuple[int, list[Path]]:
-    """Return the median shorter side of the pictures in pixels, and the files with several
-    frames.
-    """
-    sides = []
-    animated = []
-    progress = Progress("reading sizes of pictures", len(files))
-    for path in files:
-        progress.add(1)
-        with suppress(*UNREADABLE), open_image(path) as image:
-            sides.append(min(image.size))
-            if getattr(image, "is_animated", False):
-                animated.append(path)
-    if not sides:
-        raise DataError(
-            f"{files[0]} is not a readable image, and neither is any other file: fix that"
-        )
-    return max(8, int(np.median(sides))), animated
 
 
 def _table(folder: Path) -> Path | None:

@@ -22,7 +22,7 @@ from fedunseen.data.benchmark import check_unlabelled, draw_test
 from fedunseen.data.benchmarks.image_benchmark import ImageBenchmark, ImageSettings, Listing
 from fedunseen.data.class_space import draw_validation
 from fedunseen.data.class_table import OwnData, class_names, read_class_table
-from fedunseen.data.io.images import list_images
+from fedunseen.data.io.images import is_readable, list_images
 from fedunseen.data.names import check_collisions, did_you_mean, plain
 
 UNLABELLED = "unlabelled"  # the folder of pictures without a label
@@ -159,14 +159,19 @@ def _class_folders(
         folder for folder in folders if folder.name != UNLABELLED or plain(UNLABELLED) in ids
     ]
     check_collisions([decoded(folder.name) for folder in folders], f"{place}: the folders")
+    used = []
     for folder in folders:
+        files = list_images(folder)
         if plain(decoded(folder.name)) not in ids:
+            if not any(is_readable(folder / file) for file in files):
+                continue  # a folder of something else, or of photos that need a package
             deeper = any(
                 plain(decoded(child.name)) in ids for child in folder.iterdir() if child.is_dir()
             )
             hint = did_you_mean(decoded(folder.name), names) or ": add a line for it"
             hint = f": it holds the folders of classes, so move them to {place}" if deeper else hint
             raise DataError(f"the folder {folder} is of no class in {table}{hint}")
-        if not list_images(folder):
+        if not files:
             raise DataError(f"the folder {folder} has no image: add some, or remove it")
-    return [(folder, ids[plain(decoded(folder.name))]) for folder in folders]
+        used.append((folder, ids[plain(decoded(folder.name))]))
+    return used

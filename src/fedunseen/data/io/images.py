@@ -15,7 +15,10 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,8 +54,38 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 FORMATS = (
     "JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO", "TGA",
+    "HEIF",
 )  # fmt: skip
 """What image files may be: Pillow decodes more, some of them by another program."""
+
+
+# brands of HEIC in a file's head
+_HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+_HEIC_PACKAGE = "pillow_heif"
+
+
+def _is_heic(head: bytes) -> bool:
+    """Return whether a file that begins so is a photo as telephones save it, which Pillow alone
+    does not read.
+    """
+    return head[4:8] == b"ftyp" and head[8:12] in _HEIC
+
+
+def fault_of(source: "Path | ImageBytes") -> str:
+    """Return what is wrong with an image file that could not be read, and what helps if the fault
+    is not the file's.
+    """
+    with suppress(OSError), _content(source) as content:
+        if _is_heic(content[:12]) and find_spec(_HEIC_PACKAGE) is None:
+            return "is a HEIC photo, which needs a package: pip install pillow-heif"
+    return "is not a readable image"
+
+
+@cache
+def _read_heic() -> None:
+    """Let Pillow read HEIC photos, if the package for them is installed."""
+    if find_spec(_HEIC_PACKAGE) is not None:
+        import_module(_HEIC_PACKAGE).register_heif_opener()
 
 
 class ImageBytes(io.BytesIO):
@@ -160,6 +193,8 @@ def open_image(source: Path | ImageBytes) -> Image.Image:
     formats = source.formats if isinstance(source, ImageBytes) else None
     with _content(source) as content:
         check_segments(content)
+        if formats is None and _is_heic(content[:12]):
+            _read_heic()
         picture = Image.open(source, formats=formats)
         try:
             if picture.format not in FORMATS:
@@ -170,6 +205,13 @@ def open_image(source: Path | ImageBytes) -> Image.Image:
             picture.close()
             raise
     return picture
+
+
+def is_readable(source: Path) -> bool:
+    """Return whether the header of an image file can be read."""
+    with suppress(*UNREADABLE), open_image(source):
+        return True
+    return False
 
 
 @contextmanager
@@ -198,7 +240,7 @@ def opened_image(
     except Image.DecompressionBombError:
         raise DataError(f"{source} has too many pixels to be read: make it smaller") from None
     except UNREADABLE:
-        raise DataError(f"{source} is not a readable image{remedy}") from None
+        raise DataError(f"{source} {fault_of(source)}{remedy}") from None
 
 
 def read_image(source: Path | ImageBytes, size: int, resize: int) -> NDArray[np.uint8]:
@@ -292,7 +334,8 @@ def decode(
             "images again, or correct data.root"
         )
     crops: Sequence[Box | None] = boxes if boxes is not None else [None] * len(files)
-    key = ["images", size, resize, *zip(files, stamps, crops, strict=True)]
+    more = [] if find_spec(_HEIC_PACKAGE) is None else [_HEIC_PACKAGE]  # reads more files
+    key = ["images", size, resize, *more, *zip(files, stamps, crops, strict=True)]
     path = cache_path("images", key)
     record = path.with_suffix(".json")
     shape = (len(files), 3, size, size)
@@ -322,7 +365,8 @@ def decode(
         unreadable = parse_json(record.read_text("utf-8"))["unreadable"]
     if unreadable and not skip:
         raise DataError(
-            f"{root / files[unreadable[0]]} is not a readable image ({len(unreadable)} of "
+            f"{root / files[unreadable[0]]} {fault_of(root / files[unreadable[0]])} "
+            f"({len(unreadable)} of "
             f"{len(files)} are not): fix or replace {'it' if len(unreadable) == 1 else 'them'}, or "
             "leave unreadable images out with data.skip_unreadable = true"
         )
