@@ -187,6 +187,21 @@ def test_the_number_of_clipped_features_does_not_show_whether_a_sample_is_there(
     assert clipped() - there == (len(candidate) if min_samples == 1 else 0)
 
 
+@pytest.mark.parametrize("narrow", [True, False])
+def test_an_owner_alone_learns_that_features_are_clipped(narrow, tmp_path, recwarn):
+    write_all(tmp_path)
+    given = {"data__features": [], "data__bounds": [[-10, 10]]}
+    header, tensors = greeting(experiment(tmp_path, **given), tmp_path / "run")
+    if narrow:
+        tensors["quantize.step"] = torch.full_like(tensors["quantize.step"], 1e-6)
+    recwarn.clear()
+    held = PartyData(tmp_path / NAMES[0], masked=True).prepare(header, tensors)
+    said = [str(one.message) for one in recwarn if "beyond the range" in str(one.message)]
+    assert len(said) == narrow
+    reply, _ = local_update(held.engine, 0, Instruction({}), {}, 0)
+    assert int(reply.update["clipped"]) == 0
+
+
 def test_copies_of_a_sample_within_a_range_count_once():
     rows = spread(13)
     rows[:, 0] = 0.9

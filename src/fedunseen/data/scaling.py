@@ -290,6 +290,15 @@ class Scaler:
         assert self.quantization is not None
         return self.quantization.clipped(self.unrounded(rows))
 
+    def share_clipped(self, features: NDArray[Any], rows: NDArray[np.int64]) -> float:
+        """Return which share of ``features[rows]``, (n, d), is clipped; 0 without rounding."""
+        if self.quantization is None or not len(rows):
+            return 0.0
+        step = max(1, BLOCK // features[:1].size)
+        parts = np.split(rows, range(step, len(rows), step))
+        beyond = sum(int(self.clipped(features[part]).sum()) for part in parts)
+        return beyond / (len(rows) * features[:1].size)
+
     def unrounded(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """Return (n, d) what the whole numbers of quantized ``rows`` are made of."""
         scaled = np.empty(rows.shape, dtype=np.float32)

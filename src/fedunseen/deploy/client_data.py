@@ -32,7 +32,7 @@ from fedunseen.deploy.releases import planned
 from fedunseen.deploy.remote.party import Ready, stand_in
 from fedunseen.deploy.remote.refusals import MESSAGE
 from fedunseen.deploy.remote.wire import SEMANTICS, WireError, plain, read_farewell
-from fedunseen.evaluation.diagnosis import misplaced_pictures
+from fedunseen.evaluation.diagnosis import CLIPPED, misplaced_pictures
 from fedunseen.evaluation.misplaced import misplaced_files
 from fedunseen.experiment.assemble import assemble, in_process, prepared
 from fedunseen.experiment.confidence_file import parted
@@ -158,6 +158,7 @@ class PartyData(OwnSamples):
                 return new
             benchmark = seen_through(benchmark, space)
         federation = _federation(experiment, benchmark, scaler, client, clients)
+        _warn_of_clipped(experiment, benchmark, scaler)
         return replace(
             self._ready(experiment, benchmark, federation, party_benchmark, cells, client),
             held=held,
@@ -595,6 +596,20 @@ def _bringing(benchmark: Benchmark, known_space: ClassSpace, left_out: str) -> R
     }
     held = len(names), len(benchmark.train)
     return Ready(None, *held, None, names, brought, names=names, left_out=left_out)
+
+
+def _warn_of_clipped(experiment: Experiment, benchmark: Benchmark, scaler: Scaler) -> None:
+    """Warn the owner alone of features beyond the range, whose number is not sent."""
+    if getattr(experiment.method, "min_samples", 1) == 1 or benchmark.kind != "vectors":
+        return
+    share = scaler.share_clipped(benchmark.features, benchmark.train)
+    if share > CLIPPED:
+        warnings.warn(
+            f"{100 * share:.1f} % of this party's features are beyond the range of quantization "
+            "and were clipped: ask the coordinator for a larger data.quantization_range or other "
+            "data.bounds",
+            stacklevel=2,
+        )
 
 
 def _scaler(experiment: Experiment, statistics: Params) -> Scaler:
