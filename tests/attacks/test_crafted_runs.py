@@ -6,9 +6,10 @@ import shutil
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from fedunseen import Experiment, load_run, run
-from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.errors import FedUnseenError, RunDirectoryError
 from fedunseen.pages.report import model_card, write_report
 
 FEW = {
@@ -77,3 +78,20 @@ def test_a_value_of_any_kind_is_read_or_refused_in_one_sentence(file, whole, tmp
             raise AssertionError(f"{path} = {value!r}: {error!r}") from error
     needed = {"result.json": {"zsl", "rounds"}, "manifest.json": {"seed", "traits", "task"}}
     assert needed[file] <= refused
+
+
+@pytest.mark.parametrize("name", ["client_counts", "gzsl_answers"])
+@pytest.mark.parametrize("missing", [True, False])
+def test_tables_of_other_arrays_are_written_or_refused(name, missing, whole, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    arrays = load_file(folder / "evaluation.safetensors")
+    arrays[name] = np.ones(1, arrays[name].dtype)
+    if missing:
+        del arrays[name]
+    save_file(arrays, folder / "evaluation.safetensors")
+    if missing and name == "client_counts":
+        assert "clients" not in load_run(folder).tables()
+        return
+    with pytest.raises(RunDirectoryError, match=r"evaluation\.safetensors is damaged"):
+        load_run(folder).tables()

@@ -89,7 +89,16 @@ def _written(value: Any) -> str:
 
 
 def _tables(run: StoredRun) -> dict[str, Table]:
-    stored = run.evaluation
+    try:
+        return _tables_of(run, run.evaluation)
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise RunDirectoryError(
+            f"{run.path / 'evaluation.safetensors'} is damaged ({type(error).__name__}): restore "
+            "it, or run the experiment again in another --out"
+        ) from error
+
+
+def _tables_of(run: StoredRun, stored: Mapping[str, NDArray[Any]]) -> dict[str, Table]:
     lines = [dict(_numbers(line)) for line in run.metrics]
     columns = dict.fromkeys(name for line in lines for name in line)
     by_name: dict[str, Table] = {
