@@ -10,7 +10,7 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -190,7 +190,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         pools = [self._unlabelled(part) for part in (pool, unlabelled) if part is not None]
         check_classification_targets(labels)
         if table is None:
-            table = dict(zip((held := np.unique(labels).tolist()), np.eye(len(held)), strict=True))
+            table = _Table.of_labels(labels)
         benchmark = self._benchmark(rows, labels, groups, table, once)
         federation = assemble(self._experiment, benchmark, _of_users(benchmark))
         _check_pools(federation.method, pools)
@@ -846,7 +846,7 @@ def _in_own_order(benchmark: Benchmark) -> Benchmark:
     content = np.ascontiguousarray(rows[by_class]).view(np.dtype((np.void, rows[0].nbytes)))
     order = by_class[np.argsort(content[:, 0], kind="stable")]
     # the first ones of a class stand for all of it
-    order = stream(0, "order of samples").permutation(order)
+    order = stream(4, "order of samples").permutation(order)
     parts = {name: getattr(benchmark, name)[order] for name in ("features", "labels", "users")}
     return replace(benchmark, **parts)
 
@@ -990,14 +990,38 @@ def _check_pools(method: Method, pools: Sequence[NDArray[Any]]) -> None:
         check_unlabelled(sum(map(len, pools)))
 
 
-def _sorted(table: Any) -> tuple[NDArray[Any], dict[Any, dict[str, float]]]:
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """A table of classes in the form of a data frame: of many classes a mapping takes gigabytes.
+
+    Attributes:
+        index: the names of the classes.
+        columns: the names of the attributes.
+        semantics: (C, a).
+    """
+
+    index: list[Any]
+    columns: list[str]
+    semantics: NDArray[np.float64]
+
+    @classmethod
+    def of_labels(cls, labels: NDArray[Any]) -> "_Table":
+        """Return the classes of labels, each described by itself alone."""
+        names = np.unique(labels).tolist()
+        return cls(names, [f"attribute {i}" for i in range(len(names))], np.eye(len(names)))
+
+    def to_numpy(self) -> NDArray[np.float64]:
+        """Return the attributes, as a data frame does."""
+        return self.semantics
+
+
+def _sorted(table: Any) -> tuple[NDArray[Any], _Table]:
     """Return the names of a table of classes, sorted, and the table in that order."""
     ids, attributes, semantics = described(table)
     check_one_type(ids)
     order = sorted(ids)
-    return np.array(order), {
-        key: dict(zip(attributes, semantics[ids[key]].tolist(), strict=True)) for key in order
-    }
+    rows = semantics[[ids[key] for key in order]]
+    return np.array(order), _Table(order, list(attributes), rows)
 
 
 def _places(names: NDArray[Any], class_names: NDArray[Any]) -> NDArray[np.int64]:

@@ -136,3 +136,16 @@ def test_samples_that_leave_nothing_but_themselves_have_no_folds():
     sums = method.statistics(x[few], labels[few])
     places = np.arange(len(few))
     assert closed_form_folds(method, method.solve(sums), sums, x[few], labels[few], places, 0) == []
+
+
+def test_of_very_many_classes_one_fold_stands_for_all(monkeypatch):
+    method, x, labels = problem(Gaussian, shrinkage=0.3, variance=2.0, nugget=0.1, width=0.5)
+    sums = method.statistics(x, labels)
+    model = method.solve(sums)
+    given = method, model, sums, x, labels, np.arange(len(labels)), 0
+    all_folds = closed_form_folds(*given)
+    monkeypatch.setattr("fedunseen.confidence.folds._WORK", SEEN**3)
+    first = closed_form_folds(*given)
+    turns = len(held_out_places(labels.numpy(), np.ones(SEEN, dtype=bool), 0))
+    assert len(all_folds) > len(first) == turns
+    assert np.array_equal(first[0].scores, all_folds[0].scores)

@@ -559,3 +559,104 @@ def test_distances_are_those_to_the_nearest_prototype_under_sigma(space):
     wanted = torch.einsum("ncd,de,nce->nc", apart, model["precision"], apart).amin(1)
     found = method.distances(model, x, method.semantics)
     torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-8)
+
+
+def alone(classes=7, **settings):
+    """Return a method whose classes are described by themselves alone, and sums of all but one."""
+    rng = np.random.default_rng(3)
+    names = tuple(f"c{c}" for c in range(classes))
+    seen = np.arange(classes - 1)
+    space = ClassSpace(names, np.eye(classes), names, seen, [], [classes - 1])
+    labels = torch.from_numpy(np.repeat(seen, 2 + seen))
+    x = 2 * rng.normal(size=(classes, WIDTH))[labels] + rng.normal(size=(len(labels), WIDTH))
+    method = on(Gaussian, space, (WIDTH,), **settings)
+    return method, method.statistics(torch.from_numpy(x), labels)
+
+
+def densely(method, sums):
+    """Solve as if descriptions said something."""
+    method.__dict__["says_nothing"] = False
+    return method.solve(sums)
+
+
+@pytest.mark.parametrize("width", [0.02, 0.7, 30.0])
+def test_classes_that_say_nothing_of_each_other_are_solved_one_by_one(width):
+    settings = {**FIXED, "width": width}
+    quick = alone(**settings)
+    model, dense = quick[0].solve(quick[1]), densely(*alone(**settings))
+    assert model.keys() == dense.keys()
+    for name, value in dense.items():
+        torch.testing.assert_close(model[name], value, rtol=1e-7, atol=1e-10, msg=name)
+
+
+def test_the_variance_of_classes_that_say_nothing_has_the_greatest_evidence():
+    method, sums = alone(shrinkage=0.2)
+    kernel = gp.Kernel.of(method.solve(sums))
+    found = gp.moments(sums)
+    white = gp.whitened(found, 0.2)
+    distances = 2.0 - 2.0 * torch.eye(len(found.count), dtype=torch.float64)
+
+    def height(v):
+        part = gp.Kernel(v, 0.0, kernel.width)
+        return gp.evidence(part, white.gram, distances, found.count, WIDTH)[0]
+
+    tried = [height(kernel.variance * factor) for factor in np.geomspace(0.1, 10, 41)]
+    assert height(kernel.variance) >= max(tried)
+
+
+def test_many_classes_are_solved_as_few_are(monkeypatch):
+    table = np.random.default_rng(0).normal(size=(60, 3))
+    names = tuple(f"c{c}" for c in range(60))
+    space = ClassSpace(names, table, tuple("abc"), np.arange(40), [], np.arange(40, 60))
+    labels = torch.arange(200) % 40
+    drawn = np.random.default_rng(1).normal(size=(203, WIDTH))
+    x = torch.from_numpy(table[labels] @ drawn[:3] + 0.3 * drawn[3:])
+    method = on(Gaussian, space, (WIDTH,), **FIXED)
+    sums = method.statistics(x, labels)
+    few = method.solve(sums)
+    asked = torch.from_numpy(np.random.default_rng(2).normal(size=(50, 3)))
+    described = method.describe(few, asked)
+    monkeypatch.setattr(gp, "MANY", 45)
+    monkeypatch.setattr("fedunseen.methods.closed_form.gaussian._ROWS", 7)
+    for part, whole in zip(method.describe(few, asked), described, strict=True):
+        torch.testing.assert_close(part, whole)
+    monkeypatch.setattr(gp, "MANY", 30)
+    # settings are relative to the median distance, here of all classes too
+    monkeypatch.setattr(gp, "spread_over", torch.arange)
+    many = method.solve(sums)
+    for name, value in few.items():
+        if name != "variance":
+            torch.testing.assert_close(many[name], value, msg=name)
+    torch.testing.assert_close(many["variance"][40:], few["variance"][40:])
+    assert (many["variance"][:40] >= few["variance"][:40]).all()
+    assert (many["variance"][:40] < 0.2).all()  # five samples say more
+
+
+def test_what_is_left_out_of_many_classes_is_a_spread_of_them(monkeypatch):
+    method, model, sums = left_out_problem()
+    whole = estimates(method, sums, model)["left_out_accuracy"]["0"]
+    monkeypatch.setattr("fedunseen.methods.closed_form.left_out.MANY", 20)
+    monkeypatch.setattr(
+        "fedunseen.methods.closed_form.left_out.spread_over", lambda n: torch.arange(0, n, 2)
+    )
+    part = estimates(method, sums, model)["left_out_accuracy"]["0"]
+    assert part != whole
+    assert abs(part - whole) < 15
+
+
+def left_out_problem():
+    x, labels, space = aligned_samples()
+    method = on(Gaussian, space, (24,))
+    sums = method.statistics(x, labels)
+    return method, method.solve(sums), sums
+
+
+def aligned_samples():
+    """Return samples (n, 24) of 30 seen classes whose descriptions tell where they lie."""
+    rng = np.random.default_rng(5)
+    table = rng.normal(size=(34, 6))
+    names = tuple(f"c{c}" for c in range(34))
+    space = ClassSpace(names, table, tuple("abcdef"), np.arange(30), [], np.arange(30, 34))
+    labels = torch.arange(600) % 30
+    x = table[labels] @ rng.normal(size=(6, 24)) + 6 * rng.normal(size=(600, 24))
+    return torch.from_numpy(x), labels, space

@@ -70,10 +70,14 @@ def _best_scale(
     spread = float(np.median(np.concatenate([fold_scores.std(axis=1) for fold_scores in scores])))
     guess = -np.log(spread) if spread > 0 else 0.0
 
+    below = [fold_scores - fold_scores.max(1, keepdims=True) for fold_scores in scores]
+    true = [part[np.arange(len(part)), y] for part, y in zip(below, labels, strict=True)]
+
     def loss(logarithm: float) -> float:
+        scale = np.exp(logarithm)
         return -sum(
-            float(w @ log_softmax(fold_scores, np.exp(logarithm))[np.arange(len(fold_scores)), y])
-            for fold_scores, y, w in zip(scores, labels, weights, strict=True)
+            float(w @ (scale * part_true - np.log(np.exp(scale * part).sum(1))))
+            for part, part_true, w in zip(below, true, weights, strict=True)
         )
 
     minimum = minimize_scalar(

@@ -36,6 +36,7 @@ _MOST = 10_000  # held-out samples
 _FEWEST = 500
 _DISTANCES = 1000  # of a fold, since they take the most time
 _SCORES = 2**22  # of a fold
+_WORK = 4 * 10**10  # folds times classes cubed, at most: of very many classes, one fold says enough
 
 
 def closed_form_folds(
@@ -47,11 +48,10 @@ def closed_form_folds(
     train: NDArray[np.int64],
     seed: int,
 ) -> list[HeldOut]:
-    """Return what models without some classes say of held-out samples; none if that is impossible.
+    """Return what models without some classes say of held-out samples.
 
-    It is impossible with fewer than three seen classes beside unseen ones, with noise, with maps
-    instead of vectors, and where no class has two samples or those that are left are all but alike.
-    Without unseen classes there is one fold, in which no class is left out.
+    Nothing with fewer than three seen classes beside unseen ones, noise, or maps, and if no class
+    has two samples or the others are all but alike. Without unseen classes there is one fold.
 
     Args:
         method: with its settings and classes.
@@ -63,8 +63,8 @@ def closed_form_folds(
         seed: draws the samples and the folds.
     """
     space = method.space
-    vectors = type(method.backbone) is Backbone
     few = len(space.seen) < LEAST and len(space.unseen)
+    vectors = type(method.backbone) is Backbone
     if few or method.release is not None or not vectors or "square" not in sums:
         return []
     counted = sums["count"].cpu().numpy()
@@ -72,7 +72,8 @@ def closed_form_folds(
     whole = np.bincount(own, minlength=len(counted)) == counted  # others left some samples out
     quick = method.quick(model)
     candidates = np.flatnonzero(counted > 0)
-    parts = class_folds(candidates, len(space.unseen), seed)
+    most = max(1, _WORK // len(candidates) ** 3)
+    parts = class_folds(candidates, len(space.unseen), seed)[:most]
     folds = []
     try:
         with torch.no_grad(), few_threads(method.width):

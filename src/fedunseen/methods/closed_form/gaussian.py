@@ -49,6 +49,7 @@ AWA1_LAMPERT and CIFAR100_MBV2 at epsilon 1, 2 and 8, among 0.1, 0.2 and 0.4."""
 
 # squared distance of two rows that are the same description, as a part of the kernel's width
 _SAME_ROW = 1e-9
+_ROWS = 1024  # of a large matrix of covariances at once
 _NODES = 24  # of an integral over the way to a description, exact to 1e-9 of a score
 
 
@@ -111,7 +112,9 @@ class Gaussian(ClosedForm, name="gaussian"):
     task = "any-shot"
 
     def prepare(self) -> None:
-        """Refuse descriptions that cannot be prototypes, where prototypes are expected at them."""
+        """Refuse descriptions that cannot be prototypes, where prototypes are expected at them, and
+        find out whether they say anything.
+        """
         if self.settings.prior == "semantics" and self.semantics.shape[1] != self.width:
             raise ExperimentError(
                 "method.prior = 'semantics' expects a class's samples at its description, but "
@@ -119,6 +122,13 @@ class Gaussian(ClosedForm, name="gaussian"):
                 "take both from one model of images and texts, such as CLIP, or leave method.prior "
                 "out"
             )
+        rows = self.semantics
+        # each class by an attribute of its own
+        self.says_nothing = (
+            rows.shape[0] == rows.shape[1]
+            and bool((rows.diagonal() == 1).all())
+            and int((rows != 0).sum()) == len(rows)
+        )
 
     def solve(self, sums: Params) -> Params:
         """Return the model of these sums: no seed, no order, no rounds."""
@@ -127,16 +137,21 @@ class Gaussian(ClosedForm, name="gaussian"):
         if s.prior == "semantics" and not bool(sums["count"].any()):
             return self._unshown(semantics)
         found = gp.moments(sums)
+        alone = self._solve_alone(found, sums) if self.says_nothing else None
+        if alone is not None:
+            return alone
+        all_observed = found.classes
+        if len(all_observed) > gp.MANY:
+            found = gp.some_of(found, gp.spread_over(len(all_observed)))
         own = semantics[torch.from_numpy(found.classes)]
         some = len(found.classes)
         fit = _description_prior(semantics, sums) if s.prior == "semantics" else {}
         prior = fit["slope"] * (own - fit["middle"]) if fit else None
-        unseen = len(self.space.unseen) or some // 5
+        unseen = len(self.space.unseen) * some // len(all_observed) or some // 5
         width = NOISY_WIDTH if s.width is None and self.release is not None else s.width
         few = found.freedom < gp.SAMPLES_ENOUGH * self.width
         shrinkages = SHRINKAGES if s.shrinkage is None else (s.shrinkage,)
-        nothing_said = torch.equal(semantics, torch.eye(len(semantics), dtype=semantics.dtype))
-        if s.shrinkage is None and nothing_said and self.release is None:
+        if s.shrinkage is None and self.says_nothing and self.release is None:
             shrinkages = (gp.approximating_shrinkage(found),)
         best: tuple[gp.Whitened, gp.Kernel, float] | None = None
         for shrinkage in shrinkages:
@@ -160,20 +175,69 @@ class Gaussian(ClosedForm, name="gaussian"):
         if some > 1 and s.calibration:
             white = gp.with_new_samples(white, found) if len(shrinkages) == 1 else white
             expected = gp.leave_class_out(white, own, found.count, kernel, unseen)
+        model = self._unscored(kernel.packed(white.shrinkage), white.factor, all_observed)
+        if s.calibration:
+            model["offset"] = torch.tensor(expected.offset, dtype=torch.float64)
+            model["expected"] = torch.tensor([expected.zsl, expected.harmonic], dtype=torch.float64)
+        prototypes, factor = _prototypes(kernel, semantics, sums, fit)
+        model |= prototypes
+        return model | self._linear(model, semantics, factor)
+
+    def _unscored(self, kernel: Tensor, factor: Tensor, observed: NDArray[np.int64]) -> Params:
+        """Return what a model has beside its classes' prototypes, with no offset."""
         classes = len(self.space.names)
         seen_mask = torch.zeros(classes, dtype=torch.float64)
-        seen_mask[torch.from_numpy(np.intersect1d(found.classes, self.space.seen))] = 1.0
-        model = {
-            "kernel": kernel.packed(white.shrinkage),
-            "precision": torch.cholesky_inverse(white.factor),
+        seen_mask[torch.from_numpy(np.intersect1d(observed, self.space.seen))] = 1.0
+        return {
+            "kernel": kernel,
+            "precision": torch.cholesky_inverse(factor),
             "described": torch.ones(classes, dtype=torch.float64),
             "seen_mask": seen_mask,
-            "offset": torch.tensor(expected.offset if s.calibration else 0.0, dtype=torch.float64),
+            "offset": torch.tensor(0.0, dtype=torch.float64),
         }
-        if s.calibration:
-            model["expected"] = torch.tensor([expected.zsl, expected.harmonic], dtype=torch.float64)
-        model |= _prototypes(kernel, semantics, sums, fit)
-        return model | self._linear(model, semantics)
+
+    def _solve_alone(self, found: gp.Moments, sums: Params) -> Params | None:
+        """Return the model where descriptions say nothing, in time linear in classes; None where
+        settings ask for more.
+        """
+        s = self.settings
+        given = (s.variance, s.nugget, s.width)
+        plain = self.release is None and s.prior == "mean"
+        if (
+            not plain
+            or s.calibration
+            or len(found.classes) < 2
+            or len({value is None for value in given}) > 1
+        ):
+            return None
+        shrinkage = s.shrinkage or gp.approximating_shrinkage(found)
+        factor = gp.shrunk_factor(found.covariance, shrinkage)
+        centre = found.means.mean(0)
+        apart = found.means - centre
+        lengths = torch.linalg.solve_triangular(factor, apart.T, upper=False).square().sum(0)
+        if s.width is None:
+            kernel = gp.kernel_alone(lengths, found.count, len(centre))
+        else:
+            kernel = gp.Kernel(s.variance, s.nugget, s.width * gp.ONE_HOT)
+        alone = gp.alone(kernel, found.count, apart)
+        there = torch.from_numpy(found.classes)
+        shape = sums["total"].shape
+        dual = torch.zeros(shape, dtype=torch.float64)
+        prototypes = alone.others.expand(shape).clone()
+        variance = torch.full(shape[:1], alone.variance_of_others, dtype=torch.float64)
+        dual[there] = alone.dual
+        prototypes[there] = alone.prototypes
+        variance[there] = alone.variance
+        model = self._unscored(kernel.packed(shrinkage), factor, found.classes)
+        weight, bias = _discriminants(prototypes, model["precision"])
+        return model | {
+            "centre": centre,
+            "dual_coefficients": dual,
+            "count": sums["count"].clone(),
+            "weight": weight,
+            "bias": bias,
+            "variance": variance,
+        }
 
     def left_out_scores(self, model: Params, sums: Params, inputs: Tensor, out: Tensor) -> Tensor:
         """Return scores of classes that ``sums`` lack, or have a few examples of.
@@ -211,7 +275,7 @@ class Gaussian(ClosedForm, name="gaussian"):
         distances = gp.squared_distances(semantics, semantics[there])
         kernel = gp.Kernel(s.variance, s.nugget, s.width * gp.median_of(distances[there]))
         k = kernel(distances, torch.arange(len(semantics))[:, None] == there)
-        centre, dual = _dual(
+        centre, dual, _ = _dual(
             k[there], semantics[there], sums["count"][there], sums["total"][there], fit
         )
         apart = from_prior(fit, k[classes] @ dual, semantics[classes])
@@ -230,7 +294,9 @@ class Gaussian(ClosedForm, name="gaussian"):
     def quick(self, model: Params) -> "Gaussian":
         """Return the method with the model's kernel and shrinkage."""
         variance, nugget, width, shrinkage = model["kernel"].tolist()
-        median = gp.median_distance(self.semantics.double().cpu()[model["count"] > 0])
+        median = gp.ONE_HOT
+        if not self.says_nothing:
+            median = gp.median_distance(self.semantics.double().cpu()[model["count"] > 0])
         found = {
             "variance": variance,
             "nugget": nugget,
@@ -378,6 +444,10 @@ class Gaussian(ClosedForm, name="gaussian"):
 
     def describe(self, params: Params, semantics: Tensor) -> tuple[Tensor, Tensor]:
         """Return weights (T, d) and biases (T,) of classes that have descriptions (T, a) alone."""
+        if len(semantics) > gp.MANY:
+            parts = [self.describe(params, part) for part in torch.split(semantics, _ROWS)]
+            weights, biases = zip(*parts, strict=True)
+            return torch.cat(weights), torch.cat(biases)
         known = self.semantics.to(params["dual_coefficients"])
         cross = gp.Kernel.of(params)(gp.squared_distances(semantics.to(known), known))
         cross = torch.where(
@@ -464,13 +534,13 @@ class Gaussian(ClosedForm, name="gaussian"):
         centre.
         """
         observed = torch.nonzero(model["count"] > 0)[:, 0]
-        cross = covariance_with(gp.Kernel.of(model), semantics, model["described"], observed)
-        return from_prior(
-            model,
-            cross @ model["dual_coefficients"][..., observed, :],
-            semantics,
-            model["described"],
-        )
+        described = model["described"]
+        if len(semantics) > gp.MANY:
+            apart = _apart_of_many(model, semantics, observed)
+        else:
+            cross = covariance_with(gp.Kernel.of(model), semantics, described, observed)
+            apart = cross @ model["dual_coefficients"][..., observed, :]
+        return from_prior(model, apart, semantics, described)
 
     def support(self, params: Params, semantics: Tensor) -> Tensor:
         """Return (C, O) how much each observed class's mean counts in each class's prototype, O in
@@ -558,12 +628,17 @@ class Gaussian(ClosedForm, name="gaussian"):
             found += share * (slope + params["slope"] * apart if "slope" in params else slope)
         return found
 
-    def _linear(self, model: Params, semantics: Tensor) -> Params:
+    def _linear(self, model: Params, semantics: Tensor, factor: Tensor | None = None) -> Params:
         """Return the weights, biases and variances of all classes, from what their observed ones
         effect.
+
+        ``factor``: (O, O) of their covariance, if it is known.
         """
         weight, bias = _discriminants(self.prototypes(model, semantics), model["precision"])
-        variance = _posterior_of(model, semantics).variance
+        if factor is None or len(factor) <= gp.MANY:
+            variance = _posterior_of(model, semantics).variance
+        else:
+            variance = _variance_of_many(model, semantics, factor)
         return {
             "weight": weight,
             "bias": bias - model["offset"] * model["seen_mask"] + model.get("raised", 0.0),
@@ -600,30 +675,33 @@ def _description_prior(semantics: Tensor, sums: Params) -> Params:
     return {"slope": slope, "middle": own.mean(0)}
 
 
-def _prototypes(kernel: gp.Kernel, semantics: Tensor, sums: Params, fit: Params) -> Params:
-    """Return ``centre``, ``dual_coefficients`` and ``count`` of a model, with the prior's
-    numbers.
+def _prototypes(
+    kernel: gp.Kernel, semantics: Tensor, sums: Params, fit: Params
+) -> tuple[Params, Tensor]:
+    """Return ``centre``, ``dual_coefficients`` and ``count`` of a model, with the prior's numbers,
+    and the factor (O, O) of the covariance of observed means.
     """
     there = sums["count"] > 0
     own = semantics[there]
     count = sums["count"][there]
     dual = torch.zeros_like(sums["total"])
-    centre, dual[there] = _dual(kernel.within(own), own, count, sums["total"][there], fit)
-    return {"centre": centre, "dual_coefficients": dual, "count": sums["count"].clone(), **fit}
+    centre, dual[there], factor = _dual(kernel.within(own), own, count, sums["total"][there], fit)
+    found = {"centre": centre, "dual_coefficients": dual, "count": sums["count"].clone(), **fit}
+    return found, factor
 
 
 def _dual(
     k: Tensor, semantics: Tensor, count: Tensor, total: Tensor, fit: Params
-) -> tuple[Tensor, Tensor]:
-    """Return the centre (d,) and dual coefficients (O, d) of classes whose prototypes have the
-    covariance ``k``.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the centre (d,), dual coefficients (O, d) and the factor (O, O) of classes whose
+    prototypes have the covariance ``k``, which is written over.
     """
     means = total / count[:, None]
     centre = means.mean(0)
-    factor = torch.linalg.cholesky(k + torch.diag(1 / count))
-    return centre, torch.cholesky_solve(
-        from_prior(fit, means - centre, semantics, sign=-1.0), factor
-    )
+    k.diagonal().add_(1 / count)
+    factor = torch.linalg.cholesky(k)
+    dual = torch.cholesky_solve(from_prior(fit, means - centre, semantics, sign=-1.0), factor)
+    return centre, dual, factor
 
 
 def from_prior(
@@ -653,6 +731,40 @@ def covariance_with(
     same[among, torch.arange(len(among))] = 1.0
     both = torch.maximum(described[:, None] * described[among], same)
     return kernel(gp.squared_distances(rows, rows[among]), same) * both
+
+
+def _apart_of_many(model: Params, semantics: Tensor, observed: Tensor) -> Tensor:
+    """Return K A (C, d), from a part of the matrix K at a time."""
+    kernel = gp.Kernel.of(model)
+    described = model["described"]
+    dual = model["dual_coefficients"][..., observed, :]
+    rows = torch.where(described[:, None] > 0, semantics, 0.0)
+    parts = []
+    for places in torch.split(torch.arange(len(semantics)), _ROWS):
+        k = kernel(gp.squared_distances(rows[places], rows[observed]))
+        k *= described[places][:, None] * described[observed]
+        here, there = torch.nonzero(places[:, None] == observed, as_tuple=True)
+        k[here, there] = kernel.variance * (1 + kernel.nugget)
+        parts.append(k @ dual)
+    return torch.cat(parts, -2)
+
+
+def _variance_of_many(model: Params, semantics: Tensor, factor: Tensor) -> Tensor:
+    """Return (C,) the variance of prototypes: of classes with samples as if these said all of
+    them, which is more than the variance is; exact of the others.
+    """
+    kernel = gp.Kernel.of(model)
+    prior = kernel.variance * (1 + kernel.nugget)
+    observed = torch.nonzero(model["count"] > 0)[:, 0]
+    others = torch.nonzero(model["count"] == 0)[:, 0]
+    variance = 1 / (1 / prior + model["count"])
+    rows = torch.where(model["described"][:, None] > 0, semantics, 0.0)
+    for places in torch.split(others, _ROWS):
+        cross = kernel(gp.squared_distances(rows[places], rows[observed]))
+        cross *= model["described"][places][:, None] * model["described"][observed]
+        half = torch.linalg.solve_triangular(factor, cross.T, upper=False)
+        variance[places] = (prior - half.square_().sum(0)).clamp(min=0.0)
+    return variance
 
 
 def _posterior_of(model: Params, semantics: Tensor) -> gp.Posterior:

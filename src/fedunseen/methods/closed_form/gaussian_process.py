@@ -31,6 +31,10 @@ EVIDENCE_CLASSES = (
     400  # the evidence of more classes is that of a spread of them: a step takes their number cubed
 )
 
+ONE_HOT = 2.0  # squared distance between two classes that are described by themselves alone
+MANY = 2000
+"""Classes from which on what takes their number cubed is found on a spread of them."""
+
 Floats = NDArray[np.float64]
 
 
@@ -57,13 +61,14 @@ class Kernel:
         """Return K (...) from squared distances (...); ``same`` (...) is true where both are one
         class.
         """
-        k = torch.exp(distances / (-2 * self.width))
-        return self.variance * (k if same is None else k + self.nugget * same)
+        k = torch.div(distances, -2 * self.width).exp_()
+        return (k if same is None else k.add_(self.nugget * same)).mul_(self.variance)
 
     def within(self, semantics: Tensor) -> Tensor:
         """Return K (C, C) among different classes of these semantics (C, a)."""
-        same = torch.eye(len(semantics), dtype=semantics.dtype, device=semantics.device)
-        return self(squared_distances(semantics, semantics), same)
+        k = squared_distances(semantics, semantics).div_(-2 * self.width).exp_()
+        k.diagonal().add_(self.nugget)
+        return k.mul_(self.variance)
 
 
 def squared_distances(first: Tensor, second: Tensor) -> Tensor:
@@ -75,7 +80,13 @@ def squared_distances(first: Tensor, second: Tensor) -> Tensor:
 
 def median_distance(semantics: Tensor) -> float:
     """Return the median squared distance between rows (C, a) that differ; 1 if none do."""
-    return median_of(squared_distances(semantics, semantics))
+    some = semantics if len(semantics) <= MANY else semantics[spread_over(len(semantics))]
+    return median_of(squared_distances(some, some))
+
+
+def spread_over(classes: int) -> Tensor:
+    """Return places that stand for many ``classes``: a spread of them."""
+    return torch.from_numpy(np.linspace(0, classes - 1, EVIDENCE_CLASSES).round().astype(np.int64))
 
 
 def median_of(distances: Tensor) -> float:
@@ -115,6 +126,16 @@ def moments(sums: Params) -> Moments:
         covariance = torch.eye(total.shape[1], dtype=torch.float64) * (apart if apart > 0 else 1.0)
         freedom = np.inf
     return Moments(torch.nonzero(observed)[:, 0].numpy(), count, means, covariance, freedom)
+
+
+def some_of(found: Moments, places: Tensor) -> Moments:
+    """Return the moments of some classes, with the covariance of all."""
+    return replace(
+        found,
+        classes=found.classes[places.numpy()],
+        count=found.count[places],
+        means=found.means[places],
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -312,6 +333,55 @@ def _highest(
         if 0 < gain < nothing:
             break
     return x
+
+
+def kernel_alone(lengths: Tensor, count: Tensor, width: int) -> Kernel:
+    """Return the kernel with the greatest evidence of classes that have nothing to do with each
+    other, from the squared lengths (O,) of their whitened means and their numbers of samples.
+    """
+
+    def value(x: Floats) -> tuple[float, Floats, Floats]:
+        v = float(np.exp(x[0]))
+        spread = v + 1 / count
+        share = v / spread
+        size = lengths / spread
+        height = -(width * spread.log() + size).sum() / 2
+        slope = (share * (size - width)).sum() / 2
+        bend = slope + (share.square() * (width / 2 - size)).sum()
+        return float(height), np.array([float(slope)]), np.array([[float(bend)]])
+
+    begin = np.log([max(float(lengths.mean()) / width, 1e-6)])
+    (v,) = np.exp(_highest(value, begin, np.array([-20.0]), np.array([12.0])))
+    return Kernel(float(v), 0.0, float(np.exp(-4.0)) * ONE_HOT)
+
+
+@dataclass(frozen=True, eq=False)
+class Alone:
+    """Prototypes of classes that are described by themselves alone, less the centre."""
+
+    dual: Tensor  # (O, d)
+    prototypes: Tensor  # (O, d)
+    variance: Tensor  # (O,)
+    others: Tensor  # (d,) the prototype of a class without samples
+    variance_of_others: float
+
+
+def alone(kernel: Kernel, count: Tensor, apart: Tensor) -> Alone:
+    """Return the posterior where all classes are as far from each other: their covariance is
+    ``shared`` everywhere and ``own`` more on the diagonal, whose inverse is known.
+    """
+    near = float(np.exp(ONE_HOT / (-2 * kernel.width)))
+    shared = kernel.variance * near
+    own = kernel.variance * (1 - near + kernel.nugget)
+    inverse = 1 / (own + 1 / count)
+    level = shared / (1 + shared * float(inverse.sum()))
+    scaled = inverse[:, None] * apart
+    dual = scaled - level * inverse[:, None] * scaled.sum(0)
+    others = shared * dual.sum(0)
+    left = shared - shared * level * float(inverse.sum())
+    diagonal = inverse - level * inverse.square()
+    variance = left + own - 2 * own * level * inverse - own**2 * diagonal
+    return Alone(dual, others + own * dual, variance.clamp(min=0.0), others, max(0.0, left + own))
 
 
 @dataclass(frozen=True, eq=False)

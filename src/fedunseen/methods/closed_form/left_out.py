@@ -16,6 +16,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.closed_form.base import ClosedForm
+from fedunseen.methods.closed_form.gaussian_process import MANY, spread_over
 from fedunseen.methods.closed_form.statistics import dequantized, few_threads, scatter, unpacked
 
 SHOTS = 5  # examples of each class whose gain is predicted
@@ -116,6 +117,21 @@ def without_classes(sums: Params, out: Tensor, spread: Tensor) -> tuple[Tensor, 
     return kept, square.addmm_(total[out].T, means, alpha=-1.0)
 
 
+def _of_a_spread(sums: Params) -> Params:
+    """Return statistics of some of very many classes, with the covariance of all: models without
+    some classes take the number of the others cubed.
+    """
+    observed = torch.nonzero(sums["count"] > 0)[:, 0]
+    some = observed[spread_over(len(observed))]
+    count = torch.zeros_like(sums["count"])
+    total = torch.zeros_like(sums["total"])
+    count[some] = sums["count"][some]
+    total[some] = sums["total"][some]
+    square = scatter(sums) * float(count.sum() / sums["count"].sum())
+    square.addmm_((total[some] / count[some][:, None]).T, total[some])
+    return {**sums, "count": count, "total": total, "square": square}
+
+
 def lead_over(theirs: NDArray[np.float64], ours: NDArray[np.float64]) -> dict[str, float]:
     """Return a rival's ``accuracy`` on classes left out, its ``lead``, and half its interval
     (``ci95``).
@@ -137,6 +153,8 @@ def estimates(
     if not estimable(method, sums):
         return {}
     sums = {**sums, **dequantized(sums, method.quantization)}
+    if int((sums["count"] > 0).sum()) > MANY:
+        sums = _of_a_spread(sums)
     quick = method.quick(model)
     tested = [(quick, model, 0)]
     about = method.space, method.semantics, method.backbone

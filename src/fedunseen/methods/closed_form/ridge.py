@@ -50,6 +50,10 @@ class Ridge(ClosedForm, name="ridge"):
         predicted = self._predicted(params, inputs)
         return normalize(predicted, dim=1) @ self._directions(params, semantics).T
 
+    def left_out_scores(self, model: Params, sums: Params, inputs: Tensor, out: Tensor) -> Tensor:
+        """Return scores (n, T) of classes ``out`` that ``sums`` lack."""
+        return self.scores(self.solve(sums), inputs, self.semantics[out])
+
     def discriminants(
         self, params: Params, inputs: Tensor, semantics: Tensor, classes: Tensor
     ) -> Discriminants:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -37,6 +38,9 @@ CODES = (
 # features below which products of int8 are not worth it; torch._int_mm gives a 1 x 1 product wrongly
 NARROW = 64
 EXACT_ROWS = 1024  # whose products of int8 a float32 adds up exactly: 1,024 * 127^2 < 2^24
+
+_HASHED: WeakKeyDictionary[ClassSpace, Any] = WeakKeyDictionary()
+"""Class space -> the hash of its classes, which take time where they are many."""
 
 SMALL = 256  # rows of a square matrix below which threads wait for each other longer than they work
 _CACHED = 2**18  # numbers
@@ -596,8 +600,11 @@ def _hash(space: ClassSpace, quantization: Quantization | None) -> Tensor:
     """Return (32,) bytes: the hash of the classes' names and descriptions, not of who is seen, and
     the quantization.
     """
-    digest = hashlib.sha256(json.dumps([space.names, space.attribute_names]).encode())
-    digest.update(space.semantics.tobytes())
+    if space not in _HASHED:
+        named = json.dumps([space.names, space.attribute_names]).encode()
+        _HASHED[space] = hashlib.sha256(named)
+        _HASHED[space].update(space.semantics.tobytes())
+    digest = _HASHED[space].copy()
     digest.update(b"" if quantization is None else quantization.digest)
     return torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
 
