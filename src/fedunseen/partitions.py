@@ -41,7 +41,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedunseen.core.errors import ArgumentError
 from fedunseen.core.random import stream
 
-__all__ = ["dirichlet", "iid", "pccd", "user"]
+__all__ = ["dirichlet", "folders", "iid", "pccd", "user"]
 
 _NOBODY = -1  # holds a sample that rho leaves out
 ATTEMPTS = 100  # to draw a Dirichlet partition without an empty client
@@ -197,10 +197,26 @@ def user(
     client = np.empty(len(user_ids), dtype=np.int64)
     for k, places in enumerate(np.array_split(shuffled, clients)):
         client[places] = k
-    holder = client[np.searchsorted(user_ids, whose)]
+    return folders(labels, client[np.searchsorted(user_ids, whose)], seed, rho)
+
+
+def folders(
+    labels: ArrayLike, folders: ArrayLike, seed: int = 0, rho: float | None = None
+) -> list[Ids]:
+    """Give each client the samples of one folder, in the order of the folders.
+
+    ``folders`` (n,) says where each sample lies, by number or name.
+
+    Example:
+        >>> [ids.tolist() for ids in folders([0, 1, 1, 2], ["north", "south", "north", "south"])]
+        [[0, 2], [1, 3]]
+    """
+    numbers = _numbers(labels)
+    _check(clients=1, rho=rho)
+    holder = np.asarray(folders)
     parts = []
-    for k in range(clients):
-        mine = np.flatnonzero(holder == k)
+    for folder in np.unique(holder):
+        mine = np.flatnonzero(holder == folder)
         parts.append([mine[numbers[mine] == c] for c in np.unique(numbers[mine])])
     return _held(_shares(parts, labels, rho, seed))
 

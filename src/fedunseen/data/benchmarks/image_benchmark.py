@@ -68,6 +68,7 @@ class Listing:
     test: NDArray[np.bool_]
     used: NDArray[np.bool_] | None = None  # False for images that the split leaves out
     boxes: Sequence[Box] | None = None
+    users: NDArray[np.int64] | None = None  # the party in whose folder each image lies
     part: bool = False  # what one party of a deployment holds: see `Benchmark`
 
     def ids(self, settings: ImageSettings) -> dict[str, NDArray[np.int64]]:
@@ -133,6 +134,7 @@ class ImageBenchmark(BenchmarkLoader):
             labels=listing.labels[kept],
             image_shape=(3, settings.size, settings.size),
             files=tuple(files),
+            users=None if listing.users is None else listing.users[kept],
             part=listing.part,
             **splits,
         )

@@ -1,5 +1,5 @@
-"""The benchmark ``images``: your own, ``CLASS NAME/*.jpg`` or ``train/CLASS NAME/`` and
-``test/CLASS NAME/``.
+"""The benchmark ``images``: your own, ``CLASS NAME/*.jpg``, ``train/CLASS NAME/`` and
+``test/CLASS NAME/``, or ``PARTY/CLASS NAME/*.jpg``.
 
 ``classes.csv`` describes the classes (``fedunseen.data.class_space``). Case, ``_`` and space in a
 folder's name do not count. Without ``train`` and ``test`` the run's seed draws test images of seen
@@ -7,10 +7,10 @@ classes; all images of unseen classes are for tests. Pictures in a folder ``unla
 label; only ``data.unlabelled = true`` reads them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -26,6 +26,9 @@ from fedunseen.data.io.images import is_readable, list_images
 from fedunseen.data.names import check_collisions, did_you_mean, plain
 
 UNLABELLED = "unlabelled"  # the folder of pictures without a label
+_TRAIN = ("train", "training")
+_TEST = ("test", "testing")
+_VALIDATION = ("val", "valid", "validation", "dev")
 
 
 class ImageFolder(ImageBenchmark, name="images"):
@@ -41,6 +44,8 @@ class ImageFolder(ImageBenchmark, name="images"):
 
         classes: Path | None = None
         """The class table; unset, `classes.csv` in the root."""
+        folders: Literal["classes", "parties"] = "classes"
+        """What the folders in `root` are: classes, or parties, each with folders of classes."""
         test_share: float = Field(0.2, gt=0, lt=1)
         """Share of each seen class's images that is drawn for tests, where there are no folders
         `train` and `test`.
@@ -53,11 +58,13 @@ class ImageFolder(ImageBenchmark, name="images"):
         files: list[str] = []
         labels: list[int] = []
         in_test: list[bool] = []
+        holders: list[str] = []
         for folder, c, half in folders:
             for file in list_images(folder):
                 files.append((folder.relative_to(root) / file).as_posix())
                 labels.append(c)
                 in_test.append(half == "test")
+                holders.append(folder.parent.name)
         if settings.unlabelled:
             pool = [(Path(UNLABELLED) / file).as_posix() for file in list_images(root / UNLABELLED)]
             if not settings.part:
@@ -65,6 +72,7 @@ class ImageFolder(ImageBenchmark, name="images"):
             files += pool
             labels += [-1] * len(pool)
             in_test += [False] * len(pool)
+            holders += [""] * len(pool)
         space = read_class_table(table, settings.text_encoder, settings.prompt)
         if not len(space.validation) and not settings.part:
             space = replace(space, validation=draw_validation(space.seen, None, seed))
@@ -90,8 +98,18 @@ class ImageFolder(ImageBenchmark, name="images"):
                 if settings.part
                 else draw_test(classes, space.seen, settings.test_share, seed)
             )
+        users = None
+        if settings.folders == "parties":
+            users = np.unique(np.array(holders), return_inverse=True)[1].astype(np.int64)
         return Listing(
-            f"images/{root.resolve().name}", root, files, classes, space, test, part=settings.part
+            f"images/{root.resolve().name}",
+            root,
+            files,
+            classes,
+            space,
+            test,
+            users=users,
+            part=settings.part,
         )
 
     @classmethod
@@ -112,21 +130,19 @@ class ImageFolder(ImageBenchmark, name="images"):
             )
         names = class_names(table, settings.text_encoder)
         ids = {plain(name): i for i, name in enumerate(names)}
-        halves = [
-            half for half in ("train", "test") if (root / half).is_dir() and plain(half) not in ids
-        ]
-        if len(halves) == 1 and not settings.part:
-            absent_half = "test" if halves == ["train"] else "train"
+        if settings.folders == "parties":
+            parties = [(party, "") for party in child_folders(root) if party.name != UNLABELLED]
+            return root, table, [], _folders_of_classes(parties, ids, names, table)
+        halves = split_folders(root, ids)
+        if halves and len({half for _, half in halves}) == 1 and not settings.part:
+            there = halves[0][1]
+            absent_half = "test" if there == "train" else "train"
             raise DataError(
-                f"{root} has the folder {halves[0]}, but not {absent_half}: add it, or put the "
-                f"classes' folders in {root}"
+                f"{root} has the folder {halves[0][0].name}, but not {absent_half}: add it, or put "
+                f"the classes' folders in {root}"
             )
-        folders = [
-            (folder, c, half)
-            for half in halves or [""]
-            for folder, c in _class_folders(root / half, ids, names, table)
-        ]
-        return root, table, halves, folders
+        folders = _folders_of_classes(halves or [(root, "")], ids, names, table)
+        return root, table, [folder.name for folder, _ in halves], folders
 
     @classmethod
     def holds(cls, folder: Path) -> bool:
@@ -148,15 +164,50 @@ class ImageFolder(ImageBenchmark, name="images"):
         )
 
 
+def child_folders(place: Path) -> list[Path]:
+    """Return the folders in a folder, sorted, but hidden ones."""
+    return sorted(
+        child for child in place.iterdir() if child.is_dir() and not child.name.startswith(".")
+    )
+
+
+def split_folders(root: Path, classes: Collection[str] = ()) -> list[tuple[Path, str]]:
+    """Return folders that split the images, each with "train" or "test"; those to train on first.
+
+    Validation images are for tests where there is no other folder for tests, and for training
+    otherwise: validation needs whole classes here. A folder with the name of a class is a class.
+    """
+    by_name = {
+        child.name.lower(): child
+        for child in child_folders(root)
+        if plain(child.name) not in classes
+    }
+    tested = any(name in by_name for name in _TEST)
+    roles = dict.fromkeys(_TRAIN, "train") | dict.fromkeys(_TEST, "test")
+    if any(name in by_name for name in (*_TRAIN, *_TEST)):
+        roles |= dict.fromkeys(_VALIDATION, "train" if tested else "test")
+    return [(by_name[name], half) for name, half in roles.items() if name in by_name]
+
+
+def _folders_of_classes(
+    places: Sequence[tuple[Path, str]], ids: dict[str, int], names: tuple[str, ...], table: Path
+) -> list[tuple[Path, int, str]]:
+    """Return the classes' folders in all places, with their ids and the places' halves."""
+    return [
+        (folder, c, half)
+        for place, half in places
+        for folder, c in _class_folders(place, ids, names, table)
+    ]
+
+
 def _class_folders(
     place: Path, ids: dict[str, int], names: tuple[str, ...], table: Path
 ) -> list[tuple[Path, int]]:
     """Return the classes' folders in ``place`` with their class ids."""
-    folders = sorted(
-        child for child in place.iterdir() if child.is_dir() and not child.name.startswith(".")
-    )
     folders = [
-        folder for folder in folders if folder.name != UNLABELLED or plain(UNLABELLED) in ids
+        folder
+        for folder in child_folders(place)
+        if folder.name != UNLABELLED or plain(UNLABELLED) in ids
     ]
     check_collisions([decoded(folder.name) for folder in folders], f"{place}: the folders")
     used = []
@@ -169,7 +220,11 @@ def _class_folders(
                 plain(decoded(child.name)) in ids for child in folder.iterdir() if child.is_dir()
             )
             hint = did_you_mean(decoded(folder.name), names) or ": add a line for it"
-            hint = f": it holds the folders of classes, so move them to {place}" if deeper else hint
+            if deeper:
+                hint = (
+                    f": it holds the folders of classes, so move them to {place}, or set "
+                    "data.folders = 'parties'"
+                )
             raise DataError(f"the folder {folder} is of no class in {table}{hint}")
         if not files:
             raise DataError(f"the folder {folder} has no image: add some, or remove it")
