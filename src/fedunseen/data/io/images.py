@@ -59,16 +59,12 @@ FORMATS = (
 """What image files may be: Pillow decodes more, some of them by another program."""
 
 
-# brands of HEIC in a file's head
-_HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+# bytes 4 to 11 of a photo as telephones save it, which Pillow alone does not read
+_HEIC = frozenset(
+    b"ftyp" + brand
+    for brand in (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+)
 _HEIC_PACKAGE = "pillow_heif"
-
-
-def _is_heic(head: bytes) -> bool:
-    """Return whether a file that begins so is a photo as telephones save it, which Pillow alone
-    does not read.
-    """
-    return head[4:8] == b"ftyp" and head[8:12] in _HEIC
 
 
 def fault_of(source: "Path | ImageBytes") -> str:
@@ -76,7 +72,7 @@ def fault_of(source: "Path | ImageBytes") -> str:
     is not the file's.
     """
     with suppress(OSError), _content(source) as content:
-        if _is_heic(content[:12]) and find_spec(_HEIC_PACKAGE) is None:
+        if content[4:12] in _HEIC and find_spec(_HEIC_PACKAGE) is None:
             return "is a HEIC photo, which needs a package: pip install pillow-heif"
     return "is not a readable image"
 
@@ -193,7 +189,7 @@ def open_image(source: Path | ImageBytes) -> Image.Image:
     formats = source.formats if isinstance(source, ImageBytes) else None
     with _content(source) as content:
         check_segments(content)
-        if formats is None and _is_heic(content[:12]):
+        if formats is None and content[4:12] in _HEIC:
             _read_heic()
         picture = Image.open(source, formats=formats)
         try:
