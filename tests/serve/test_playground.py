@@ -12,6 +12,7 @@ from fedunseen import load_run
 from fedunseen.pages.serve import Recognizer
 from fedunseen.pages.serve.app import create_app
 from pages import says
+from photo_runs import tiles
 
 
 def draw(page, *strokes):
@@ -179,3 +180,40 @@ def test_features_with_sliders_and_few_shot_with_examples(served, opened, featur
         says(page, "#said", f"The class {name} was added.")
     page.fill("#typed", "1")
     says(page, "#best b", "one")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_each_of_many_photos_is_answered_and_an_added_class_takes_examples(
+    served, opened, own_photos, real_data, tmp_path, width
+):
+    files = []
+    for name in ("lion", "tiger", "bear"):
+        for i, tile in enumerate(tiles(real_data, name, 8, 500)):
+            tile.save(tmp_path / f"{name}-{i}.png")
+            files.append(tmp_path / f"{name}-{i}.png")
+    (tmp_path / "words.png").write_text("no picture")
+    asked = [*files[:3], tmp_path / "words.png", *files[8:11]]
+    page = opened(served(own_photos), viewport={"width": width, "height": 900})
+    page.set_input_files("#file", asked)
+    says(page, "#many-words", "7 of 7 files, 1 without an answer. Choose one to see it above.")
+    said = page.locator("#files .said").all_text_contents()
+    done = load_run(own_photos)
+    readable = [path for path in asked if path.name != "words.png"]
+    best = [ranking[0].name for ranking in done.predict(readable, top=1)]
+    assert [text.split(" ")[0].rstrip("?") for text in said if "no answer" not in text] == best
+    assert "words.png is not a readable image" in said[3]
+    says(page, "#best b", best[0])
+    page.locator("#files button").nth(4).click()
+    says(page, "#best b", best[3])
+    assert page.locator("#files button[aria-current=true] .file").text_content() == "tiger-0.png"
+    page.fill("#name", "tiger")
+    page.get_by_role("button", name="Add the class").click()
+    page.wait_for_selector("#added li")
+    assert "of 100 pictures of it, expect about" in page.locator("#outlook").text_content()
+    page.set_input_files("#added input[type=file]", files[11:16])
+    says(page, "#added .note", "5 examples")
+    says(page, "#said", "tiger now has 5 examples.")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.set_input_files("#file", files[0])
+    says(page, "#best b", "lion")
+    assert not page.locator("#many").is_visible()

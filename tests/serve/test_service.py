@@ -265,8 +265,36 @@ def test_an_added_class_competes_at_once_and_is_gone_when_taken_away(digits, cli
     assert asked.delete("/classes/forty-seven").json() == {
         "detail": "there is no added class of this name"
     }
-    own = "this class is the run's own: only added classes can be taken away"
+    own = "this class is the run's own: only added classes change"
     assert asked.delete("/classes/47").json() == {"detail": own}
+
+
+def test_examples_of_an_added_class_count_with_those_of_before(any_shot, digits, client):
+    asked = client(any_shot)
+    rng = np.random.default_rng(5)
+    attributes = load_run(any_shot).space.semantics[3].tolist()
+    rows = rng.random((5, 128)).tolist()
+    whole = asked.post(
+        "/classes", json={"name": "whole", "attributes": attributes, "features": rows}
+    )
+    assert whole.status_code == 201
+    sample = {"features": [rng.random(128).tolist()]}
+    (expected,) = answers(asked.post("/predict?top=200", json=sample))
+    assert asked.delete("/classes/whole").status_code == 204
+    asked.post("/classes", json={"name": "whole", "attributes": attributes})
+    for part, count in ((rows[:2], 2), (rows[2:], 5)):
+        entry = asked.post("/classes/whole/examples", json={"features": part}).json()
+        assert entry == {"name": "whole", "kind": "added", "lasting": False, "examples": count}
+    (found,) = answers(asked.post("/predict?top=200", json=sample))
+    scores = {one["name"]: one["score"] for one in expected}
+    assert {one["name"]: one["score"] for one in found} == pytest.approx(scores, rel=1e-6)
+    unknown = asked.post("/classes/nothing/examples", json={"features": rows})
+    own = asked.post("/classes/47/examples", json={"features": rows})
+    assert (unknown.status_code, own.status_code) == (404, 409)
+    described = client(digits)
+    described.post("/classes", json={"name": "new", "attributes": attributes})
+    refused = described.post("/classes/new/examples", json={"features": rows})
+    assert (refused.status_code, "learns no class from examples" in refused.text) == (409, True)
 
 
 def test_a_few_shot_run_learns_classes_from_examples(few, client):

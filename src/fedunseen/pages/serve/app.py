@@ -330,21 +330,42 @@ async def add_class(request: Request, served: Served) -> ClassEntry:
     return ClassEntry.model_validate(entry)
 
 
+@routes.post(
+    "/classes/{name}/examples", openapi_extra=_takes(Samples), response_model_exclude_none=True
+)
+async def show_class(
+    request: Request, served: Served, name: Annotated[str, Path(max_length=400)]
+) -> ClassEntry:
+    """Give examples of an added class; they count with those of before."""
+    model = served.model
+    body, files = await _read(request, Samples)
+
+    def show() -> dict[str, Any]:
+        _check_added(served, name)
+        model.show(name, _samples(model, body, files)[1])
+        return model.entry(model.added[name])
+
+    return ClassEntry.model_validate(await served.ask(show))
+
+
+def _check_added(served: Service, name: str) -> None:
+    """Refuse to change a class that was not added, or one that lasts where none may."""
+    added = served.model.added.get(name)
+    if added is None:
+        if name in served.model.run.space.names:
+            raise HTTPException(409, "this class is the run's own: only added classes change")
+        raise HTTPException(404, "there is no added class of this name")
+    if added.lasting:
+        served.may_last()
+
+
 @routes.delete("/classes/{name}", status_code=204)
 async def remove_class(served: Served, name: Annotated[str, Path(max_length=400)]) -> Response:
     """Remove an added class."""
     model = served.model
 
     def remove() -> None:
-        added = model.added.get(name)
-        if added is None:
-            if name in model.run.space.names:
-                raise HTTPException(
-                    409, "this class is the run's own: only added classes can be taken away"
-                )
-            raise HTTPException(404, "there is no added class of this name")
-        if added.lasting:
-            served.may_last()
+        _check_added(served, name)
         model.remove(name)
 
     await served.ask(remove)

@@ -360,6 +360,18 @@ class Recognizer:
         with_new = {**self.added, added.name: added}
         self._keep(with_new, added.lasting, self._extended(added) or self._rebuilt(with_new))
 
+    def show(self, name: str, examples: NDArray[Any]) -> None:
+        """Add examples (n, ...) of an added class to what is known of it."""
+        before = self.added[name]
+        if not self.by_examples:
+            raise ExperimentError(
+                f"method.name = {self.run.method_name!r} learns no class from examples: describe it"
+            )
+        if before.examples is not None:
+            examples = np.concatenate([before.examples, examples])
+        with_more = {**self.added, name: replace(before, examples=examples)}
+        self._keep(with_more, before.lasting, self._rebuilt(with_more))
+
     def _check(self, added: Added) -> None:
         """Refuse a class with a name, a description or examples that the model cannot take."""
         name = added.name
