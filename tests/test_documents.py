@@ -40,7 +40,7 @@ def test_the_block_of_the_readme_names_a_class_that_nobody_has(capsys):
     named, kept, right = capsys.readouterr().out.splitlines()
     assert f"max().round(2))  # {named}: no training example" in code
     assert kept.startswith("['zebra'] zebra: tiger ")
-    assert f"print(model.score(X, y))  # {right}, all" in code
+    assert f"print(round(model.score(X, y), 2))  # {right}, all" in code
 
 
 def test_the_readme_is_short_and_its_commands_can_be_copied():

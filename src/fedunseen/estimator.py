@@ -36,7 +36,6 @@ from fedunseen.data import Benchmark, ClassSpace, Scaler, fit_semantics
 from fedunseen.data.benchmark import check_unlabelled, described
 from fedunseen.data.labels import check_one_type, read_labels
 from fedunseen.data.names import class_name
-from fedunseen.data.scaling import in_several_units
 from fedunseen.evaluation.diagnosis import adapted as diagnosed
 from fedunseen.evaluation.diagnosis import bounded_calibration, outdone
 from fedunseen.experiment.assemble import assemble, resolve_defaults
@@ -46,6 +45,7 @@ from fedunseen.experiment.encoding import make_backbone
 from fedunseen.experiment.held_out import folds_of, held_out_of
 from fedunseen.experiment.scales import fitted_scales
 from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.suited_features import suited_features
 from fedunseen.experiment.traces import in_order, sentences
 from fedunseen.federation import loop
 from fedunseen.federation.federation import Federation, State
@@ -77,7 +77,9 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         features: scalings of the features, in order, fitted on all training samples
             (``data.features``). By default ``("standard",)`` for a trained method and for columns
             in several units, where the largest standard deviation is at least fifteen times the
-            median; and none otherwise.
+            median; ``("standard", "kernel")`` in a closed form where held-out samples and left-out
+            classes say that boundaries curve (at most 256 columns are compared); and none
+            otherwise.
         semantics: scalings of the classes' attributes, in order, fitted on the seen classes
             (``data.semantics``).
         calibration: what the scores of seen classes are lowered by. ``"validation"`` chooses it: a
@@ -221,11 +223,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
                 "there is only one class, so that there is nothing to tell apart: give at least two"
             )
         self._seed = _seed_of(self.random_state)
-        features = self.features
-        if features is None:
-            standard = find("method", self.method).trained or in_several_units(rows)
-            features = ("standard",) if standard else ()
-        self._experiment = self._make_experiment(features)
+        self._experiment = self._make_experiment(self.features or ())  # is refused first
         seen = len(np.unique(labels))
         chooses = self.calibration == "validation" and 3 <= seen < len(self.classes_)
         benchmark = (_ReadOnce if once else Benchmark).from_arrays(
@@ -238,7 +236,13 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         )
         method = find("method", self.method)
         _warn_of_twins(benchmark.space, method)
-        return benchmark if method.trained or once else _in_own_order(benchmark)
+        if not (method.trained or once):
+            benchmark = _in_own_order(benchmark)
+        if self.features is None:
+            semantics = self._experiment.data.semantics
+            suited = ("standard",) if method.trained else suited_features(benchmark, semantics)[0]
+            self._experiment = self._make_experiment(suited)
+        return benchmark
 
     def _train(self, federation: Federation, benchmark: Benchmark) -> None:
         """Train the model, with its calibration, and note what is fitted to samples."""
@@ -764,7 +768,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
     def _of(self, space: ClassSpace, params: Params, scaler: Scaler) -> Model:
         """Return the model of trained parameters."""
         scaling = fit_semantics(space, self._experiment.data.semantics)
-        backbone = make_backbone(self._experiment, (self.n_features_in_,), None)
+        backbone = make_backbone(self._experiment, (scaler.width(self.n_features_in_),), None)
         method: Method = find("method", self.method)(
             self._experiment.method,
             space,

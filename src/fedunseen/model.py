@@ -181,7 +181,7 @@ class Model:
     @property
     def sample_shape(self) -> tuple[int, ...]:
         """The shape of one sample as the model takes it."""
-        return self.method.backbone.input_shape
+        return self.scaler.sample_shape(self.method.backbone.input_shape)
 
     @property
     def seen_mask(self) -> NDArray[np.bool_]:

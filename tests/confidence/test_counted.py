@@ -21,7 +21,7 @@ from fedunseen.confidence.folds import answered
 from fedunseen.confidence.own_folds import _marks, own_counts, question
 from fedunseen.core.errors import RefusedError
 from fedunseen.core.samples import ScaledSamples
-from fedunseen.data import Benchmark
+from fedunseen.data import Benchmark, Scaler
 from fedunseen.methods import Gaussian
 from fedunseen.methods.closed_form.statistics import unpacked
 from fedunseen.strategies import FedAvg, Reply
@@ -104,9 +104,9 @@ def test_which_samples_are_the_same_does_not_depend_on_a_scaling(made):
     """A coordinator chooses it, and could make all samples but one the same."""
     rows = made[1].numpy()[:8].copy()
     rows[7] = rows[0]
-    nothing = (lambda x: x, lambda x: (x, 0), lambda x: x > 0, lambda x: [x])
-    alike = ScaledSamples(rows, torch.device("cpu"), np.zeros_like, *nothing[1:])
-    plain = ScaledSamples(rows, torch.device("cpu"), *nothing)
+    same = Scaler(("standard",), {"0.mean": rows[0] * 0, "0.deviation": rows[0] * 0 + np.inf})
+    alike = ScaledSamples(rows, torch.device("cpu"), same)
+    plain = ScaledSamples(rows, torch.device("cpu"), Scaler((), {}))
     marks = list(_marks(alike, np.arange(8)))
     assert marks == list(_marks(plain, np.arange(8)))
     assert len(set(marks)) == 7

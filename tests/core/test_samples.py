@@ -107,7 +107,7 @@ def test_whole_numbers_of_rows_in_any_order_are_those_of_single_rows(tmp_path, s
     on_disk = np.asarray(
         np.load(tmp_path / "rows.npy", mmap_mode="r")
     )  # a view, as scikit-learn makes it
-    samples = ScaledSamples(on_disk, CPU, scaler, scaler.codes, scaler.clipped, scaler.stages)
+    samples = ScaledSamples(on_disk, CPU, scaler)
     single = [scaler.codes(row[None]) for row in rows]
     for places in (
         torch.arange(700),

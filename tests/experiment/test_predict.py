@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedunseen import load_run, run
+from fedunseen import load_model, load_run, run
 from fedunseen.core.errors import ExperimentError, FedUnseenError, RunDirectoryError
 from fedunseen.pages.portable import export_model
 
@@ -230,6 +230,25 @@ def test_an_exported_folder_answers_as_the_run_does_and_takes_new_classes(
         asked(folder, f"{tmp_path / name}: {why}: {remedy}", samples=name)
     with pytest.raises(RunDirectoryError, match="is not an empty folder: name another with --out"):
         export_model(load_run(done.path), folder, "")
+
+
+@pytest.mark.slow
+def test_a_kernel_is_in_the_graph(make, tmp_path, rows, asked):
+    settings = {
+        "method.name": "gaussian",
+        "method.shrinkage": 0.3,
+        "data.features": ["standard", "kernel"],
+        "data.kernel_features": 64,
+    }
+    closed = {"strategy.rounds": 1, "evaluation.selection": "last"}
+    done = run(make({**settings, **closed}), tmp_path / "run")
+    export_model(done, tmp_path / "model", "")
+    asked(tmp_path / "model", done.predict(rows), "--top", "99")
+    moved = load_run(done.path)
+    assert moved.predict(rows) == done.predict(rows)
+    moved.model.save(tmp_path / "model.safetensors")
+    loaded = load_model(tmp_path / "model.safetensors")
+    assert np.array_equal(loaded.scores(rows), done.model.scores(rows))
 
 
 @pytest.mark.slow

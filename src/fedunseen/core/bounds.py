@@ -76,6 +76,7 @@ NUMBERS: Mapping[str, Bound] = {
     "method.batch_size": Bound(1, 100_000, whole=True),
     "data.quantization": Bound(2, 16, whole=True, words=("none",)),
     "data.quantization_range": Bound(1e-3, 1e6),
+    "data.kernel_features": Bound(16, 4096, whole=True),
     "data.bounds": Bound(-1e19, 1e19),  # a range of both fits the statistics below
     "run.seed": Bound(0, 2**63 - 1, whole=True),
 }
@@ -99,11 +100,13 @@ class TensorBound:
     Attributes:
         single: it may hold one number for all features.
         each: it may hold one number for each feature.
+        kernel: it may hold one for each feature of a kernel, or a row of them for each feature.
     """
 
     bound: Bound
     single: bool = False
     each: bool = True
+    kernel: bool = False
 
 
 _VALUE = Bound(-1e20, 1e20)
@@ -113,6 +116,8 @@ STATISTICS: Mapping[str, TensorBound] = {
     "N.min": TensorBound(_VALUE),
     "N.deviation": TensorBound(_UNIT),
     "N.range": TensorBound(_UNIT),
+    "N.phases": TensorBound(Bound(0, 6.2832), each=False, kernel=True),
+    "N.frequencies": TensorBound(_VALUE, each=False, kernel=True),
     "quantize.bits": TensorBound(Bound(2, 16, whole=True), single=True, each=False),
     "quantize.step": TensorBound(Bound(1e-20, 1e20, also=(0.0,)), single=True),
     "quantize.offset": TensorBound(_VALUE, single=True),
@@ -251,7 +256,10 @@ def check_statistics(statistics: Mapping[str, Tensor], shape: object, semantics:
         if row is None:
             raise _refused(name, _form(value), "a party takes no such tensor", MALFORMED)
         allowed = [[1]] if row.single else []
-        allowed += [shape] if row.each and isinstance(shape, list) and len(shape) == 1 else []
+        columns = shape if isinstance(shape, list) and len(shape) == 1 else []
+        allowed += [columns] if row.each else []
+        if row.kernel and value.ndim and NUMBERS["data.kernel_features"].holds(value.shape[-1]):
+            allowed += [[value.shape[-1]], [*columns, value.shape[-1]]]
         if str(value.dtype) != "torch.float32" or list(value.shape) not in allowed:
             raise _refused(name, _form(value), "a float32 for each feature is needed", MALFORMED)
         _check_tensor(name, value, row.bound)

@@ -1,9 +1,9 @@
 """Samples that stay in main memory, or on disk, and go to the device batch by batch."""
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -31,6 +31,16 @@ class Samples:
         return self.host.shape
 
 
+class RoundingScaler(Protocol):
+    """What scales feature vectors and rounds them (:class:`fedunseen.data.Scaler`)."""
+
+    def __call__(self, rows: NDArray[Any]) -> NDArray[Any]: ...  # noqa: D102
+    def codes(self, rows: NDArray[Any]) -> tuple[NDArray[Any], int]: ...  # noqa: D102
+    def clipped(self, rows: NDArray[Any]) -> NDArray[np.bool_]: ...  # noqa: D102
+    def stages(self, rows: NDArray[Any]) -> list[NDArray[Any]]: ...  # noqa: D102
+    def width(self, columns: int) -> int: ...  # noqa: D102
+
+
 @dataclass(frozen=True, eq=False)
 class ScaledSamples:
     """Feature vectors (N, d) that are scaled when they are read, so that no second copy of them is
@@ -39,24 +49,21 @@ class ScaledSamples:
 
     rows: NDArray[Any]
     device: torch.device
-    scale: Callable[[NDArray[Any]], NDArray[Any]]
-    encode: Callable[[NDArray[Any]], tuple[NDArray[Any], int]]
-    find_clipped: Callable[[NDArray[Any]], NDArray[np.bool_]]
-    scale_by_steps: Callable[[NDArray[Any]], list[NDArray[Any]]]
+    scaler: RoundingScaler
 
     def clipped(self, rows: Tensor | slice) -> Tensor:
         """Return (n, d) which features of some samples the whole numbers clip."""
-        return torch.from_numpy(self.find_clipped(self.rows[_place(rows)]))
+        return torch.from_numpy(self.scaler.clipped(self.rows[_place(rows)]))
 
     def stages(self, rows: Tensor | slice) -> list[Tensor]:
         """Return (n, d) some samples before and after each scaling; the last become whole
         numbers.
         """
-        return [torch.from_numpy(np.array(v)) for v in self.scale_by_steps(self.rows[_place(rows)])]
+        return [torch.from_numpy(np.array(v)) for v in self.scaler.stages(self.rows[_place(rows)])]
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
         """Return scaled samples on the device; see :class:`Samples`."""
-        return torch.from_numpy(self.scale(self.rows[_place(rows)])).to(self.device)
+        return torch.from_numpy(self.scaler(self.rows[_place(rows)])).to(self.device)
 
     def codes(self, rows: Tensor | slice) -> tuple[Tensor, int]:
         """Return the samples' whole numbers on the device, and how many features were clipped."""
@@ -66,7 +73,7 @@ class ScaledSamples:
             if isinstance(place, slice)
             else np.array_split(place, -(-len(place) // 256) or 1)
         )  # few copies
-        codes, beyond = zip(*(self.encode(self.rows[part]) for part in some), strict=True)
+        codes, beyond = zip(*(self.scaler.codes(self.rows[part]) for part in some), strict=True)
         free_pages(self.rows)
         return torch.from_numpy(codes[0] if len(codes) == 1 else np.concatenate(codes)).to(
             self.device
@@ -74,8 +81,8 @@ class ScaledSamples:
 
     @property
     def shape(self) -> torch.Size:
-        """Of all samples."""
-        return torch.Size(self.rows.shape)
+        """Of all samples, scaled."""
+        return torch.Size((len(self.rows), self.scaler.width(self.rows.shape[1])))
 
 
 @dataclass(frozen=True, eq=False)

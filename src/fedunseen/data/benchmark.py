@@ -15,8 +15,9 @@ from fedunseen.core.errors import DataError, ExperimentError, counted
 from fedunseen.core.random import stream
 from fedunseen.core.settings import NamedSettings
 from fedunseen.data.class_space import ClassSpace, draw_validation
+from fedunseen.data.kernel import FEATURES
 from fedunseen.data.names import class_name, did_you_mean
-from fedunseen.data.scaling import Scaling, blocks
+from fedunseen.data.scaling import FeatureScaling, Scaling, blocks
 
 FEWEST_UNLABELLED = 10
 _End = Annotated[float, limits("data.bounds")]
@@ -26,11 +27,15 @@ HELD_OUT = 0.2  # of a class's training samples, where something is chosen
 class DataSettings(NamedSettings):
     """What every ``[data]`` section may say; a benchmark's own ``Settings`` add to it."""
 
-    features: tuple[Scaling, ...] | None = None
+    features: tuple[FeatureScaling, ...] | None = None
     """Scalings of the features, in order, fitted on training samples only: `l2` (unit length),
     `centre`, `standard` (zero mean, unit deviation), `min-max`, `x10` (ten times as long). Unset:
     what keeps the method stable for any features' length, `["centre", "l2"]` for most trained
-    methods; gray values in [0, 1] stay. None at all: `[]`."""
+    methods; gray values in [0, 1] stay. None at all: `[]`. `kernel`, as the last one, lets
+    boundaries between classes curve: `["standard", "kernel"]`."""
+    kernel_features: Annotated[int, limits("data.kernel_features")] = FEATURES
+    """How many random Fourier features the scaling `kernel` makes of a sample. Twice as many fit
+    finer boundaries, and make sums four times as large."""
     quantization: Annotated[int, limits("data.quantization")] | Literal["none"] | None = None
     """Bits of a feature in a method in closed form, which adds up whole numbers: exact in any
     order, half the upload. `none`: float64. Unset: 8 for feature vectors. Features are then brought

@@ -2,8 +2,9 @@
 
 ``l2``: x / ||x||, zeros stay. ``min-max``: (x - min) / (max - min) per column, not clipped.
 ``centre``: x - mean. ``standard``: (x - mean) / deviation. ``x10``: 10 x, for generators, whose
-noise is about as long. A constant column becomes 0. Methods in closed form add up whole numbers:
-:class:`Quantization` rounds each scaled feature.
+noise is about as long. A constant column becomes 0. ``kernel``, the last: features of another
+number, in which curved boundaries are flat (:mod:`fedunseen.data.kernel`). Methods in closed form
+add up whole numbers: :class:`Quantization` rounds each scaled feature.
 """
 
 from __future__ import annotations
@@ -21,23 +22,25 @@ from numpy.typing import NDArray
 from fedunseen.core.errors import DataError
 from fedunseen.core.memory import free_pages
 from fedunseen.data.class_space import ClassSpace
+from fedunseen.data.kernel import Kernel, bound_of, fourier_features
 
 Scaling = Literal["l2", "min-max", "centre", "standard", "x10"]
+FeatureScaling = Scaling | Literal["kernel"]
 
-FITTED: tuple[Scaling, ...] = ("min-max", "centre", "standard")
+FITTED: tuple[FeatureScaling, ...] = ("min-max", "centre", "standard", "kernel")
 """Scalings that depend on training rows."""
 _UNITS_APART = 15.0  # times the median of columns' standard deviations
 _LOOKED_AT = 4096  # rows, about
 BLOCK = 2**18  # numbers a block: 1 MiB in float32, 2 MiB in float64
 
 
-def blocks(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
+def blocks(rows: NDArray[Any], width: int = 0) -> Iterator[NDArray[Any]]:
     """Yield consecutive views of ``rows`` that are small enough to be copied without a second
-    thought.
+    thought, to rows of ``width`` numbers if that is more.
 
     Pages of rows on disk are given back on the way.
     """
-    step = max(1, BLOCK // max(1, rows[:1].size))
+    step = max(1, BLOCK // max(1, rows[:1].size, width))
     for start in range(0, len(rows), step):
         yield rows[start : start + step]
         if start % (64 * step) == 0:
@@ -76,6 +79,12 @@ class Quantization:
         return Quantization._within(
             bits, np.full(1, -reach / np.sqrt(width)), np.full(1, reach / np.sqrt(width))
         )
+
+    @staticmethod
+    def of_kernel(bits: int, features: int) -> Quantization:
+        """Return that of so many features of a kernel."""
+        bound = np.full(1, bound_of(features))
+        return Quantization._within(bits, -bound, bound)
 
     @staticmethod
     def of_grey_values(bits: int) -> Quantization:
@@ -163,17 +172,14 @@ class Quantization:
 
     def clipped(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
         """Return (n, d) which features, as a :class:`Scaler` gives them, are beyond the range."""
-        return np.asarray(np.abs(np.rint(rows.astype(np.float32) / self._divisor)) > self.levels)
-
-    @cached_property
-    def _divisor(self) -> NDArray[np.float32]:
-        return np.where(self.step > 0, self.step, np.float32(np.inf))
+        step = np.where(self.step > 0, self.step, np.float32(np.inf))
+        return np.asarray(np.abs(np.rint(rows.astype(np.float32) / step)) > self.levels)
 
     def _round(self, rows: NDArray[np.float32], raw: NDArray[Any] | None = None) -> int:
         """Replace features by whole numbers, and return how many were clipped; refuse NaN and
         infinity in ``raw``.
         """
-        rows /= self._divisor
+        rows /= np.where(self.step > 0, self.step, np.float32(np.inf))
         np.rint(rows, out=rows)
         most = np.maximum.reduce(rows, None, initial=0)
         least = np.minimum.reduce(rows, None, initial=0)
@@ -211,7 +217,8 @@ class Scaler:
         steps: names of the scalings.
         statistics: ``"<step>.<what>"`` -> shape (d,), for example ``"0.mean"``, ``"1.min"``. A
             ``range`` or ``deviation`` is infinite for a constant column, so that dividing by it
-            gives 0. With those of a :class:`Quantization`, scaled rows are rounded.
+            gives 0. A kernel has ``frequencies`` (d, D) and ``phases`` (D,). With those of a
+            :class:`Quantization`, scaled rows are rounded.
 
     Example:
         >>> scaler = Scaler.fit(np.array([[0.0, 5.0], [2.0, 5.0]]), ("min-max",))
@@ -219,16 +226,19 @@ class Scaler:
         [[0.5, 0.0]]
     """
 
-    steps: tuple[Scaling, ...]
+    steps: tuple[FeatureScaling, ...]
     statistics: Mapping[str, NDArray[np.float32]]
 
     @staticmethod
-    def fit(rows: NDArray[Any], steps: tuple[Scaling, ...]) -> Scaler:
+    def fit(
+        rows: NDArray[Any], steps: tuple[FeatureScaling, ...], kernel: Kernel | None = None
+    ) -> Scaler:
         """Fit ``steps`` one after the other, each on what the earlier ones make of ``rows``.
 
         Args:
             rows: shape (n, d) with n >= 1, any real numeric type, finite.
-            steps: names of scalings.
+            steps: names of scalings; ``kernel`` may be the last one alone.
+            kernel: how a kernel's features are drawn; by default as :class:`Kernel` says.
         """
         statistics: dict[str, NDArray[np.float32]] = {}
         for i, step in enumerate(steps):
@@ -237,17 +247,16 @@ class Scaler:
             if step == "min-max":
                 low, high = _extent(rows, earlier)
                 fitted = {"min": low, "range": np.where(high > low, high - low, np.inf)}
+            elif step == "kernel":
+                fitted = (kernel or Kernel()).fit(_variance(rows, earlier, _mean(rows, earlier)))
             elif step in ("centre", "standard"):
-                total = sum(earlier(block).sum(axis=0, dtype=np.float64) for block in blocks(rows))
-                fitted["mean"] = mean = np.asarray(total / len(rows))
+                fitted["mean"] = mean = _mean(rows, earlier)
                 if step == "standard":
-                    squares = sum(
-                        ((earlier(block) - mean) ** 2).sum(axis=0) for block in blocks(rows)
-                    )
+                    variance = _variance(rows, earlier, mean)
                     low, high = _extent(
                         rows, earlier
                     )  # a rounded mean gives a constant column a tiny deviation
-                    fitted["deviation"] = np.where(high > low, np.sqrt(squares / len(rows)), np.inf)
+                    fitted["deviation"] = np.where(high > low, np.sqrt(variance), np.inf)
             statistics |= {
                 f"{i}.{statistic}": value.astype(np.float32) for statistic, value in fitted.items()
             }
@@ -259,10 +268,14 @@ class Scaler:
         """
         if not self.steps and self.quantization is None:
             return rows.astype(np.float32, copy=False)
-        scaled = np.empty(rows.shape, dtype=np.float32)
-        small = rows.size <= BLOCK
+        columns = rows.shape[1]
+        width = self.width(columns)
+        scaled = np.empty((len(rows), width), dtype=np.float32)
+        small = max(rows.size, scaled.size) <= BLOCK
         for block, out in (
-            ((rows, scaled),) if small else zip(blocks(rows), blocks(scaled), strict=True)
+            ((rows, scaled),)
+            if small
+            else zip(blocks(rows, width), blocks(scaled, columns), strict=True)
         ):
             self._scale(block, out)
             if self.quantization is not None:
@@ -275,15 +288,28 @@ class Scaler:
         features were clipped.
         """
         assert self.quantization is not None
-        codes = np.empty(rows.shape, dtype=np.int8 if self.quantization.bits <= 8 else np.int16)
+        columns = rows.shape[1]
+        width = self.width(columns)
+        kind = np.int8 if self.quantization.bits <= 8 else np.int16
+        codes = np.empty((len(rows), width), dtype=kind)
         beyond = 0
-        space = np.empty_like(next(blocks(rows), rows), dtype=np.float32)
-        for block, out in zip(blocks(rows), blocks(codes), strict=True):
+        space = np.empty(next(blocks(codes, columns), codes).shape, dtype=np.float32)
+        for block, out in zip(blocks(rows, width), blocks(codes, columns), strict=True):
             scaled = space[: len(block)]
             self._scale(block, scaled)
             beyond += self.quantization._round(scaled, block)
             out[:] = scaled
         return codes, beyond
+
+    def width(self, columns: int) -> int:
+        """Return how many numbers a scaled row of so many columns has."""
+        phases = self.statistics.get(f"{len(self.steps) - 1}.phases")
+        return columns if phases is None else len(phases)
+
+    def sample_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of a sample that becomes one of ``shape``."""
+        frequencies = self.statistics.get(f"{len(self.steps) - 1}.frequencies")
+        return shape if frequencies is None else (len(frequencies),)
 
     def clipped(self, rows: NDArray[Any]) -> NDArray[np.bool_]:
         """Return (n, d) which features of ``rows``, where they are quantized, are clipped."""
@@ -301,15 +327,18 @@ class Scaler:
 
     def unrounded(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """Return (n, d) what the whole numbers of quantized ``rows`` are made of."""
-        scaled = np.empty(rows.shape, dtype=np.float32)
+        scaled = np.empty((len(rows), self.width(rows.shape[1])), dtype=np.float32)
         self._scale(rows, scaled)
         return scaled
 
     def stages(self, rows: NDArray[Any]) -> list[NDArray[Any]]:
         """Return ``rows`` (n, d) before and after each step, up to what whole numbers are made of.
 
-        Each step rounds to float32: a large mean makes different values one.
+        Each step rounds to float32: a large mean makes different values one. Of a kernel, whose
+        features are of none of the rows' numbers alone, only the last stage is there.
         """
+        if self.steps[-1:] == ("kernel",):
+            return [self.unrounded(rows)]
         scaled = rows.astype(np.float32)
         stages: list[NDArray[Any]] = [rows]
         for i, step in enumerate(self.steps):
@@ -353,7 +382,7 @@ class Scaler:
             else:
                 flat = scaled.reshape(-1, rows.shape[1])
                 self._apply(step, i, flat)
-        offset = 0.0 if self._offset is None else self._offset
+        offset = 0.0 if self.quantization is None else self.quantization.offset
         return np.asarray(scaled[:, 1:] - offset)
 
     def digest(self) -> str:
@@ -368,29 +397,29 @@ class Scaler:
         """How scaled rows are rounded; None: they are not."""
         return Quantization.read(self.statistics)
 
-    @cached_property
-    def _offset(self) -> NDArray[np.float32] | None:
-        return (
-            None
-            if self.quantization is None or not self.quantization.offset.any()
-            else self.quantization.offset
-        )
-
     def quantized(self, quantization: Quantization) -> Scaler:
         """Return the scaler that rounds too."""
         return Scaler(self.steps, {**self.statistics, **quantization.statistics})
 
     def _scale(self, rows: NDArray[Any], out: NDArray[np.float32]) -> None:
-        if not self.steps and self._offset is not None:  # once through memory instead of twice
-            np.subtract(rows, self._offset, out=out, dtype=np.float32, casting="unsafe")
+        offset = None if self.quantization is None else self.quantization.offset
+        if not self.steps and offset is not None and offset.any():
+            # once through memory instead of twice
+            np.subtract(rows, offset, out=out, dtype=np.float32, casting="unsafe")
             return
-        out[:] = rows
-        for i, step in enumerate(self.steps):
-            self._apply(step, i, out)
-        if self._offset is not None:
-            out -= self._offset
+        kernel = self.steps[-1:] == ("kernel",)
+        scaled = np.empty(rows.shape, dtype=np.float32) if kernel else out
+        scaled[:] = rows
+        last = len(self.steps) - kernel
+        for i, step in enumerate(self.steps[:last]):
+            self._apply(step, i, scaled)
+        if kernel:
+            drawn = (self.statistics[f"{last}.{name}"] for name in ("frequencies", "phases"))
+            out[:] = fourier_features(scaled, *drawn)
+        if offset is not None and offset.any():
+            out -= offset
 
-    def _apply(self, step: Scaling, i: int, rows: NDArray[Any]) -> None:
+    def _apply(self, step: FeatureScaling, i: int, rows: NDArray[Any]) -> None:
         """Apply one step in place."""
         if step == "l2":
             # squares in float64: those of large raw features overflow float32
@@ -407,7 +436,7 @@ class Scaler:
                 rows /= self.statistics[f"{i}.deviation"]
 
 
-def fit_semantics(space: ClassSpace, steps: tuple[Scaling, ...]) -> Scaler:
+def fit_semantics(space: ClassSpace, steps: tuple[FeatureScaling, ...]) -> Scaler:
     """Fit the scalings of semantics on the seen classes of ``space``."""
     if not space.attributes:  # few-shot: nothing describes the classes
         return Scaler.fit(space.semantics, ())
@@ -420,6 +449,20 @@ def fit_semantics(space: ClassSpace, steps: tuple[Scaling, ...]) -> Scaler:
             "choose others in data.semantics"
         )
     return scaler
+
+
+def _mean(rows: NDArray[Any], earlier: Scaler) -> NDArray[np.float64]:
+    """Return the mean of each column, after the ``earlier`` scalings."""
+    total = sum(earlier(block).sum(axis=0, dtype=np.float64) for block in blocks(rows))
+    return np.asarray(total / len(rows))
+
+
+def _variance(
+    rows: NDArray[Any], earlier: Scaler, mean: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the variance of each column, after the ``earlier`` scalings."""
+    squares = sum(((earlier(block) - mean) ** 2).sum(axis=0) for block in blocks(rows))
+    return np.asarray(squares / len(rows))
 
 
 def _extent(rows: NDArray[Any], earlier: Scaler) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

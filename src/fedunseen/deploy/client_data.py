@@ -526,10 +526,12 @@ def _check_privacy(privacy: Mapping[str, Any], space_grows: bool, masked: bool) 
 def _check_scaling(experiment: Experiment, benchmark: Benchmark, statistics: Params) -> None:
     """Refuse scalings under which sums of many samples can show one of them.
 
-    After a step with numbers of the coordinator, one feature can make all samples long but those
-    that have a certain value of it. Unit length then shrinks all others. Subtracting a mean once
-    makes nothing long that was not. Without whole numbers, what a step makes of different values
-    is not compared (:func:`fedunseen.methods.closed_form.statistics.statistics`).
+    The sums of a kernel's random features are more numbers than a class's samples have, and tell
+    which they are. After a step with numbers of the coordinator, one feature can make all samples
+    long but those that have a certain value of it. Unit length then shrinks all others. Subtracting
+    a mean once makes nothing long that was not. Without whole numbers, what a step makes of
+    different values is not compared
+    (:func:`fedunseen.methods.closed_form.statistics.hidden_features`).
     """
     steps = tuple(experiment.data.features or ())
     exact = experiment.privacy.name != "sample-level"
@@ -539,19 +541,22 @@ def _check_scaling(experiment: Experiment, benchmark: Benchmark, statistics: Par
     if benchmark.kind != "vectors":
         return
     after = steps[1:] if steps[:2] == ("centre", "l2") else steps
-    late = "l2" in after[1:]
-    unrounded = "quantize.bits" not in statistics and any(step in FITTED for step in after)
-    if late or unrounded:
-        why, remedy = (
-            ("l2 is neither first nor after one centre", "to put it there")
-            if late
-            else ("features are not rounded", "to set data.quantization to 8")
-        )
-        raise RefusedError(
-            f"data.features = {list(steps)} can make sums nearly those of one sample, since {why}: "
-            f"ask the coordinator {remedy}, or give --min-samples 1 if the owner agrees",
-            _SETTINGS,
-        )
+    cases = (
+        ("kernel" in steps, "they are random features of a kernel", "to leave kernel out"),
+        ("l2" in after[1:], "l2 is neither first nor after one centre", "to put it there"),
+        (
+            "quantize.bits" not in statistics and any(step in FITTED for step in after),
+            "features are not rounded",
+            "to set data.quantization to 8",
+        ),
+    )
+    for applies, why, remedy in cases:
+        if applies:
+            raise RefusedError(
+                f"data.features = {list(steps)} can let sums show single samples, since {why}: ask "
+                f"the coordinator {remedy}, or give --min-samples 1 if the owner agrees",
+                _SETTINGS,
+            )
 
 
 def _check_clip(experiment: Experiment, benchmark: Benchmark, statistics: Params) -> None:

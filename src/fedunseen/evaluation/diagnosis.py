@@ -59,6 +59,7 @@ def diagnose(
     findings = [
         rising_loss(lines, scaled) or worse_than_guessing(lines, len(names), scaled),
         clipped_features(result),
+        curved(result) if "curved" in result else None,
     ]
     findings += misplaced_pictures(result.get("misplaced", ()))
     findings += adapted(result["adapted"]) if "adapted" in result else []
@@ -310,6 +311,17 @@ def clipped_features(result: Mapping[str, Any]) -> Finding | None:
         "They were clipped. A few large features carry most of a sample's length, or parties' "
         "units differ.",
         "Raise data.quantization_range, with data.quantization = 16 for steps as small as now.",
+    )
+
+
+def curved(result: Mapping[str, Any]) -> Finding:
+    """Warn of boundaries between classes that a linear model cannot follow."""
+    found = result["curved"]
+    return Finding(
+        f"Boundaries between classes curve: of held-out training samples {found['linear']:.1f} % "
+        f"are recognized with the features as they are, and {found['curved']:.1f} % with a kernel.",
+        "A closed form draws straight boundaries between classes.",
+        "Set data.features = ['standard', 'kernel'].",
     )
 
 

@@ -327,9 +327,7 @@ def _inputs(
     if scaler is None:
         scaler = scaler_of(experiment, benchmark)
     if scaler.quantization is not None:
-        return scaler, ScaledSamples(
-            benchmark.features, device, scaler, scaler.codes, scaler.clipped, scaler.stages
-        )
+        return scaler, ScaledSamples(benchmark.features, device, scaler)
     return scaler, torch.from_numpy(scaler(benchmark.features)).to(device)
 
 

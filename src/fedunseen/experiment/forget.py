@@ -75,7 +75,7 @@ _COPIED = (
     "added-classes.safetensors",
 )  # fmt: skip
 """What a subtraction leaves as it is; all else in a run directory is made again, or left out."""
-_NOT_MEASURED_AGAIN = ("misplaced", "adapted", "influence")
+_NOT_MEASURED_AGAIN = ("misplaced", "curved", "adapted", "influence")
 """Numbers of a result that name samples or count them, and that a subtraction cannot correct."""
 
 
@@ -644,10 +644,7 @@ def _statistics(
 
     def read(some: NDArray[np.int64]) -> tuple[CodedRows, torch.Tensor]:
         features = run.features_of(benchmark, some)
-        device = torch.device("cpu")
-        samples = ScaledSamples(
-            features, device, scaler, scaler.codes, scaler.clipped, scaler.stages
-        )
+        samples = ScaledSamples(features, torch.device("cpu"), scaler)
         labels = torch.from_numpy(ids[benchmark.labels[some]])
         return CodedRows(samples, torch.arange(len(some))), labels
 

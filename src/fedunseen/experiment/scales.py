@@ -14,6 +14,7 @@ from fedunseen.core.registry import find
 from fedunseen.core.samples import slice_of
 from fedunseen.data import Benchmark, Quantization, Scaler
 from fedunseen.data.benchmark import DataSettings
+from fedunseen.data.kernel import Kernel
 from fedunseen.data.scaling import FITTED
 
 _BOUNDS = 2048  # training samples that bounds of features are fitted to
@@ -28,6 +29,13 @@ class Sections(Protocol):
     def method(self) -> Any: ...  # noqa: D102
 
 
+class SeededSections(Sections, Protocol):
+    """Those that fitted scales depend on: a kernel's features are drawn."""
+
+    @property
+    def run(self) -> Any: ...  # noqa: D102
+
+
 def bits_of(experiment: Sections) -> int:
     """Return how many bits a feature is quantized to; 0 for none."""
     bits = experiment.data.quantization
@@ -40,8 +48,8 @@ def fitted_steps(experiment: Sections) -> list[str]:
     steps = experiment.data.features
     if steps is None:
         steps = find("method", experiment.method.name).scaling
-    stated = bool(experiment.data.bounds)
-    return [step for step in steps if step in FITTED and not (stated and step == "min-max")]
+    stated = ("min-max", "kernel") if experiment.data.bounds else ()
+    return [step for step in steps if step in FITTED and step not in stated]
 
 
 def fitted_scales(experiment: Sections, image_shape: object = None) -> tuple[str, ...]:
@@ -58,11 +66,13 @@ def fitted_scales(experiment: Sections, image_shape: object = None) -> tuple[str
 
 def ranges_of(
     experiment: Sections, image_shape: object
-) -> Literal["unit length", "gray values", "clip", "bounds", "samples"]:
+) -> Literal["unit length", "kernel", "gray values", "clip", "bounds", "samples"]:
     """Return where the range of scaled features comes from."""
     steps = experiment.data.features or ()
     if steps[-1:] == ("l2",):
         return "unit length"
+    if steps[-1:] == ("kernel",):
+        return "kernel"
     if not steps and image_shape is not None:
         return "gray values"
     if _clip(experiment) is not None:
@@ -76,13 +86,15 @@ def _clip(experiment: Sections) -> float | None:
     return next((norm for norm in norms if norm is not None), None)
 
 
-def fit_scalings(experiment: Sections, benchmark: Benchmark) -> Scaler:
+def fit_scalings(experiment: SeededSections, benchmark: Benchmark) -> Scaler:
     """Return the scalings of features, not yet rounded."""
-    steps = experiment.data.features or ()
-    return Scaler.fit(_extremes(experiment, benchmark, bool(fitted_steps(experiment))), steps)
+    data = experiment.data
+    kernel = Kernel(data.kernel_features, experiment.run.seed, stated=bool(data.bounds))
+    rows = _extremes(experiment, benchmark, bool(fitted_steps(experiment)))
+    return Scaler.fit(rows, data.features or (), kernel)
 
 
-def scaler_of(experiment: Sections, benchmark: Benchmark) -> Scaler:
+def scaler_of(experiment: SeededSections, benchmark: Benchmark) -> Scaler:
     """Return how the features of vectors are scaled and, in a closed form, rounded to whole
     numbers.
     """
@@ -107,7 +119,7 @@ def _quantization(
 ) -> Quantization | None:
     """Return how scaled features become whole numbers, if they do.
 
-    The range is that of unit length, of gray values or of stated bounds, which no data say; other
+    The range is that of unit length, a kernel, gray values or bounds, which no data say; other
     features have bounds for each, fitted to training samples. Where samples are clipped, it is that
     of samples of this length instead.
     """
@@ -119,6 +131,8 @@ def _quantization(
     clip = _clip(experiment)
     if ranges == "unit length":
         return Quantization.of_unit_length(bits, reach, width)
+    if ranges == "kernel":
+        return Quantization.of_kernel(bits, experiment.data.kernel_features)
     if ranges == "gray values":
         quantization = Quantization.of_grey_values(bits)
     elif ranges == "clip" and clip is not None:

@@ -34,6 +34,7 @@ from fedunseen.experiment.rules import PresenceFacts, check
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.setup import Setup
 from fedunseen.experiment.space_versions import SpaceVersions
+from fedunseen.experiment.suited_features import curved_boundaries
 from fedunseen.federation import callbacks
 from fedunseen.federation.engine import PartyStatus, Session
 from fedunseen.federation.evaluator import Choice
@@ -430,6 +431,8 @@ def report(setup: Setup) -> Setup:
     # The warnings of a coordinator go to the parties, who have the files.
     if not setup.partition.remote and (groups := misplaced_files(setup.benchmark)):
         result["misplaced"] = groups
+    if not setup.partition.remote and (curved := curved_boundaries(experiment, setup.benchmark)):
+        result["curved"] = curved
     write_inputs(federation.scaler, setup.benchmark.space, directory.path)
     copy_weights(
         encoder_of(experiment, setup.benchmark), experiment.data, experiment.encoder, directory.path

@@ -18,6 +18,7 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.core.files import free_folder, whole_folder, write_json, write_text
 from fedunseen.core.onnx import check_onnx, onnx_graph
 from fedunseen.data import Scaler
+from fedunseen.data.kernel import bound_of
 from fedunseen.experiment.result.run import Run
 from fedunseen.model import Model
 
@@ -47,6 +48,10 @@ class Scaled(nn.Module):
                 rows = (rows - getattr(self, f"{i}_min")) / getattr(self, f"{i}_range")
             elif step == "x10":
                 rows = rows * 10
+            elif step == "kernel":
+                phases: Tensor = getattr(self, f"{i}_phases")
+                angles = rows @ getattr(self, f"{i}_frequencies") + phases
+                rows = bound_of(len(phases)) * angles.cos()
             else:
                 rows = rows - getattr(self, f"{i}_mean")
                 if step == "standard":

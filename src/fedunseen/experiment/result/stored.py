@@ -178,7 +178,8 @@ class StoredRun:
         """The method, made for the run's class space."""
         settings = self.experiment.method
         semantics = torch.from_numpy(self.scaled_semantics(self.space.semantics))
-        shape = tuple(self.manifest["input_shape"])
+        raw = tuple(self.manifest["input_shape"])
+        shape = (self.scaler.width(raw[0]),) if len(raw) == 1 else raw
         with local_files_only():
             backbone = make_backbone(self._placed, shape, self.manifest.get("image_shape"))
         method: Method = find("method", settings.name)(settings, self.space, semantics, backbone)

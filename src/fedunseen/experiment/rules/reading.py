@@ -62,6 +62,24 @@ READING: Sequence[Rule[ConfigFacts]] = (
         preset="digit-pairs-gaussian",
     ),
     Rule(
+        "kernel-not-last",
+        lambda c: "kernel" in (c.experiment.data.features or ())[:-1],
+        problem="data.features = {data.features} scales what a kernel has made",
+        remedy="put kernel last",
+        example={"data.features": ["kernel", "l2"]},
+        preset="digit-pairs-gaussian",
+    ),
+    Rule(
+        "kernel-of-trained",
+        lambda c: c.method.trained and "kernel" in (c.experiment.data.features or ()),
+        problem=(
+            "data.features = {data.features} lets linear models curve, and method.name = "
+            "{method.name!r} is trained"
+        ),
+        remedy="set method.hidden for curved boundaries, or choose a closed form",
+        example={"data.features": ["standard", "kernel"]},
+    ),
+    Rule(
         "rounds-of-sums",
         lambda c: (
             not c.method.trained
