@@ -151,7 +151,7 @@ SWEEP = [
     (none, lambda h: h.update(validation=[0]), "refused-space", "marks"),
     (none, lambda h: h.update(removing=["north"]), "refused-settings", "--removal"),
     (none, lambda h: h.update(names=["north", "south", "x"]), "refused-sum", "lacks one"),
-    (none, lambda h: h["experiment"]["data"].update(features=["log"]), DATA, ""),
+    (none, lambda h: h["experiment"]["data"].update(features=["log"]), "refused-settings", "log"),
 ]  # fmt: skip
 
 

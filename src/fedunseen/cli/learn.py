@@ -161,8 +161,12 @@ def sums(
     if removal:
         from fedunseen.experiment.forget import write_removal
 
-        few = min_samples if run.experiment.deployed else 1
-        count = write_removal(run, data, out, samples or (), consent, few)
+        if min_samples > 1 and not run.experiment.deployed:
+            raise ExperimentError(
+                f"{path} says that its sums have classes of any size, since it is not of a "
+                "deployment: give --min-samples 1 if the owner agrees"
+            )
+        count = write_removal(run, data, out, samples or (), consent, min_samples)
         return say(f"to be removed: {counted(count, 'sample')}", f"file:   {out}")
     counts, left_out = write_class_sums(run.first, data, out, min_samples)
     if left_out:

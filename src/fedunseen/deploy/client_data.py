@@ -5,7 +5,6 @@ simulation.
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +26,6 @@ from fedunseen.core.small_cells import MIN_SAMPLES, left_out_sentence, near_mean
 from fedunseen.data import Benchmark, ClassSpace, Scaler
 from fedunseen.data.class_space import same_text
 from fedunseen.data.names import by_folded
-from fedunseen.data.scaling import FITTED
 from fedunseen.deploy.releases import planned
 from fedunseen.deploy.remote.party import Ready, stand_in
 from fedunseen.deploy.remote.refusals import MESSAGE
@@ -38,13 +36,18 @@ from fedunseen.experiment.assemble import assemble, in_process, prepared
 from fedunseen.experiment.confidence_file import parted
 from fedunseen.experiment.encoding import encode
 from fedunseen.experiment.manifest import bring_home
-from fedunseen.experiment.own_samples import OwnSamples, check_removed_classes, named_samples
+from fedunseen.experiment.own_samples import (
+    REMOVAL_BATCH,
+    OwnSamples,
+    check_removed_classes,
+    named_samples,
+)
+from fedunseen.experiment.party_sums import REFUSED, check_scaling
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.federation import Federation
 from fedunseen.federation.growth import check_new_name, described_as, read_space, seen_through
 from fedunseen.federation.in_process import InProcess
 from fedunseen.federation.partition import Partition
-from fedunseen.methods.closed_form.base import ClosedFormSettings
 from fedunseen.methods.closed_form.statistics import in_large_classes
 
 if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
@@ -59,16 +62,11 @@ _FILES = (
     "words",
 )  # settings that may name a file by its name alone
 _WORDING = ("name", "prompt")  # settings that open nothing
-# codes of what depends on no sample
-_SETTINGS = "refused-settings"
+# code of what depends on no sample, as REFUSED
 _SPACE = "refused-space"
 # epsilon and delta up to which noise is taken to hide single samples
 _HIDES = 10.0
 _HIDES_DELTA = 1e-4
-# Of a sample of unit length: rounding each feature with this step moves it by half of that.
-_FINE = 0.125
-# Fewer samples need consent; a coordinator's own number is only its word.
-_REMOVAL_BATCH = int(ClosedFormSettings.model_fields["removal_batch"].default)
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,11 @@ class PartyData(OwnSamples):
         taking = self._taking_part(party_benchmark.train, header, client)
         experiment = self._experiment(tree, header, clients)
         benchmark = encode(experiment, party_benchmark)
-        _check_scaling(experiment, benchmark, statistics)
+        exact = experiment.privacy.name != "sample-level"
+        if exact and getattr(experiment.method, "min_samples", 1) > 1:
+            shape = benchmark.features.shape[1:]
+            clip_norm = getattr(experiment.method, "clip_norm", None)
+            check_scaling(experiment, shape, statistics, clip_norm)
         for finding in misplaced_pictures(misplaced_files(benchmark)):
             warnings.warn(
                 f"{finding.what} {finding.remedy}", stacklevel=2
@@ -176,7 +178,7 @@ class PartyData(OwnSamples):
         try:
             self.benchmark = self._read(data)
         except ExperimentError as error:  # it depends on settings alone
-            raise RefusedError(str(error), _SETTINGS) from None
+            raise RefusedError(str(error), REFUSED) from None
         return tree
 
     def _experiment(
@@ -195,7 +197,7 @@ class PartyData(OwnSamples):
         try:
             return self._hiding_few(Experiment.from_dict(tree, overrides), header)
         except ExperimentError as error:  # it depends on settings alone
-            raise RefusedError(str(error), _SETTINGS) from None
+            raise RefusedError(str(error), REFUSED) from None
 
     def _in_space(
         self, benchmark: Benchmark, header: Mapping[str, Any], semantics: Tensor | None
@@ -294,7 +296,7 @@ class PartyData(OwnSamples):
                     f"{name} is {value:.3g}, whose noise hides no single sample: ask the "
                     f"coordinator for {most:g} at most, or give --min-samples 1 if the owner "
                     "agrees",
-                    _SETTINGS,
+                    REFUSED,
                 )
         return experiment
 
@@ -350,18 +352,18 @@ class PartyData(OwnSamples):
             return held
         if not removing:
             raise RefusedError(
-                "the coordinator does not ask to remove samples: leave out --removal", _SETTINGS
+                "the coordinator does not ask to remove samples: leave out --removal", REFUSED
             )
         if agreed is None:
             raise RefusedError(
                 "the coordinator asks to remove samples of a finished run: join with --removal to "
                 "agree",
-                _SETTINGS,
+                REFUSED,
             )
         if "validation" in header or "growing" in header or self._soft:
             raise RefusedError(
                 "the removal leaves classes out, or is of unlabelled samples: ask for another plan",
-                _SETTINGS,
+                REFUSED,
             )
         if (
             "names" in header and header["names"][client] not in removing
@@ -369,10 +371,10 @@ class PartyData(OwnSamples):
             if agreed.samples:
                 raise RefusedError(
                     "--samples are for a removal of samples of this party: leave them out",
-                    _SETTINGS,
+                    REFUSED,
                 )
             return held[:0]
-        return named_samples(_REMOVAL_BATCH, held, agreed.samples, agreed.consent)
+        return named_samples(REMOVAL_BATCH, held, agreed.samples, agreed.consent)
 
     def _known(
         self, benchmark: Benchmark, announced: Mapping[str, Any], semantics: Tensor | None
@@ -507,79 +509,19 @@ def _check_privacy(privacy: Mapping[str, Any], space_grows: bool, masked: bool) 
         raise RefusedError(
             "the coordinator would see this party's updates one by one: ask it to set "
             "privacy.aggregation = 'masked', or join without --masked",
-            _SETTINGS,
+            REFUSED,
         )
     if space_grows and privacy.get("aggregation") == "masked":
         raise RefusedError(
             "the coordinator's class space grows, so that it would see which classes this party "
             "holds: ask it to leave out growth, or privacy.aggregation = 'masked'",
-            _SETTINGS,
+            REFUSED,
         )
     if privacy.get("name", "none") != "none" and privacy.get("noise_from", "seed") != "system":
         raise RefusedError(
             "the coordinator could draw the noise that this party adds, and take it off "
             "(privacy.noise_from = 'seed'): ask it to set privacy.noise_from = 'system'",
-            _SETTINGS,
-        )
-
-
-def _check_scaling(experiment: Experiment, benchmark: Benchmark, statistics: Params) -> None:
-    """Refuse scalings under which sums of many samples can show one of them.
-
-    The sums of a kernel's random features are more numbers than a class's samples have, and tell
-    which they are. After a step with numbers of the coordinator, one feature can make all samples
-    long but those that have a certain value of it. Unit length then shrinks all others. Subtracting
-    a mean once makes nothing long that was not. Without whole numbers, what a step makes of
-    different values is not compared
-    (:func:`fedunseen.methods.closed_form.statistics.hidden_features`).
-    """
-    steps = tuple(experiment.data.features or ())
-    exact = experiment.privacy.name != "sample-level"
-    if not exact or getattr(experiment.method, "min_samples", 1) == 1:
-        return
-    _check_clip(experiment, benchmark, statistics)
-    if benchmark.kind != "vectors":
-        return
-    after = steps[1:] if steps[:2] == ("centre", "l2") else steps
-    cases = (
-        ("kernel" in steps, "they are random features of a kernel", "to leave kernel out"),
-        ("l2" in after[1:], "l2 is neither first nor after one centre", "to put it there"),
-        (
-            "quantize.bits" not in statistics and any(step in FITTED for step in after),
-            "features are not rounded",
-            "to set data.quantization to 8",
-        ),
-    )
-    for applies, why, remedy in cases:
-        if applies:
-            raise RefusedError(
-                f"data.features = {list(steps)} can let sums show single samples, since {why}: ask "
-                f"the coordinator {remedy}, or give --min-samples 1 if the owner agrees",
-                _SETTINGS,
-            )
-
-
-def _check_clip(experiment: Experiment, benchmark: Benchmark, statistics: Params) -> None:
-    """Refuse to shorten samples (``method.clip_norm``) that may be of very different lengths.
-
-    All samples would become nearly 0 but those that are short in the coordinator's units. Samples
-    of unit length that are rounded finely around 0 stay as they are.
-    """
-    clip_norm = getattr(experiment.method, "clip_norm", None)
-    if clip_norm is None:
-        return
-    steps = tuple(experiment.data.features or ())
-    alike = benchmark.kind == "vectors" and steps in (("l2",), ("centre", "l2"))
-    if "quantize.bits" in statistics:
-        step, offset = (statistics[f"quantize.{name}"] for name in ("step", "offset"))
-        finest = _FINE / math.sqrt(benchmark.features.shape[1])
-        alike = alike and len(step) == 1 and float(step) <= finest and not bool(offset.any())
-    if not alike or clip_norm < 1:
-        raise RefusedError(
-            f"method.clip_norm = {clip_norm:g} can make sums nearly those of one sample: ask the "
-            "coordinator for 1 or more, data.features = ['l2'] and data.quantization = 8, or give "
-            "--min-samples 1 if the owner agrees",
-            _SETTINGS,
+            REFUSED,
         )
 
 
@@ -697,7 +639,7 @@ def _check_quantization(
             raise RefusedError(
                 f"data.{key} = {mine} is not the coordinator's, {settings.get(key)}, and all "
                 "parties share one: leave it out, or ask the coordinator to change it",
-                _SETTINGS,
+                REFUSED,
             )
     bits = statistics.get("quantize.bits")
     said = settings.get("quantization")
@@ -705,7 +647,7 @@ def _check_quantization(
         raise RefusedError(
             f"the coordinator scales features to {plain(bits.tolist(), 40)} bits, and "
             f"data.quantization = {plain(said, 20)}: ask it which of the two all parties share",
-            _SETTINGS,
+            REFUSED,
         )
 
 
@@ -720,7 +662,7 @@ def _received(experiment: object) -> dict[str, Any]:
         raise RefusedError(
             f"the coordinator sends [{foreign[0]}], which parties do not take: ask it to leave "
             "that out",
-            _SETTINGS,
+            REFUSED,
         )
     return dict(experiment)
 
@@ -746,7 +688,7 @@ def _check_places(sections: Mapping[str, Any], owner_settings: Mapping[str, Any]
                     raise RefusedError(
                         f"the coordinator names the file {plain(text, 80)!r} for {section}.{key}, "
                         f"and a party opens its own files only: give --set {section}.{key}=FILE",
-                        _SETTINGS,
+                        REFUSED,
                     )
 
 

@@ -41,13 +41,14 @@ from fedunseen.experiment.assemble import assemble, dealt, load_data
 from fedunseen.experiment.confidence_file import write_confidence
 from fedunseen.experiment.measured_again import confidence_of
 from fedunseen.experiment.own_samples import OwnSamples
+from fedunseen.experiment.party_sums import coded, samples_in_sums
 from fedunseen.experiment.result.stored import StoredRun
 from fedunseen.experiment.space_versions import versions_of
 from fedunseen.federation.evaluator import Evaluator
 from fedunseen.federation.federation import Federation
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.methods.closed_form.gaussian import Gaussian
-from fedunseen.methods.closed_form.statistics import in_large_classes
+from fedunseen.methods.closed_form.statistics import hidden_features
 from fedunseen.methods.closed_form.unlabelled import Adapted
 from fedunseen.metrics import Answers, accuracies, per_class
 from fedunseen.model import Calibration, ClassSum, Model
@@ -296,38 +297,54 @@ def write_class_sums(
     party = OwnSamples(folder, settings=run.experiment.data.model_dump(exclude_none=True))
     benchmark = party.benchmark
     space = benchmark.space
-    rows = benchmark.train
     _check_attributes(str(folder / "classes.csv"), run, space.attribute_names)
     minimum = max(min_samples, int(getattr(run.experiment.method, "min_samples", 1)))
-    if minimum > 1:
-        features = run.features_of(benchmark, rows)
-        rows = rows[~run.scaler.near_mean(features, np.arange(len(rows)))]
-    enough, few = in_large_classes(benchmark, rows, minimum)
-    rows = rows[enough]
+    rows, few = samples_in_sums(run, benchmark, minimum)
     if not len(rows):
         raise DataError(
             f"{folder} has fewer than {minimum} samples of each class, and sums of few samples "
             "nearly show them: give --min-samples 1 to write every class"
         )
-    labels = benchmark.labels[rows]
-    names = []
-    sums = []
-    for c in np.unique(labels).tolist():
-        chosen = rows[labels == c]
-        names.append(space.names[c])
-        sums.append(summed(run.model, method, names[-1], run.features_of(benchmark, chosen)))
+    sums = _sums_of_classes(run, method, benchmark, rows, minimum)
+    classes = np.unique(benchmark.labels[rows])
     tensors = {
-        "count": torch.tensor([part.count for part in sums], dtype=torch.float64),
-        "total": torch.stack([part.total for part in sums]),
-        "semantics": torch.from_numpy(space.semantics[np.unique(labels)].astype(np.float64)),
+        "count": torch.tensor([part.count for part in sums.values()], dtype=torch.float64),
+        "total": torch.stack([part.total for part in sums.values()]),
+        "semantics": torch.from_numpy(space.semantics[classes].astype(np.float64)),
     }
     about = {
-        "classes": {"names": names, "attributes": space.attribute_names},
+        "classes": {"names": list(sums), "attributes": space.attribute_names},
         "made": _made_of(run),
     }
     write_tensors(out, tensors, {key: json.dumps(value) for key, value in about.items()})
-    written = {name: int(part.count) for name, part in zip(names, sums, strict=True)}
+    written = {name: int(part.count) for name, part in sums.items()}
     return written, {space.names[c]: count for c, count in few.items()}
+
+
+def _sums_of_classes(
+    run: StoredRun,
+    method: Gaussian,
+    benchmark: Benchmark,
+    rows: NDArray[np.int64],
+    min_samples: int,
+) -> dict[str, ClassSum]:
+    """Return the sum of each class's samples, in the order of classes; features that would show
+    fewer than ``min_samples`` of them are hidden.
+    """
+    names = benchmark.space.names
+    samples, labels = coded(run, benchmark, rows, np.arange(len(names)))
+    quantization = method.quantization if len(samples.shape) == 2 else None
+    hidden = hidden_features(samples, labels, len(names), quantization, min_samples)
+    sums = {}
+    for c in np.unique(labels.numpy()).tolist():
+        features = run.features_of(benchmark, rows[labels.numpy() == c])
+        class_sum = summed(run.model, method, names[c], features)
+        if hidden is not None and quantization is not None:
+            value = hidden.instead[c] * torch.from_numpy(quantization.step).double()
+            total = torch.where(hidden.few[c], class_sum.count * value, class_sum.total)
+            class_sum = ClassSum(class_sum.count, total)
+        sums[names[c]] = class_sum
+    return sums
 
 
 def read_class_sums(

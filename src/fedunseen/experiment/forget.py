@@ -41,14 +41,20 @@ from fedunseen.core.files import (
 )
 from fedunseen.core.parameters import Params, of_each_client
 from fedunseen.core.registry import find
-from fedunseen.core.samples import CodedRows, ScaledSamples, first_of_equal
+from fedunseen.core.samples import first_of_equal
 from fedunseen.data import Benchmark
 from fedunseen.experiment.assemble import deal, load_data, partition_of
 from fedunseen.experiment.changed import judged
 from fedunseen.experiment.held_out import held_out_of
 from fedunseen.experiment.hooks import hooks
 from fedunseen.experiment.manifest import fingerprint_of
-from fedunseen.experiment.own_samples import OwnSamples, check_removed_classes, named_samples
+from fedunseen.experiment.own_samples import (
+    REMOVAL_BATCH,
+    OwnSamples,
+    check_removed_classes,
+    named_samples,
+)
+from fedunseen.experiment.party_sums import coded, samples_in_sums
 from fedunseen.experiment.result.run import Run
 from fedunseen.experiment.running import run as train_run
 from fedunseen.experiment.scales import fitted_scales
@@ -65,7 +71,6 @@ from fedunseen.methods.closed_form.removal import quantization_of, without
 from fedunseen.methods.closed_form.statistics import (
     check,
     hidden_features,
-    in_large_classes,
     statistics,
 )
 from fedunseen.strategies import Reply
@@ -499,12 +504,16 @@ def write_removal(
     """
     if out.exists():
         raise ExperimentError(f"{out} exists already: name another file with --out")
+    check_removable(run, True)
     benchmark = OwnSamples(
         folder, settings=run.experiment.data.model_dump(exclude_none=True)
     ).benchmark
-    rows = named_samples(_batch(run), benchmark.train, samples, consent)
-    held = _taking_part(run, benchmark, min_samples)
-    rows = _removed_of(benchmark, held, rows, _minimum(run, min_samples), consent)
+    batch = max(_batch(run), REMOVAL_BATCH) if min_samples > 1 else _batch(run)
+    rows = named_samples(batch, benchmark.train, samples, consent)
+    minimum = _minimum(run, min_samples)
+    clip_norm = getattr(run.experiment.method, "clip_norm", None)
+    held, _ = samples_in_sums(run, benchmark, minimum, clip_norm)
+    rows = _removed_of(benchmark, held, rows, minimum, consent)
     write_tensors(out, _statistics(run, benchmark, rows, held, min_samples), {})
     return len(rows)
 
@@ -527,18 +536,6 @@ def _part(
 def _minimum(run: Run, min_samples: int) -> int:
     """Return the larger of the party's number and of the coordinator's."""
     return max(min_samples, int(getattr(run.experiment.method, "min_samples", 1)))
-
-
-def _taking_part(run: Run, benchmark: Benchmark, min_samples: int) -> NDArray[np.int64]:
-    """Return which of a party's samples are in the run's sums: see
-    :meth:`~fedunseen.deploy.client_data.PartyData._without_few`.
-    """
-    held = benchmark.train
-    minimum = _minimum(run, min_samples)
-    if minimum > 1:
-        features = run.features_of(benchmark, held)
-        held = held[~run.scaler.near_mean(features, np.arange(len(held)))]
-    return held[in_large_classes(benchmark, held, minimum)[0]]
 
 
 def _removed_of(
@@ -640,15 +637,8 @@ def _statistics(
         )
     ids = np.array([names.index(name) for name in benchmark.space.names])
     minimum = _minimum(run, min_samples)
-    scaler = run.scaler
-
-    def read(some: NDArray[np.int64]) -> tuple[CodedRows, torch.Tensor]:
-        features = run.features_of(benchmark, some)
-        samples = ScaledSamples(features, torch.device("cpu"), scaler)
-        labels = torch.from_numpy(ids[benchmark.labels[some]])
-        return CodedRows(samples, torch.arange(len(some))), labels
-
+    of_all, of_rows = (coded(run, benchmark, some, ids) for some in (held, rows))
     assert isinstance(run.method, ClosedForm)
     quantization = quantization_of(run.method)
-    hidden = hidden_features(*read(held), len(run.space.names), quantization, minimum)
-    return statistics(*read(rows), run.space, run.method.clip_norm, quantization, hidden)
+    hidden = hidden_features(*of_all, len(run.space.names), quantization, minimum)
+    return statistics(*of_rows, run.space, run.method.clip_norm, quantization, hidden)

@@ -17,9 +17,15 @@ from fedunseen.data import Benchmark
 from fedunseen.evaluation.summary import listed
 from fedunseen.experiment.class_descriptions import names_in
 from fedunseen.experiment.parsing import validated
+from fedunseen.methods.closed_form.base import ClosedFormSettings
 
 # Of [data]: the coordinator decides.
 _TAKEN = ("features", "semantics", "size", "resize", "text_encoder", "prompt", "unlabelled")
+
+REMOVAL_BATCH = int(ClosedFormSettings.model_fields["removal_batch"].default)
+"""Fewer samples of a party need its consent to a removal; a coordinator's own number is only its
+word.
+"""
 
 
 class OwnSamples:

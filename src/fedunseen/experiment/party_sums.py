@@ -1,0 +1,135 @@
+"""What of a party's samples may be in sums whose scaling a coordinator has chosen.
+
+A greeting brings that scaling to ``join`` and ``offline answer``, and a run directory to ``sums``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedunseen.core.bounds import check_statistics
+from fedunseen.core.errors import RefusedError
+from fedunseen.core.parameters import Params
+from fedunseen.core.samples import CodedRows, ScaledSamples
+from fedunseen.data import Benchmark
+from fedunseen.data.scaling import FITTED
+from fedunseen.experiment.result.stored import StoredRun
+from fedunseen.experiment.schema import Experiment
+from fedunseen.methods.closed_form.statistics import in_large_classes
+
+REFUSED = "refused-settings"
+"""Code of a refusal that depends on settings alone, and on no sample."""
+
+# Of a sample of unit length: rounding each feature with this step moves it by half of that.
+_FINE = 0.125
+
+
+def check_scaling(
+    experiment: Experiment,
+    shape: Sequence[int],
+    statistics: Params,
+    clip_norm: float | None,
+) -> None:
+    """Refuse scalings under which exact sums of many samples can show one of them.
+
+    The sums of a kernel's random features are more numbers than a class's samples have, and tell
+    which they are. After a step with numbers of the coordinator, one feature can make all samples
+    long but those that have a certain value of it. Unit length then shrinks all others. Subtracting
+    a mean once makes nothing long that was not. Without whole numbers, what a step makes of
+    different values is not compared
+    (:func:`fedunseen.methods.closed_form.statistics.hidden_features`).
+
+    Args:
+        experiment: the coordinator's.
+        shape: of a sample at the party.
+        statistics: what features are scaled with, by name.
+        clip_norm: to what length samples are shortened; None: none is.
+
+    Raises:
+        RefusedError: code ``refused-settings``.
+    """
+    steps = tuple(experiment.data.features or ())
+    if clip_norm is not None:
+        _check_clip(steps, shape, statistics, clip_norm)
+    if len(shape) != 1:
+        return
+    after = steps[1:] if steps[:2] == ("centre", "l2") else steps
+    cases = (
+        ("kernel" in steps, "they are random features of a kernel", "to leave kernel out"),
+        ("l2" in after[1:], "l2 is neither first nor after one centre", "to put it there"),
+        (
+            "quantize.bits" not in statistics and any(step in FITTED for step in after),
+            "features are not rounded",
+            "to set data.quantization to 8",
+        ),
+    )
+    for applies, why, remedy in cases:
+        if applies:
+            raise RefusedError(
+                f"data.features = {list(steps)} can let sums show single samples, since {why}: ask "
+                f"the coordinator {remedy}, or give --min-samples 1 if the owner agrees",
+                REFUSED,
+            )
+
+
+def _check_clip(
+    steps: tuple[str, ...], shape: Sequence[int], statistics: Params, clip_norm: float
+) -> None:
+    """Refuse to shorten samples (``method.clip_norm``) that may be of very different lengths.
+
+    All samples would become nearly 0 but those that are short in the coordinator's units. Samples
+    of unit length that are rounded finely around 0 stay as they are.
+    """
+    alike = len(shape) == 1 and steps in (("l2",), ("centre", "l2"))
+    if "quantize.bits" in statistics:
+        step, offset = (statistics[f"quantize.{name}"] for name in ("step", "offset"))
+        finest = _FINE / math.sqrt(shape[0])
+        alike = alike and len(step) == 1 and float(step) <= finest and not bool(offset.any())
+    if not alike or clip_norm < 1:
+        raise RefusedError(
+            f"method.clip_norm = {clip_norm:g} can make sums nearly those of one sample: ask the "
+            "coordinator for 1 or more, data.features = ['l2'] and data.quantization = 8, or give "
+            "--min-samples 1 if the owner agrees",
+            REFUSED,
+        )
+
+
+def samples_in_sums(
+    run: StoredRun, benchmark: Benchmark, min_samples: int, clip_norm: float | None = None
+) -> tuple[NDArray[np.int64], Mapping[int, int]]:
+    """Return which of a party's samples are in sums of a run whose directory a coordinator sent.
+
+    ``min_samples``: samples that a class must have; 1 is the owner's consent to show single ones.
+    ``clip_norm``: to what length samples are shortened.
+
+    Returns:
+        The ids of the samples, and the other classes: class -> its samples.
+
+    Raises:
+        RefusedError: the run's scaling is out of bounds, or can show single samples.
+    """
+    rows = benchmark.train
+    if min_samples > 1:
+        features = run.features_of(benchmark, rows)
+        shape = features.shape[1:]
+        statistics = {n: torch.from_numpy(v) for n, v in run.scaler.statistics.items()}
+        check_statistics(statistics, list(shape), "")
+        check_scaling(run.experiment, shape, statistics, clip_norm)
+        rows = rows[~run.scaler.near_mean(features, np.arange(len(rows)))]
+    enough, few = in_large_classes(benchmark, rows, min_samples)
+    return rows[enough], few
+
+
+def coded(
+    run: StoredRun, benchmark: Benchmark, rows: NDArray[np.int64], ids: NDArray[np.int64]
+) -> tuple[CodedRows, Tensor]:
+    """Return samples as a run's method sums them, and their classes: ``ids[label]``."""
+    samples = ScaledSamples(run.features_of(benchmark, rows), torch.device("cpu"), run.scaler)
+    labels = torch.from_numpy(ids[benchmark.labels[rows]])
+    return CodedRows(samples, torch.arange(len(rows))), labels

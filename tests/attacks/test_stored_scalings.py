@@ -1,0 +1,177 @@
+"""A run directory of a coordinator whose scaling makes the sums that a party writes for it those of
+one sample.
+
+A party that joins refuses these scalings, and so does one that answers by file.
+"""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from small_federation import write_all, write_party
+from typer.testing import CliRunner
+
+from fedunseen import Experiment, load_run, run
+from fedunseen.cli.main import app
+from fedunseen.core.errors import FedUnseenError
+from fedunseen.experiment.changed import write_class_sums
+from fedunseen.experiment.forget import write_removal
+
+EACH, LEVELS = 24, 127
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = write_all(tmp_path_factory.mktemp("stored"))
+    write_party(folder / "large", np.repeat(range(3), EACH), 5)
+    return folder
+
+
+@pytest.fixture
+def stored(place, tmp_path):
+    """Return a function that makes a run directory, with other settings or tensors of scaling."""
+
+    def make(settings=None, tensors=None, method="gaussian"):
+        tree = {
+            "data": {"name": "folder", "root": str(place / "coordinator")},
+            "method": {"name": method},
+            "strategy": {"name": "fedavg", "rounds": 1},
+        }
+        small = {
+            "partition.clients": 2, "evaluation.selection": "last", "evaluation.theory": False,
+            "run.device": "cpu",
+        }  # fmt: skip
+        out = tmp_path / "run"
+        run(Experiment.from_dict(tree, small | (settings or {})), out)
+        file = out / "scaling.safetensors"
+        save_file({**load_file(file), **(tensors or {})}, file)
+        return load_run(out)
+
+    return make
+
+
+def write(way, stored_run, folder, out, min_samples):
+    """Write the sums of all samples of the party."""
+    if way == "removal":
+        write_removal(stored_run, folder, out, (), False, min_samples)
+    else:
+        write_class_sums(stored_run, folder, out, min_samples)
+    return load_file(out)
+
+
+WAYS = ("removal", "class sums")
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("min_samples", [1, 5])
+def test_a_narrow_range_shows_no_feature_of_one_sample(way, min_samples, stored, place, tmp_path):
+    arrays = np.load(place / "large" / "features.npz")
+    rows = arrays["features"][arrays["labels"] == "class 0"].astype(np.float64)
+    values = np.sort((rows / np.linalg.norm(rows, axis=1, keepdims=True))[:, 0])
+    half = min(values[3] - values[2], values[2] - values[1]) / 2  # no other is in the range
+    step, offset = np.ones((2, rows.shape[1]), np.float32)
+    step[0], offset[:] = half / LEVELS, 0
+    offset[0] = values[2] - half / 3
+    tensors = {"quantize.step": step, "quantize.offset": offset}
+    chosen = stored({"data.features": ["l2"]}, tensors)
+    total = write(way, chosen, place / "large", tmp_path / "sums", min_samples)["total"][0, 0]
+    beyond = LEVELS * (EACH - 3 - 2)  # all above the range, less those below it
+    if way == "removal":
+        total = total * float(step[0])
+    shown = float(offset[0]) + total - beyond * float(step[0])
+    if min_samples == 1:  # the positive control
+        assert abs(shown - values[2]) <= step[0]
+    else:  # few below the range count as above
+        assert abs(total - EACH * LEVELS * float(step[0])) < 1e-9
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"data.features": ["standard", "kernel"]}, "they are random features of a kernel"),
+        ({"data.features": ["standard", "l2"]}, "l2 is neither first nor after one centre"),
+        (
+            {"data.features": ["centre"], "data.quantization": "none"},
+            "features are not rounded",
+        ),
+        ({"data.features": ["standard"], "method.clip_norm": 30.0}, "clip_norm = 30 can make"),
+    ],
+)
+def test_scalings_that_show_one_sample_need_the_owner(way, settings, why, stored, place, tmp_path):
+    chosen = stored(settings)
+    if way == "class sums" or "rounded" not in why:  # nothing is subtracted from float64 sums
+        write(way, chosen, place / "large", tmp_path / "consented", 1)
+    if way == "class sums" and "clip_norm" in why:  # these are not shortened
+        write(way, chosen, place / "large", tmp_path / "sums", 5)
+        return
+    with pytest.raises(FedUnseenError, match=why) as refused:
+        write(way, chosen, place / "large", tmp_path / "sums", 5)
+    assert refused.value.code == "refused-settings"
+    assert not (tmp_path / "sums").exists()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        ("0.mean", np.float32(1e30), "out-of-bounds"),
+        ("0.mean", np.float32(np.nan), "not-finite"),
+        ("quantize.step", np.float32(1e-30), "out-of-bounds"),
+        ("quantize.step", np.float64(1), "malformed"),
+        ("1.mean", np.float32(0), None),
+        ("else", np.float32(0), "malformed"),
+    ],
+)
+def test_scalings_out_of_bounds_are_refused(way, name, value, code, stored, place, tmp_path):
+    chosen = stored({"data.features": ["centre"]}, {name: np.full(8, value)})
+    if code is None:
+        write(way, chosen, place / "large", tmp_path / "sums", 5)
+        return
+    with pytest.raises(FedUnseenError) as refused:
+        write(way, chosen, place / "large", tmp_path / "sums", 5)
+    assert refused.value.code == code
+    assert not (tmp_path / "sums").exists()
+
+
+def test_a_run_directory_neither_lowers_the_batch_nor_claims_to_be_of_one_process(
+    stored, place, tmp_path
+):
+    chosen = stored({"method.removal_batch": 1})
+    words = [
+        "sums",
+        str(chosen.path),
+        "--data",
+        str(place / "large"),
+        "--removal",
+        "--samples",
+        "3",
+    ]
+    with pytest.raises(FedUnseenError, match="remove at least 20 at once"):
+        write_removal(chosen, place / "large", tmp_path / "sums", [3], False, 5)
+    result = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "sums")])
+    assert "give --min-samples 1 if the owner agrees" in str(result.exception)
+    assert not (tmp_path / "sums").exists()
+    result = CliRunner().invoke(
+        app, [*words, "--out", str(tmp_path / "sums"), "--min-samples", "1"]
+    )
+    assert (tmp_path / "sums").exists(), result.output
+
+
+def test_a_removal_of_a_trained_run_is_refused(stored, place, tmp_path):
+    chosen = stored({"method.kl": 0.0}, method="fedzsl")
+    with pytest.raises(FedUnseenError, match="is trained, so that single samples"):
+        write_removal(chosen, place / "large", tmp_path / "sums", (), False, 5)
+
+
+def test_a_run_that_has_released_noisy_sums_takes_no_exact_removal(stored, place, tmp_path):
+    """Its settings are the coordinator's word, and noise is in no file of a removal."""
+    chosen = stored()
+    manifest = json.loads((chosen.path / "manifest.json").read_text())
+    manifest["experiment"]["privacy"] = {
+        "name": "sample-level", "clip": 1.0, "epsilon": 1.0, "noise_from": "system"
+    }  # fmt: skip
+    (chosen.path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(FedUnseenError, match="has released noisy sums"):
+        write_removal(load_run(chosen.path), place / "large", tmp_path / "sums", (), False, 5)
