@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from fedunseen import metrics
 from fedunseen.confidence import HeldOut, Prior, fit
@@ -58,6 +58,8 @@ from fedunseen.model import Calibration, Model
 
 __all__ = ["ZeroShotClassifier"]
 
+_STEPS = 16  # of the mean weight of a sample
+_MOST_TIMES = 100  # that samples count on average
 _SORTED = 2**26  # numbers of samples that are sorted: any thousand of more say much the same
 
 
@@ -158,6 +160,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         classes: Any = None,
         groups: ArrayLike | None = None,
         unlabelled: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
     ) -> Self:
         """Train one model on the samples of all parties.
 
@@ -171,36 +174,41 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
                 unseen ones. By default the constructor's, or else the classes of ``y``, each
                 described by itself alone.
             groups: (n,) which party holds each sample. By default one party holds all.
-            unlabelled: (m, d) samples without labels, to which the trained model is adapted
-                (:meth:`adapt`).
+            unlabelled: (m, d) samples to which the model is adapted (:meth:`adapt`).
+            sample_weight: (n,) how often each sample counts, at least 0; equal samples count
+                together. Fractions, which closed forms alone take, are rounded to a sixteenth of
+                the mean weight.
 
         Returns:
-            The estimator itself. Warnings name a better closed form, and a class that a calibration
-            would have emptied.
+            The estimator. Warnings name a better closed form, and a class that a calibration would
+            have emptied.
 
         Raises:
             ValueError: an array is of the wrong shape or type.
-            FedUnseenError: a class, a setting or a combination makes no sense, or the training
-                diverged.
+            FedUnseenError: a combination makes no sense, or the training diverged.
         """
         table = self.classes if classes is None else classes
-        arrays = X, y, groups, unlabelled
-        X, y, groups, pool = _without_unlabelled(X, y, groups, table)
-        # read by quantizing alone
-        once = isinstance(X, np.memmap) and not find("method", self.method).trained
+        arrays = X, y, groups, unlabelled, sample_weight
+        X, y, pool, groups, weights = _without_unlabelled(X, y, table, groups, sample_weight)
+        trained = find("method", self.method).trained
+        once = isinstance(X, np.memmap) and not trained  # read by quantizing alone
         rows, labels = self._validated(X, y, ensure_min_samples=2, ensure_all_finite=not once)
         pools = [self._unlabelled(part) for part in (pool, unlabelled) if part is not None]
         check_classification_targets(labels)
+        times, worth = _times(weights, rows, trained)
+        if not times.all():
+            rows, labels, groups, times = _that_count(times, rows, labels, groups)
         if table is None:
             table = _Table.of_labels(labels)
-        benchmark = self._benchmark(rows, labels, groups, table, once)
-        federation = assemble(self._experiment, benchmark, _of_users(benchmark))
+        benchmark, times = self._benchmark(rows, labels, groups, table, once, times)
+        federation = assemble(self._experiment, benchmark, _of_users(benchmark, times))
+        if isinstance(federation.method, ClosedForm):
+            federation.method.worth = worth
         _check_pools(federation.method, pools)
         self._train(federation, benchmark)
         parties = np.unique([0] if groups is None else groups).tolist()
         self._clients = {name: k for k, name in enumerate(parties)}
-        several = len(parties) > 1 and not federation.method.trained
-        self._fitted_on = (*arrays, table) if several else None
+        self._fitted_on = (*arrays, table) if len(parties) > 1 and not trained else None
         self.seen_ = np.isin(np.arange(len(self.classes_)), benchmark.space.seen)
         if pools:
             self._adapt(pools)
@@ -213,9 +221,10 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         groups: ArrayLike | None,
         table: Any,
         once: bool,
-    ) -> Benchmark:
+        times: NDArray[np.int64],
+    ) -> tuple[Benchmark, NDArray[np.int64]]:
         """Return samples and classes as a benchmark, with validation classes where an offset is to
-        be chosen; its class space and the settings are checked.
+        be chosen, and how often each sample counts; class space and settings are checked.
         """
         self.classes_, ordered = _sorted(table)
         if len(self.classes_) < 2:
@@ -237,12 +246,12 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         method = find("method", self.method)
         _warn_of_twins(benchmark.space, method)
         if not (method.trained or once):
-            benchmark = _in_own_order(benchmark)
+            benchmark, times = _in_own_order(benchmark, times)
         if self.features is None:
             semantics = self._experiment.data.semantics
             suited = ("standard",) if method.trained else suited_features(benchmark, semantics)[0]
             self._experiment = self._make_experiment(suited)
-        return benchmark
+        return benchmark, times
 
     def _train(self, federation: Federation, benchmark: Benchmark) -> None:
         """Train the model, with its calibration, and note what is fitted to samples."""
@@ -261,7 +270,10 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             _warn_if_outdone(federation.method, state.params, params)
         on_cpu = {name: value.cpu() for name, value in params.items()}
         several = len(federation.partition.clients) > 1 and not federation.method.trained
-        kept = {name: value.cpu() for name, value in state.server.items()} if several else {}
+        # a file does not say what once is worth
+        exact = getattr(federation.method, "worth", 1.0) == 1
+        kept = state.server if several and exact else {}
+        kept = {name: value.cpu() for name, value in kept.items()}
         self._model = replace(self._of(benchmark.space, on_cpu, federation.scaler), statistics=kept)
         if folds:
             offset = self.calibration_ + federation.method.own_offset(params)
@@ -464,7 +476,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         return self._subtracted(group) if arrays is None else self._fitted_without(group, *arrays)
 
     def _fitted_without(
-        self, group: Any, X: Any, y: Any, groups: Any, unlabelled: Any, table: Any
+        self, group: Any, X: Any, y: Any, groups: Any, unlabelled: Any, weights: Any, table: Any
     ) -> Self:
         """Return a copy that is fitted to the samples of the other parties."""
         remaining = np.asarray(groups) != group
@@ -477,6 +489,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             classes=table,
             groups=_safe_indexing(groups, remaining),
             unlabelled=unlabelled,
+            sample_weight=None if weights is None else _safe_indexing(weights, remaining),
         )
         changed.random_state = self.random_state
         return changed
@@ -838,21 +851,58 @@ class _ReadOnce(Benchmark):
         pass
 
 
-def _in_own_order(benchmark: Benchmark) -> Benchmark:
-    """Return the benchmark with its samples in an order that follows from their content, so that
-    the order in which they are given changes no bit; very many stay as they are.
+def _in_own_order(
+    benchmark: Benchmark, times: NDArray[np.int64]
+) -> tuple[Benchmark, NDArray[np.int64]]:
+    """Return the benchmark with each different sample once, in an order that follows from their
+    content, and how often each counts: so the order in which they are given changes no bit. Very
+    many stay as they are.
     """
     rows = benchmark.features
     users = benchmark.users
     if users is None or rows.size > _SORTED:
-        return benchmark
+        return benchmark, times
     by_class = np.lexsort((users, benchmark.labels))
-    content = np.ascontiguousarray(rows[by_class]).view(np.dtype((np.void, rows[0].nbytes)))
-    order = by_class[np.argsort(content[:, 0], kind="stable")]
+    content = np.ascontiguousarray(rows[by_class]).view(np.dtype((np.void, rows[0].nbytes)))[:, 0]
+    order = np.argsort(content, kind="stable")
+    content = content[order]
+    order = by_class[order]
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = content[1:] != content[:-1]
+    for values in (benchmark.labels[order], users[order]):
+        new[1:] |= values[1:] != values[:-1]
+    times = np.add.reduceat(times[order], np.flatnonzero(new))
+    order = order[new]
     # the first ones of a class stand for all of it
-    order = stream(4, "order of samples").permutation(order)
+    drawn = stream(4, "order of samples").permutation(len(order))
+    order = order[drawn]
     parts = {name: getattr(benchmark, name)[order] for name in ("features", "labels", "users")}
-    return replace(benchmark, **parts)
+    return replace(benchmark, train=np.arange(len(order)), **parts), times[drawn]
+
+
+def _that_count(times: NDArray[np.int64], *arrays: Any) -> tuple[Any, ...]:
+    """Return arrays and times without the samples of weight 0."""
+    some = times > 0
+    return *(None if a is None else _safe_indexing(a, some) for a in arrays), times[some]
+
+
+def _times(
+    weights: ArrayLike | None, rows: NDArray[Any], trained: bool
+) -> tuple[NDArray[np.int64], float]:
+    """Return how often each sample counts (n,), and what once is worth."""
+    if weights is None:
+        return np.ones(len(rows), dtype=np.int64), 1.0
+    checked = _check_sample_weight(weights, rows, dtype=np.float64, ensure_non_negative=True)
+    whole = np.rint(checked)
+    if (whole == checked).all() and whole.sum() <= _MOST_TIMES * len(rows):
+        return whole.astype(np.int64), 1.0
+    if trained:
+        raise ArgumentError(
+            "sample_weight has fractions, or numbers in the hundreds: give how often a trained "
+            "method is to see each sample, in whole numbers"
+        )
+    unit = float(checked[checked > 0].mean()) / _STEPS
+    return np.rint(checked / unit).clip(min=checked > 0).astype(np.int64), unit
 
 
 def _with_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -881,27 +931,26 @@ def _seed_of(state: int | np.random.RandomState | None) -> int:
 
 
 def _without_unlabelled(
-    X: ArrayLike, y: ArrayLike, groups: ArrayLike | None, table: Any
-) -> tuple[ArrayLike, ArrayLike, ArrayLike | None, Any]:
-    """Return X, y and groups of labeled samples, and the unlabelled samples (None: there are
-    none).
+    X: ArrayLike, y: ArrayLike, table: Any, *beside: ArrayLike | None
+) -> tuple[Any, ...]:
+    """Return X and y of labeled samples, the unlabelled samples (None: there are none), and what is
+    given beside, of labeled samples.
     """
     labels, without = read_labels(y)
     if labels.ndim != 1:
-        return X, y, groups, None
+        return X, y, None, *beside
     if table is not None and labels.dtype.kind in "Oif" and -1 not in described(table)[0]:
         without[~without] = labels[~without] == -1
     if not without.any():
-        return X, y, groups, None
+        return X, y, None, *beside
     if without.all():
         raise ArgumentError("y has no label at all: name the class of some samples")
     kept = ~without
-    holders = None if groups is None else _safe_indexing(groups, kept)
     return (
         _safe_indexing(X, kept),
         np.array(labels[kept].tolist()),
-        holders,
         _safe_indexing(X, without),
+        *(None if values is None else _safe_indexing(values, kept) for values in beside),
     )
 
 
@@ -981,10 +1030,12 @@ def _warn_if_outdone(method: Method, sums: Params, model: Params) -> None:
         )
 
 
-def _of_users(benchmark: Benchmark) -> Partition:
-    """Return the partition in which each user is a party."""
-    users = benchmark.users
-    return Partition.of([np.flatnonzero(users == party) for party in np.unique(users)])  # type: ignore[arg-type]
+def _of_users(benchmark: Benchmark, times: NDArray[np.int64]) -> Partition:
+    """Return the partition in which each user is a party, and holds samples several times."""
+    assert benchmark.users is not None
+    ids = np.repeat(np.arange(len(times)), times)
+    users = benchmark.users[ids]
+    return Partition.of([ids[users == party] for party in np.unique(users)])
 
 
 def _check_pools(method: Method, pools: Sequence[NDArray[Any]]) -> None:

@@ -47,6 +47,7 @@ def closed_form_folds(
     labels: Tensor,
     train: NDArray[np.int64],
     seed: int,
+    times: NDArray[np.int64] | None = None,
 ) -> list[HeldOut]:
     """Return what models without some classes say of held-out samples.
 
@@ -61,6 +62,7 @@ def closed_form_folds(
         labels: (N,) their classes.
         train: (n,) which samples the sums are of.
         seed: draws the samples and the folds.
+        times: (n,) how often each is in the sums; None: once.
     """
     space = method.space
     few = len(space.seen) < LEAST and len(space.unseen)
@@ -69,33 +71,30 @@ def closed_form_folds(
         return []
     counted = sums["count"].cpu().numpy()
     own = labels.cpu().numpy()[train]
-    whole = np.bincount(own, minlength=len(counted)) == counted  # others left some samples out
+    times = np.ones_like(train) if times is None else times
+    whole = np.bincount(own, times, len(counted)) == counted  # others left some samples out
     quick = method.quick(model)
     candidates = np.flatnonzero(counted > 0)
-    most = max(1, _WORK // len(candidates) ** 3)
-    parts = class_folds(candidates, len(space.unseen), seed)[:most]
+    parts = class_folds(candidates, len(space.unseen), seed)
     folds = []
     try:
         with torch.no_grad(), few_threads(method.width):
             for held in held_out_places(own, whole, seed):
                 places = train[held]
-                rows = torch.from_numpy(places).to(labels.device)
-                kept = subtract(
-                    sums, statistics_of(method, inputs, labels, rows), space, method.quantization
-                )
+                part = statistics_of(method, inputs, labels, np.repeat(places, times[held]))
+                kept = subtract(sums, part, space, method.quantization)
                 if float(kept["count"].sum()) < 2 * len(candidates):
                     return []  # nothing is known of the covariance
-                samples = inputs[rows].cpu()
+                samples = inputs[torch.from_numpy(places).to(labels.device)].cpu()
                 staying = ~np.isin(train, places) & whole[own]
                 step = -(-len(places) // _DISTANCES)
-                for k, out in enumerate(parts):
-                    gone = torch.from_numpy(train[staying & np.isin(own, out)]).to(labels.device)
+                for k, out in enumerate(parts[: max(1, _WORK // len(candidates) ** 3)]):
+                    gone = np.repeat(train, times * (staying & np.isin(own, out)))
                     part = statistics_of(method, inputs, labels, gone)
                     fold = without_samples(method, kept, part)
                     mine = slice(k % step, None, step)
                     found = answered(quick, fold, samples, own[held], candidates, out, mine)
                     folds.append(replace(found, places=places))
-    # the samples that are left are all but alike
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         return []
     return folds
@@ -105,10 +104,11 @@ def statistics_of(
     method: ClosedForm,
     inputs: Inputs,
     labels: Tensor,
-    rows: Tensor,
+    places: NDArray[np.int64],
     hidden: Hidden | None = None,
 ) -> Params:
     """Return the statistics of some samples; ``hidden``: what is hidden in sums of all."""
+    rows = torch.from_numpy(places).to(labels.device)
     return statistics(
         read(inputs, rows),
         labels[rows],
@@ -127,7 +127,7 @@ def read(inputs: Inputs, rows: Tensor) -> Tensor | CodedRows:
 def without_samples(method: ClosedForm, sums: Params, part: Params) -> Params:
     """Return the statistics without some samples', as numbers that a model is solved from."""
     kept = subtract(sums, part, method.space, method.quantization)
-    kept = {**kept, **dequantized(kept, method.quantization)}
+    kept = {**kept, **dequantized(kept, method.quantization, method.worth)}
     kept["square"] = unpacked(kept["square"], method.width)
     return kept
 

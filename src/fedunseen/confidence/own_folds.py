@@ -183,7 +183,7 @@ class _Samples:
 
     def statistics(self, mask: NDArray[np.bool_]) -> Params:
         """Return the statistics of some of them, (n,) bool, as they are part of the sums."""
-        places = self._rows(self.own[mask])
+        places = self.own[mask]
         return statistics_of(self.method, self.inputs, self.labels, places, self._hidden)
 
     def at(self, mask: NDArray[np.bool_]) -> Tensor:

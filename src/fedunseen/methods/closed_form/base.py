@@ -83,6 +83,7 @@ class ClosedForm(Method):
     grows = True
     release: Release | None = None
     quantization: Quantization | None = None
+    worth: float = 1.0  # of a sample that is in the sums once
 
     @property
     def clip_norm(self) -> float | None:
@@ -221,7 +222,8 @@ class ClosedForm(Method):
         with statistics.few_threads(max(self.width, len(self.space.names))):
             if self.release is not None:
                 return self.solve(self.release.cleaned(params, self.space.seen))
-            return self.solve({**params, **statistics.dequantized(params, self.quantization)})
+            found = statistics.dequantized(params, self.quantization, self.worth)
+            return self.solve({**params, **found})
 
     def check_model(self, model: Params) -> None:
         """Raise a DataError where a model lacks a parameter that no score needs."""

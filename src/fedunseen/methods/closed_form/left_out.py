@@ -152,7 +152,7 @@ def estimates(
 
     if not estimable(method, sums):
         return {}
-    sums = {**sums, **dequantized(sums, method.quantization)}
+    sums = {**sums, **dequantized(sums, method.quantization, method.worth)}
     if int((sums["count"] > 0).sum()) > MANY:
         sums = _of_a_spread(sums)
     quick = method.quick(model)

@@ -397,19 +397,20 @@ def no_sums(width: int, space: ClassSpace, quantization: Quantization | None = N
     }
 
 
-def dequantized(sums: Params, quantization: Quantization | None) -> Params:
+def dequantized(sums: Params, quantization: Quantization | None, worth: float = 1.0) -> Params:
     """Return statistics in the units of scaled features, float64: count, total and square times the
-    step's powers.
+    step's powers, and times what a sample is ``worth``.
     """
     if quantization is None:
-        return sums
+        numbers = ("count", "total", "square")
+        return sums if worth == 1 else {name: worth * sums[name] for name in numbers}
     step = torch.from_numpy(quantization.step).double()
     width = sums["total"].shape[1]
     steps = step.square() if len(step) == 1 else packed(torch.outer(step, step))
     return {
-        "count": sums["count"].double(),
-        "total": sums["total"].double() * step.expand(width),
-        "square": sums["square"].double() * steps,
+        "count": sums["count"].double() * worth,
+        "total": sums["total"].double() * (worth * step).expand(width),
+        "square": sums["square"].double() * (worth * steps),
     }
 
 
