@@ -143,7 +143,7 @@ def test_few_samples_prove_little():
 def test_the_remedy_depends_on_what_can_be_set():
     guessed = np.full(120, 6)
     solved = at_chance(THREE, guessed, 3, trained=False).remedy  # no rate, no rounds: other advice
-    assert "more seen classes" in solved
+    assert "shows it examples" in solved
     assert "method.lr" not in solved
     assert "data.features" not in solved + at_chance(THREE, guessed, 3, scaled=True).remedy
 
@@ -254,14 +254,14 @@ def test_weak_seen_and_unseen_classes_and_the_cost_of_calibration_are_named():
     assert result["weak_seen"] == [{"name": "cow", "accuracy": 20.0, "instead": "orca", **rule}]
     assert result["calibration_falls"] == [{"name": "cow", "before": 100.0, "after": 20.0}]
     unseen, seen, cost, _ = result["text"]
-    assert unseen.endswith("Describe by attributes what is visible, or show examples of each.")
-    assert seen.startswith(
-        "1 of 2 seen classes is weak by the decision rule, not by the data: cow (20 %; without the "
-        "offset that lowers seen classes 100 %)."
+    assert unseen.endswith("(10 %; most often predicted as orca).")
+    assert seen == (
+        "1 of 2 seen classes loses answers because unseen classes are favored, not because of their "
+        "pictures or descriptions: cow (20 %; 100 % if no class were favored)."
     )
     assert cost == (
-        "Calibration moves unseen classes from 20.0 to 60.0 % and seen ones from 95.0 to 50.0 %. "
-        "It costs most: cow (100 to 20 %)."
+        "Favoring unseen classes (calibration) moves them from 20.0 to 60.0 %, and seen ones from "
+        "95.0 to 50.0 %. These seen classes lose most: cow (100 to 20 %)."
     )
     slight = np.where(np.arange(40) == 10, 3, labels)  # a tenth of the cows: not worth naming
     assert said(RESULT, gzsl_answers=slight)["text"][1].endswith("seen ones from 95.0 to 50.0 %.")
@@ -274,7 +274,7 @@ def test_weak_seen_and_unseen_classes_and_the_cost_of_calibration_are_named():
     assert "falls" not in said(worse, gzsl_answers=slight)["text"][1]
     worse["gzsl_unseen"] = 10.0  # 2 x 10 x 60 / 70 = 17.1
     assert said(worse, gzsl_answers=slight)["text"][1].endswith(
-        " Their harmonic mean falls from 40.0 to 17.1 %: give more seen classes to calibrate on."
+        " Their harmonic mean falls from 40.0 to 17.1 %."
     )
     guesses = said(RESULT, False, uncalibrated_answers=calibrated)
     assert (guesses["weak_unseen"], len(guesses["text"])) == (

@@ -110,7 +110,7 @@ def test_covered_attributes_are_drawn(made, tmp_path):
         cover[k, [left, 10 + right]] += 1
     html, words = page(run, tmp_path)
     assert "10 clients and 20 attributes in 2 groups" in html
-    assert f"full color {cover.max():g}." in words
+    assert f"the strongest color for {cover.max():g}." in words
 
 
 def test_generated_features_stand_beside_real_ones_with_the_accuracy_of_each_class(made, tmp_path):

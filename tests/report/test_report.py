@@ -196,7 +196,9 @@ def test_what_seems_wrong_stands_in_a_box_above_everything(made, tmp_path):
         assert ("Something seems to be wrong" in page.text) == bool(warnings)
     assert "It went <b>wrong</b>. Who knows. What to do: Try again." in page.text
     assert text.index('id="warnings"') < text.index('id="short"')
-    assert "Do what the box above says, and run it again." in page.text
+    assert (
+        "Begin with the warnings above: each says what is wrong, why, and what to do." in page.text
+    )
 
 
 def test_the_page_shows_seven_parts_and_folds_the_rest(made, tmp_path):

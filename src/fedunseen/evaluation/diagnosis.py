@@ -249,8 +249,8 @@ def at_chance(
         ("L" if scaled else f"Set {_SCALED}, l")
         + "ower method.lr, or train for more rounds (strategy.rounds)."
         if trained
-        else "Collect more seen classes, or more samples of each; describe the classes by what is "
-        "to be seen in a picture.",
+        else "Do not use its answers about these classes; fedunseen learn shows it examples of "
+        "them.",
     )
 
 
@@ -337,8 +337,7 @@ def never_answered(labels: Ids, answers: Ids, names: Sequence[str], kind: str) -
         f"{len(never)} of {len(classes)} {kind} classes {verb} never the answer: "
         f"{listed(never, LISTED)}.",
         "To the model another class always fits better, also for their own samples.",
-        "Compare their descriptions with those of the classes that they are taken for (see the "
-        "table of confusions), and add attributes that tell them apart."
+        "See in the table of confusions which classes they are taken for."
         if kind == "unseen"
         else "Look at their samples: they may be unlike everything that the parties trained on.",
     )
@@ -388,7 +387,7 @@ def emptied(result: Mapping[str, Any], tested: int | None = None) -> Finding | N
                 if few
                 else "Set method.calibration = false."
                 if result.get("left_out_offset")
-                else "Set evaluation.calibration = 'none', or keep more classes for validation.",
+                else "Set evaluation.calibration = 'none'.",
             )
     if not calibrated and result["gzsl_unseen"] < EMPTIED * result["zsl"]:
         return Finding(
@@ -411,13 +410,13 @@ def bounded_calibration(note: Mapping[str, Any]) -> Finding:
     """
     name = note["bounded_by"]
     return Finding(
-        "The calibration cannot be trusted: seen classes taken for unseen ones ask for "
-        f"{_number(note['wanted'])}, which gives most training samples of {name!r} to unseen "
-        "classes.",
-        "Few seen classes remain when others are taken for unseen, which are then predicted worse "
-        "than the real ones.",
-        f"{_number(note['factor'])} is used, which leaves each seen class a part of them. Give "
-        f"more seen classes, or more attributes that tell {name!r} from the unseen ones.",
+        "The calibration cannot be trusted: the few seen classes that it was chosen on call for an "
+        f"offset of {_number(note['wanted'])}, at which most training samples of {name!r} would be "
+        "taken for unseen classes.",
+        "Few seen classes remain when others play unseen ones, which are then predicted worse than "
+        "the real ones.",
+        f"The offset {_number(note['factor'])} is used instead, at which no seen class loses all "
+        "its samples.",
     )
 
 

@@ -18,10 +18,7 @@ EXAMPLES = 5  # examples of each unseen class that the advice names
 LISTED = 6  # classes that are named
 FALL = 20.0  # percentage points that calibration takes from a class before the class is named
 GAIN = 5.0  # percentage points that examples must promise
-_REMEDIES = {
-    "seen classes": " Check their labels, and give more samples of them.",
-    "unseen classes": " Describe by attributes what is visible, or show examples of each.",
-}
+LEAST = 2.0  # percentage points of the harmonic mean that another decision rule must promise
 
 
 class Weak(NamedTuple):
@@ -81,27 +78,57 @@ def weak_words(weak: Sequence[Weak], of: int, kind: str) -> str:
         for item in weak
     ]
     verb, whose = ("has", "its") if len(weak) == 1 else ("have", "their")
-    remedy = _REMEDIES.get(kind, "")
     return (
         f"{len(weak)} of {of} {kind} {verb} less than half of {whose} samples right: "
-        f"{listed(examples)}.{remedy}"
+        f"{listed(examples)}."
     )
 
 
 def rule_words(weak: Sequence[Weak], of: int, kind: str, setting: str) -> str:
     """Name the classes that the decision rule makes weak, and the setting that moves it."""
     how = {
-        "seen classes": "without the offset that lowers seen classes",
-        "unseen classes": "if unseen classes alone compete",
+        "seen classes": "{:.0f} % if no class were favored",
+        "unseen classes": "{:.0f} % if the answer had to be an unseen class",
     }
     examples = [
-        f"{item.name} ({item.accuracy:.0f} %; {how[kind]} {item.otherwise:.0f} %)" for item in weak
+        f"{item.name} ({item.accuracy:.0f} %; {how[kind].format(item.otherwise)})" for item in weak
     ]
-    verb = "is" if len(weak) == 1 else "are"
+    other = "unseen" if kind == "seen classes" else "seen"
+    lose = "loses" if len(weak) == 1 else "lose"
     return (
-        f"{len(weak)} of {of} {kind} {verb} weak by the decision rule, not by the data: "
-        f"{listed(examples)}. {setting}"
+        f"{len(weak)} of {of} {kind} {lose} answers because {other} classes are favored, not "
+        f"because of their pictures or descriptions: {listed(examples)}. {setting}"
     )
+
+
+def within_reach(result: Mapping[str, Any], kind: str) -> tuple[float, float] | None:
+    """Return the accuracies (unseen, seen) at the best offset that favors a kind of classes more
+    than now, by samples that were not trained on; None where their harmonic mean gains little.
+    """
+    trade = result.get("confidence", {}).get("trade", ())
+    now = float(result.get("calibration_factor", 0.0))
+    further = [(u, s) for offset, u, s in trade if (offset > now) == (kind == "unseen classes")]
+    if not further:
+        return None
+    best = max(further, key=lambda pair: metrics.harmonic_mean(*pair))
+    harmonic = metrics.harmonic_mean(result["gzsl_unseen"], result["gzsl_seen"])
+    return best if metrics.harmonic_mean(*best) >= harmonic + LEAST else None
+
+
+def rule_advice(kind: str, prior: Any, result: Mapping[str, Any]) -> str:
+    """Return the setting that moves the decision rule towards a kind of classes, with what it
+    can bring; "" where that is little or was not measured.
+    """
+    reached = within_reach(result, kind)
+    setting = moved_rule(kind, prior, result)
+    if reached is None or not setting:
+        return ""
+    sides = (("unseen classes", "gzsl_unseen"), ("seen ones", "gzsl_seen"))
+    moves = [
+        f"{side} from {result[key]:.1f} to {value:.1f} %"
+        for (side, key), value in zip(sides, reached, strict=True)
+    ]
+    return f"{setting} That can bring {' and '.join(moves)}."
 
 
 def moved_rule(kind: str, prior: Any, result: Mapping[str, Any]) -> str:
@@ -112,7 +139,7 @@ def moved_rule(kind: str, prior: Any, result: Mapping[str, Any]) -> str:
     step = 1 if kind == "seen classes" else -1
     place = order.index(prior) + step if prior in order else -1
     if 0 <= place < len(order):
-        return f'Set evaluation.prior = "{order[place]}", if questions are like that.'
+        return f'Set evaluation.prior = "{order[place]}".'
     direction = "smaller" if step > 0 else "larger"
     example = 0.02 if step > 0 else 0.8
     return (
@@ -216,7 +243,7 @@ def summarize(
     }
     text = [weak_words(weak, counts[kind], kind) for kind, weak in by_data.items() if weak]
     text += [
-        rule_words(weak, counts[kind], kind, moved_rule(kind, prior, result)).strip()
+        rule_words(weak, counts[kind], kind, rule_advice(kind, prior, result)).strip()
         for kind, weak in by_rule.items()
         if weak
     ]
@@ -243,13 +270,12 @@ def _cost(result: Mapping[str, Any], falls: Sequence[Fall]) -> str:
     u, s = (f"{old:.1f} to {new:.1f} %" for old, new in sides)
     before, after = (metrics.harmonic_mean(*pair) for pair in zip(*sides, strict=True))
     examples = [f"{item.name} ({item.before:.0f} to {item.after:.0f} %)" for item in falls]
-    most = f" It costs most: {listed(examples)}." if examples else ""
+    most = f" These seen classes lose most: {listed(examples)}." if examples else ""
     if before - after >= GAIN:
-        most += (
-            f" Their harmonic mean falls from {before:.1f} to {after:.1f} %: "
-            "give more seen classes to calibrate on."
-        )
-    return f"Calibration moves unseen classes from {u} and seen ones from {s}.{most}"
+        most += f" Their harmonic mean falls from {before:.1f} to {after:.1f} %."
+    return (
+        f"Favoring unseen classes (calibration) moves them from {u}, and seen ones from {s}.{most}"
+    )
 
 
 def _accuracies(true: Ids, said: Ids) -> dict[int, float]:

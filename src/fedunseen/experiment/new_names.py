@@ -103,7 +103,7 @@ def outlooks(run: Run, names: Sequence[str], beside_all: bool = True) -> list[Ou
     rows = np.array([described[name] for name in names], dtype=np.float64)
     expected: list[Any] = [None] * len(names)
     if beside_all and can_expect(run.model):
-        expected = list(expected_of(run.model, rows, _left_out(run)))
+        expected = list(expected_of(run.model, rows, left_out(run)))
     strange = set(strange_names(names, run.describing))
     usual = float(np.median(_plurals(space.names[:_PLURALS], run.describing)))
     found = []
@@ -214,7 +214,7 @@ def _unit(rows: NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
 
 
-def _left_out(run: Run) -> float | None:
+def left_out(run: Run) -> float | None:
     """Return the accuracy of seen classes that the run left out, among all, in percent."""
     chosen = run.result.get("chosen_on_validation") or {}
     measured = (chosen.get("validation") or {}).get("gzsl_unseen")

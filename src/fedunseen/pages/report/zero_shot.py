@@ -69,7 +69,7 @@ def summary(facts: Facts) -> dict[str, Any]:
     if summary and facts.zero_shot and not weak_unseen:
         tested = np.unique(facts.tensors["labels"])
         weak.insert(0, weak_words([], int(np.isin(tested, facts.unseen).sum()), "unseen classes"))
-    steps = parts.advice(facts, weak_unseen or remedy, remedy or words["remedy"], words["usage"])
+    steps = parts.advice(facts, remedy, remedy, words["usage"])
     return {"what": words["what"], "good": words["good"], "weak": weak, "next": steps}
 
 

@@ -1,0 +1,181 @@
+"""Does carrying out a report's advice raise the number that it promises? And what a name promises.
+
+``python benchmarks/accuracy/advice.py DATA OUT`` takes photos of CIFAR-100. ``advice``: ten folders
+of drawn classes, 8 to 15, and 20 to 60 photos of each go through ``init`` and ``run``. Each remedy
+that the report shows with a number is carried out: five examples of each unseen class, which are in
+no folder, another ``evaluation.prior``, another method. Printed are the number before, what is
+promised, and the number after. ``names``: the other classes of CIFAR-100 are added to two of these
+runs by their names alone. What is expected of each stands beside what 50 other photos of it give.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from fedunseen import load_run
+from fedunseen.evaluation.diagnosis import outdone
+from fedunseen.evaluation.new_class import expected_of
+from fedunseen.evaluation.summary import EXAMPLES, GAIN, examples_gain, moved_rule, within_reach
+from fedunseen.experiment.new_names import left_out
+from own_data import command, run
+
+FOLDERS = 10
+CLASSES = 8, 15
+PHOTOS = 20, 60
+TESTED = 50  # photos of a class that is added by its name
+SIDE = 32
+KEYS = {"unseen classes": "gzsl_unseen", "seen classes": "gzsl_seen"}
+
+
+class Tried(NamedTuple):
+    """A remedy that was carried out: which number it promises to raise, and to what."""
+
+    remedy: str
+    number: str
+    before: float
+    promised: float
+    after: float
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", type=Path, nargs="?", help="with cifar100")
+    parser.add_argument("out", type=Path, nargs="?")
+    parser.add_argument("--only", choices=("advice", "names"))
+    parser.add_argument("--folders", type=int, default=FOLDERS)
+    parser.add_argument("--first", type=int, default=0, help="the seed of the first folder")
+    chosen = parser.parse_args()
+    warnings.simplefilter("ignore")
+    seeds = range(chosen.first, chosen.first + chosen.folders)
+    if chosen.only != "names":
+        advice(chosen.data, chosen.out, seeds)
+    if chosen.only != "advice":
+        names(chosen.data, chosen.out, seeds[:2])
+
+
+def advice(data: Path, out: Path, seeds: range) -> None:
+    """Print what each remedy promised and brought, and how many kept their promise."""
+    print("| folder | classes x photos | remedy | number | before | promised | after |")
+    print("|---|---|---|---|--:|--:|--:|")
+    kept = []
+    for seed in seeds:
+        folder, shape = first_run(data, out, seed)
+        for tried in remedies(folder):
+            kept.append(tried.after > tried.before)
+            numbers = " | ".join(f"{value:.1f}" for value in tried[2:])
+            print(f"| {seed} | {shape} | {tried.remedy} | {tried.number} | {numbers} |", flush=True)
+    print(f"\n{sum(kept)} of {len(kept)} remedies raised the number that they promise")
+
+
+def first_run(data: Path, out: Path, seed: int) -> tuple[Path, str]:
+    """Return the folder of a run of ``init`` and ``run`` alone, and how large its data are."""
+    rng = np.random.default_rng(seed)
+    sheets = sorted((data / "cifar100").glob("*.webp"))
+    drawn = rng.choice(len(sheets), rng.integers(CLASSES[0], CLASSES[1] + 1), replace=False)
+    count = int(rng.integers(PHOTOS[0], PHOTOS[1] + 1))
+    place = out / f"folder-{seed}"
+    for c in sorted(drawn.tolist()) if not place.exists() else ():
+        order = rng.permutation(600)
+        name = sheets[c].stem.split("_", 1)[1]
+        for part, rows in (("", order[:count]), ("-more", order[count : count + EXAMPLES])):
+            write(sheets[c], rows, out / f"folder-{seed}{part}" / name)
+    folder = out / f"run-{seed}"
+    if not folder.exists():
+        command("init", place, "--out", place.with_suffix(".toml"), "--force")
+        run(place.with_suffix(".toml"), folder)
+    return folder, f"{len(drawn)} x {count}"
+
+
+def write(sheet: Path, rows: np.ndarray, place: Path) -> None:
+    """Write some photos of a class."""
+    place.mkdir(parents=True)
+    for i, tile in enumerate(tiles(sheet)[rows]):
+        Image.fromarray(tile).save(place / f"{i:03d}.png")
+
+
+def tiles(sheet: Path) -> np.ndarray:
+    """Return the photos (600, 32, 32, 3) of a class."""
+    with Image.open(sheet) as file:
+        pixels = np.asarray(file.convert("RGB"))
+    cut = pixels.reshape(-1, SIDE, pixels.shape[1] // SIDE, SIDE, 3).transpose(0, 2, 1, 3, 4)
+    return cut.reshape(-1, SIDE, SIDE, 3)
+
+
+def remedies(folder: Path) -> Iterator[Tried]:
+    """Carry out each remedy that the report of a run shows with a number."""
+    done = load_run(folder)
+    result = done.result
+    said = " ".join(result["summary"]["text"])
+    gain = examples_gain(result, done.evaluation)
+    if gain is not None and gain.after - gain.before >= GAIN:
+        shown = done.path.with_name(f"{folder.name}-shown")
+        if not shown.exists():
+            support = only(folder, [done.space.names[c] for c in done.space.unseen])
+            command("learn", folder, "--support", support, "--out", shown)
+        after = json.loads((shown / "result.json").read_text("utf-8"))
+        yield Tried("examples", "zsl", result["zsl"], gain.after, after["zsl"])
+    for kind, key in KEYS.items():
+        setting = moved_rule(kind, done.experiment.evaluation.prior, result)
+        reached = within_reach(result, kind)
+        if reached is None or setting not in said or "prior =" not in setting:
+            continue
+        value = setting.split('"')[1]
+        file = folder.with_name(f"folder-{folder.name.split('-')[1]}.toml")
+        after = run(file, folder.with_name(f"{folder.name}-{value}"), [f"evaluation.prior={value}"])
+        promised = reached[key == "gzsl_seen"]
+        yield Tried(f"prior = {value}", key, result[key], promised, after[key])
+    if outdone(result) is not None:
+        (name, rival), *_ = result["left_out_rivals"].items()
+        file = folder.with_name(f"folder-{folder.name.split('-')[1]}.toml")
+        after = run(file, folder.with_name(f"{folder.name}-{name}"), [f"method.name={name}"])
+        yield Tried(f"method = {name}", "zsl", result["zsl"], rival["accuracy"], after["zsl"])
+
+
+def only(folder: Path, names: list[str]) -> Path:
+    """Return a folder of examples of some classes alone."""
+    more = folder.with_name(f"folder-{folder.name.split('-')[1]}-more")
+    place = more.with_name(f"{more.name}-unseen")
+    place.mkdir(exist_ok=True)
+    for name in names:
+        if not (place / name).exists():
+            (place / name).symlink_to((more / name).resolve())
+    return place
+
+
+def names(data: Path, out: Path, seeds: range) -> None:
+    """Print how far off what is expected of a class by its name is."""
+    print("\n| folder | classes added | expected | right | off by, mean | rank correlation |")
+    print("|---|--:|--:|--:|--:|--:|")
+    for seed in seeds:
+        folder, _ = first_run(data, out, seed)
+        done = load_run(folder)
+        sheets = {p.stem.split("_", 1)[1]: p for p in sorted((data / "cifar100").glob("*.webp"))}
+        new = [name for name in sheets if name not in done.space.names]
+        described = done.described(new)
+        rows = np.array([described[name] for name in new])
+        expected = np.array([one.right for one in expected_of(done.model, rows, left_out(done))])
+        right = []
+        for name in new:
+            pictures = np.moveaxis(tiles(sheets[name])[-TESTED:], -1, 1)
+            grown = done.model.learn({name: described[name]})
+            answers = grown.scores(done.encoded(np.ascontiguousarray(pictures))).argmax(1)
+            right.append(100 * np.mean(answers == len(grown.space.names) - 1))
+        ranks = np.corrcoef(*(np.argsort(np.argsort(column)) for column in (expected, right)))
+        numbers = expected.mean(), np.mean(right), np.abs(expected - right).mean()
+        cells = " | ".join(f"{value:.1f}" for value in numbers)
+        print(f"| {seed} | {len(new)} | {cells} | {ranks[0, 1]:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
