@@ -120,11 +120,11 @@ def test_a_list_is_as_long_as_its_row_says_and_lists_are_not_nested_deeply(name)
 def test_a_statistic_stays_within_its_row(name):
     row, width = STATISTICS[name], 3
     key = name.replace("N.", "1.")
-    size = width if row.each else 1
+    size = 64 if row.kernel else width if row.each else 1
 
     def code(*values, kind=np.float32):
         """Put values into a tensor that is right otherwise."""
-        numbers = np.full(size, 8.0, dtype=kind)
+        numbers = np.full(size, min(8.0, row.bound.most), dtype=kind)
         numbers[: len(values)] = values
         given = {key: torch.from_numpy(numbers)}
         return code_of(check_statistics, given, [width], SPACE)
@@ -201,9 +201,10 @@ def test_honest_scalers_and_experiments_pass():
 
     rows = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
     rows[:, 1] = 2.0  # a constant column, whose deviation is infinite and whose step is 0
-    for steps in (("standard",), ("min-max",), ("l2", "centre"), ()):
+    for steps in (("standard",), ("min-max",), ("l2", "centre"), ("standard", "kernel"), ()):
         scaler = Scaler.fit(rows, steps)
-        scaler = scaler.quantized(Quantization.of_rows(8, 12.0, rows, scaler))
+        fitted = Quantization.of_rows(8, 12.0, rows, scaler)
+        scaler = scaler.quantized(Quantization.of_kernel(8, 1024) if "kernel" in steps else fitted)
         given = {name: torch.from_numpy(value) for name, value in scaler.statistics.items()}
         check_statistics(given, [3], SPACE)
     for preset in ("digit-pairs", "digit-pairs-gaussian", "digit-pairs-clswgan"):
