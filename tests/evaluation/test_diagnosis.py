@@ -84,6 +84,7 @@ def test_what_is_wrong_is_said_with_its_numbers(find, end):
     "find",
     [
         lambda: at_chance(THREE, THREE, 3),
+        lambda: at_chance(np.zeros(40, dtype=int), np.zeros(40, dtype=int), 1),
         *(
             lambda losses=losses: rising_loss(lines(*losses))
             for losses in (

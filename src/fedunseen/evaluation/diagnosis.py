@@ -237,10 +237,10 @@ def accuracy(labels: Ids, answers: Ids) -> tuple[float, float]:
 def at_chance(
     labels: Ids, answers: Ids, classes: int, trained: bool = True, scaled: bool = False
 ) -> Finding | None:
-    """Warn of a model that names unseen classes no better than guessing."""
+    """Warn of a model that names unseen classes, if there are several, no better than guessing."""
     value, half = accuracy(labels, answers)
     chance = 100 / classes
-    if value - half > chance:
+    if classes == 1 or value - half > chance:
         return None
     return Finding(
         f"The model does not beat guessing on unseen classes: it recognizes {value:.1f} ± "
