@@ -424,10 +424,11 @@ def outdone(result: Mapping[str, Any]) -> Finding | None:
     """Warn of another closed form that recognizes classes left out of the sums clearly better.
 
     Only where the other is calibrated as this one is: among all classes it may otherwise answer
-    with seen ones alone.
+    with seen ones alone. And only where it promises more than this one has reached.
     """
     for name, rival in result.get("left_out_rivals", {}).items():
-        if rival["lead"] > max(LEAD, rival["ci95"]):
+        promises = rival["accuracy"] > result.get("zsl", 0.0)
+        if promises and rival["lead"] > max(LEAD, rival["ci95"]):
             ours = result["left_out_accuracy"]["0"]
             return Finding(
                 f"Of seen classes left out of the sums, {name} recognizes {rival['accuracy']:.1f} "

