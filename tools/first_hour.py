@@ -7,7 +7,8 @@ installed; exit code 1 if a step failed.
 
 The photos are 40 of each of 12 animals of CIFAR-100 (``DATA/cifar100``); three of the animals are
 unseen. Of a class added by its name, three times as many pictures as by chance must be named right;
-of one shown by five pictures, half.
+of one shown by five pictures, half. A copy of the folder is messy as people's folders are: ``init``
+must name what is odd, and the run must do without it.
 
 ``--ref COMMIT`` clones an older state. ``--smallest`` clones and installs nothing, to see that the
 script runs.
@@ -69,6 +70,7 @@ class Hour:
 
     def __init__(self, program: Sequence[str]) -> None:
         self.program = list(program)
+        self.errors = ""  # what the last command wrote there
         self.steps: list[Step] = []
 
     def run(self, *words: object) -> subprocess.CompletedProcess[str]:
@@ -85,6 +87,7 @@ class Hour:
         """Run a command as a step of its own; return its standard output."""
         self.steps.append(Step(shlex.join(map(str, words)), 0.0, ""))
         done = self.run(*words)
+        self.errors = done.stderr
         said = (
             done.stdout if done.returncode == 0 else done.stderr or done.stdout
         ).strip().splitlines() or ["-"]
@@ -201,6 +204,36 @@ def with_photos(hour: Hour, by_name: float, by_pictures: float) -> None:
         by_pictures,
     )
     over_http(hour, run, by_name, by_pictures)
+    with_a_mess(hour)
+
+
+def with_a_mess(hour: Hour) -> None:
+    """Train on photos beside which lie other files, and classes that hardly are any."""
+    messy = Path("messy")
+    shutil.copytree("my-photos", messy)
+    (messy / "classes.csv").unlink(missing_ok=True)
+    whole = next((messy / "camel").glob("*.png")).read_bytes()
+    (messy / ".DS_Store").write_bytes(b"a desktop's")
+    (messy / "bear" / "notes.txt").write_text("seen near the river", "utf-8")
+    (messy / "camel" / "broken.png").write_bytes(whole[: len(whole) // 2])
+    (messy / "fox" / "photo.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(200))
+    (messy / "lynx").mkdir()
+    (messy / "moose").mkdir()
+    shutil.copy(next((messy / "wolf").glob("*.png")), messy / "moose")
+    shutil.copytree(messy / "leopard", messy / "leopards")
+    (messy / "fox").rename(messy / "żubr")
+    hour.type("fedunseen", "init", messy)
+    odd = {
+        "the empty folder": "lynx left out",
+        "one picture": "single picture (moose)",
+        "two spellings": "leopard and leopards: perhaps two spellings",
+        "another language": "such as żubr: the text encoder was trained on English",
+        "the same pictures": "pictures lie in both",
+        "unreadable files": "3 files left out",
+    }
+    missing = [what for what, words in odd.items() if words not in hour.errors]
+    hour.note(f"does not name {', '.join(missing)}" if missing else "names all", bool(missing))
+    hour.type("fedunseen", "run", "messy.toml")
 
 
 def over_http(hour: Hour, run: str, by_name: float, by_pictures: float) -> None:
