@@ -214,12 +214,13 @@ def _class_folders(
     for folder in folders:
         files = list_images(folder)
         if plain(decoded(folder.name)) not in ids:
-            if not any(is_readable(folder / file) for file in files):
+            near = did_you_mean(decoded(folder.name), names)
+            if not near and not any(is_readable(folder / file) for file in files):
                 continue  # a folder of something else, or of photos that need a package
             deeper = any(
                 plain(decoded(child.name)) in ids for child in folder.iterdir() if child.is_dir()
             )
-            hint = did_you_mean(decoded(folder.name), names) or ": add a line for it"
+            hint = near or ": add a line for it"
             if deeper:
                 hint = (
                     f": it holds the folders of classes, so move them to {place}, or set "
