@@ -215,7 +215,7 @@ class Model:
         score = self.method.scores if seen else self.method.unseen_scores
         samples = self.scaled(rows)
         with torch.no_grad():
-            scores = [score(self.params, part, described) for part in _blocks(samples)]
+            scores = [score(self.params, part, described) for part in torch.split(samples, _BLOCK)]
             return (torch.cat(scores) if len(scores) > 1 else scores[0]).numpy()
 
     def scores(self, rows: Rows) -> NDArray[Any]:
@@ -376,7 +376,7 @@ class Model:
         with torch.no_grad():
             distances = [
                 self.method.distances(self.params, part, self.method.semantics)
-                for part in _blocks(self.scaled(rows))
+                for part in torch.split(self.scaled(rows), _BLOCK)
             ]
         parts = [part.double().numpy() for part in distances if part is not None]
         return np.concatenate(parts) if parts else None
@@ -628,13 +628,16 @@ class Model:
                 within("statistics/", tensors),
                 Confidence.of_arrays(held) if held else None,
             )
-            if isinstance(method, ClosedForm):
-                method.check_model(model.params)
-            model._check_params()
+            model.check()
         return model
 
-    def _check_params(self) -> None:
+    def check(self) -> None:
         """Score one sample, which fails where parameters do not go with method and classes."""
+        if isinstance(self.method, ClosedForm):
+            for name, value in self.params.items():
+                if not (value.is_floating_point() and bool(value.isfinite().all())):
+                    raise ValueError(f"the parameter {name!r} has numbers that are not finite")
+            self.method.check_model(self.params)
         if (numbers := math.prod(self.sample_shape)) > _WIDEST:
             raise ValueError(f"a sample would have {numbers:,} numbers")
         sample = np.zeros((1, *self.sample_shape), dtype=np.float32)
@@ -650,11 +653,6 @@ class Model:
     def _predictor(self) -> Any:
         """What ranks and learns classes for the method's task."""
         return find("task", self.method.task).predictor
-
-
-def _blocks(samples: Tensor) -> Sequence[Tensor]:
-    """Return samples in parts that are scored at once; one part is not copied."""
-    return torch.split(samples, _BLOCK) if len(samples) > _BLOCK else (samples,)
 
 
 def _laid_out(value: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedunseen.confidence import Confidence, HeldOut, fit
-from fedunseen.confidence.confidence import _with_largest, features, log_softmax
+from fedunseen.confidence.confidence import features, log_softmax, with_largest
 from fedunseen.confidence.held_out import class_weights
 from fedunseen.core.errors import ArgumentError
 
@@ -178,10 +178,10 @@ def test_the_largest_probability_is_as_wished_and_rows_do_not_depend_on_each_oth
     rng = np.random.default_rng(0)
     logs = log_softmax(spread * rng.normal(size=(50, classes)), 1.0)
     wished = rng.random(50)
-    found = _with_largest(logs, wished)
+    found = with_largest(logs, wished)
     np.testing.assert_allclose(found.max(1), np.maximum(wished, 1.001 / classes), rtol=1e-14)
     np.testing.assert_array_equal(found.argmax(1), logs.argmax(1))
-    alone = [_with_largest(logs[i : i + 1], wished[i : i + 1])[0] for i in range(50)]
+    alone = [with_largest(logs[i : i + 1], wished[i : i + 1])[0] for i in range(50)]
     np.testing.assert_allclose(found, alone, rtol=1e-13)
-    equal = _with_largest(np.log(np.array([[0.4, 0.4, 0.2]])), np.array([0.9]))
+    equal = with_largest(np.log(np.array([[0.4, 0.4, 0.2]])), np.array([0.9]))
     np.testing.assert_allclose(equal, [[0.5, 0.5, 0.0]], atol=1e-12)

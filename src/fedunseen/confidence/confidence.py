@@ -172,28 +172,23 @@ class Confidence:
         values: dict[str, Any] = {}
         for field in fields(cls):
             value = np.asarray(arrays[field.name])
-            if not _fits(field.name, value.shape):
+            listed = field.name in _LISTS
+            wanted = (6,) if field.name == "coefficients" else ()
+            if value.dtype.kind not in "fiu" or not (
+                value.ndim == 1 if listed else value.shape == wanted
+            ):
                 raise ValueError(f"{field.name} of its confidence has the shape {value.shape}")
             kept = value.item() if not value.ndim else value.astype(np.float64)
             if not np.isfinite(kept).all():
                 raise ValueError(f"{field.name} of its confidence is not finite")
-            if not _ordered(field.name, value):
+            # a fit finds scales above 0, and counts of 0 or more
+            positive = (
+                value > 0 or (field.name in _COUNTS and value == 0) if not value.ndim else True
+            )
+            if not positive or (listed and bool((value[1:] < value[:-1]).any())):
                 raise ValueError(f"{field.name} of its confidence is negative or not sorted")
             values[field.name] = kept
         return cls(**values)
-
-
-def _fits(name: str, shape: tuple[int, ...]) -> bool:
-    if name in _LISTS:
-        return len(shape) == 1
-    return shape == ((6,) if name == "coefficients" else ())
-
-
-def _ordered(name: str, value: NDArray[Any]) -> bool:
-    """Return whether a number is one that a fit finds: a scale above 0, a count of 0 or more."""
-    if name in _LISTS:
-        return bool((value[1:] >= value[:-1]).all())
-    return bool(name == "coefficients" or value > 0 or (name in _COUNTS and value == 0))
 
 
 def log_softmax(scores: Floats, scale: float) -> Floats:

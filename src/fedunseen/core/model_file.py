@@ -107,7 +107,7 @@ def read_model_file(path: Path) -> Content:
 
 
 @contextmanager
-def refusing_damage(path: Path) -> Iterator[None]:
+def refusing_damage(path: Path, remedy: str = "save the model again") -> Iterator[None]:
     """Raise a DataError that names the file for whatever is wrong with its content."""
     try:
         yield
@@ -118,7 +118,7 @@ def refusing_damage(path: Path) -> Iterator[None]:
         raise type(error)(prefix + message, error.code if has_code else DAMAGED) from None
     except _WRONG as error:
         reason = str(error).partition("\n")[0]
-        raise DataError(f"{path} is damaged ({reason}): save the model again", DAMAGED) from None
+        raise DataError(f"{path} is damaged ({reason}): {remedy}", DAMAGED) from None
 
 
 def _of_older_classifier(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Content:

@@ -249,7 +249,8 @@ class ClassSpace:
         name = _column(path, header, "name")
         split = _column(path, header, "split")
         columns = [i for i in range(len(header)) if i not in (name, split)]
-        attribute_names: Sequence[str] = [_parse(header[column])[1] for column in columns]
+        headers = [header[column].split(SEPARATOR, 1) for column in columns]
+        attribute_names: Sequence[str] = [parts[-1] for parts in headers]
         for line, row in rows:
             if row[split] not in SPLITS:
                 raise DataError(f"{path}, line {line}: {unknown('split', row[split], SPLITS[:3])}")
@@ -279,7 +280,7 @@ class ClassSpace:
                 seen=np.flatnonzero(np.isin(splits, ("seen", "validation"))),
                 validation=np.flatnonzero(splits == "validation"),
                 unseen=np.flatnonzero(splits == "unseen"),
-                attribute_groups=grouped(_parse(header[column])[0] for column in columns),
+                attribute_groups=grouped("".join(parts[:-1]) for parts in headers),
                 undescribed=np.array(undescribed, dtype=np.int64),
             )
         except DataError as error:
@@ -398,11 +399,6 @@ def _headers(space: ClassSpace) -> list[str]:
         needs_mark = i in group_of or SEPARATOR in attribute or attribute in ("name", "split")
         headers.append(f"{group_of.get(i, '')}{SEPARATOR}{attribute}" if needs_mark else attribute)
     return headers
-
-
-def _parse(header: str) -> tuple[str, str]:
-    group, separator, attribute = header.partition(SEPARATOR)
-    return (group, attribute) if separator else ("", header)
 
 
 def _column(path: Path, header: list[str], name: str) -> int:

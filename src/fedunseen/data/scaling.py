@@ -129,7 +129,8 @@ class Quantization:
         """Return what :attr:`statistics` holds; None if features are not quantized.
 
         Raises:
-            DataError: the bits are not 2 to 16, so that powers of 2 would have no bound.
+            DataError: the bits are not 2 to 16, so that powers of 2 would have no bound, or step and
+                offset are no lists.
         """
         if "quantize.bits" not in statistics:
             return None
@@ -137,6 +138,11 @@ class Quantization:
         if bits.size != 1 or not 2 <= bits.item() <= 16:
             raise DataError(
                 "quantize.bits of the features' scaling is not a number from 2 to 16: restore "
+                "scaling.safetensors, or run the experiment again"
+            )
+        if step.ndim != 1 or offset.ndim != 1:
+            raise DataError(
+                "quantize.step or quantize.offset of the features' scaling is not a list: restore "
                 "scaling.safetensors, or run the experiment again"
             )
         return Quantization(int(bits.item()), step, offset)

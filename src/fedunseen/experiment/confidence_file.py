@@ -53,7 +53,7 @@ def read_confidence(folder: Path) -> Confidence | None:
         return None
     try:
         return Confidence.of_arrays(load_file(path))
-    except (OSError, KeyError, ValueError, SafetensorError) as error:
+    except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
         raise RunDirectoryError(
             f"{path} is damaged ({error}): run the experiment again, or delete the file and do "
             "without calibrated probabilities"

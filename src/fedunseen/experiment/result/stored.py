@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedunseen.core.errors import ExperimentError, RunDirectoryError, unknown
+from fedunseen.core.model_file import refusing_damage
 from fedunseen.core.parameters import Params, of_each_client
 from fedunseen.core.registry import find
 from fedunseen.core.runs import check_where, read_manifest, read_result
@@ -36,6 +37,8 @@ from fedunseen.methods import Method
 from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.episodic import Episodic
 from fedunseen.model import Calibration, Classes, Model
+
+_REMEDY = "restore it, or run the experiment again in another --out"
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +196,7 @@ class StoredRun:
     def model(self) -> Model:
         """The model of :attr:`params`, with all that it takes to ask it."""
         self.check_one_model("to use", choosable=True)
-        return Model(
+        model = Model(
             self.space,
             self.method,
             self.params,
@@ -205,6 +208,9 @@ class StoredRun:
             self._features_from,
             confidence=read_confidence(self.path) if self.client is None else None,
         )
+        with refusing_damage(self.path / "model.safetensors", _REMEDY):
+            model.check()
+        return model
 
     @property
     def statistics(self) -> Params:
@@ -405,6 +411,12 @@ class StoredRun:
     @cached_property
     def scaler(self) -> Scaler:
         """How vectors are scaled."""
-        stored = load_params(self.path / "scaling.safetensors")
-        statistics = {name: value.numpy() for name, value in stored.items() if name != "none"}
-        return Scaler(self.experiment.data.features or (), statistics)
+        path = self.path / "scaling.safetensors"
+        with refusing_damage(path, _REMEDY):
+            stored = load_params(path)
+            statistics = {name: value.numpy() for name, value in stored.items() if name != "none"}
+            scaler = Scaler(self.experiment.data.features or (), statistics)
+            shape = self.manifest["input_shape"]
+            if len(shape) == 1:  # which fails where statistics are missing, or of another size
+                scaler(np.zeros((1, *shape), dtype=np.float32))
+        return scaler

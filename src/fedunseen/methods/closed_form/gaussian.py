@@ -333,8 +333,8 @@ class Gaussian(ClosedForm, name="gaussian"):
         return model | self._linear(model, semantics)
 
     def check_model(self, model: Params) -> None:
-        """Raise a DataError where a model lacks a parameter, or has one of another shape, that
-        explaining, learning or adapting needs.
+        """Raise a DataError where a model lacks a parameter, or has one of another shape or type,
+        that explaining, learning or adapting needs.
         """
         classes = len(self.space.names)
         width = self.width
@@ -352,6 +352,10 @@ class Gaussian(ClosedForm, name="gaussian"):
                     f"the model's parameter {name!r} {found}, where its classes need {shape}: save "
                     "the model again, or run the experiment again"
                 )
+            if model[name].dtype != torch.float64:
+                raise DataError(f"the model's parameter {name!r} is not of the type float64")
+        if bool((model["kernel"] < 0).any()):
+            raise DataError("the model's parameter 'kernel' is negative")
 
     def knows(self, params: Params, semantics: Tensor) -> bool:
         """Return whether these are the semantics of the model's own classes."""
@@ -498,7 +502,7 @@ class Gaussian(ClosedForm, name="gaussian"):
         a.diagonal().add_(1 / samples[now])
         dual = torch.zeros_like(total)
         means = from_prior(params, means, semantics[now], flags[now], sign=-1.0)
-        dual[..., now, :] = torch.cholesky_solve(means, torch.linalg.cholesky(a))
+        dual[..., now, :] = torch.cholesky_solve(means, gp.stored_factor(a))
         seen_mask = empty.clone()
         seen_mask[:before] = params["seen_mask"]
         model = params | {

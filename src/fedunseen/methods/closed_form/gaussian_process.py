@@ -393,6 +393,18 @@ class Posterior:
     variance: Tensor
 
 
+def stored_factor(matrix: Tensor) -> Tensor:
+    """Return the Cholesky factor of a matrix (d, d) of a stored model, which may be damaged."""
+    factor: Tensor
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    if bool(failed):
+        raise DataError(
+            "the model's covariance is not positive definite: restore the model's file, or run the "
+            "experiment again"
+        )
+    return factor
+
+
 def posterior(kernel: Tensor, cross: Tensor, variance: Tensor, count: Tensor) -> Posterior:
     """Return the posterior of prototypes."""
     a = kernel.clone()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
-from fedunseen.methods.closed_form.gaussian_process import Kernel, posterior
+from fedunseen.methods.closed_form.gaussian_process import Kernel, posterior, stored_factor
 
 _HALF = 0.5
 _LEAST_LEFT = 1e-3  # of a sample's influence on its own distance
@@ -101,7 +101,7 @@ def _distance(params: Params, freedom: float) -> float:
     shrinkage = float(params["kernel"][3])
     within = float(width)
     if shrinkage < 1:
-        covariance = torch.cholesky_inverse(torch.linalg.cholesky(precision))
+        covariance = torch.cholesky_inverse(stored_factor(precision))
         level = float(covariance.trace()) / width
         within = (width - shrinkage * level * float(precision.trace())) / (1 - shrinkage)
     remaining_share = 1 - (1 - shrinkage) * within / freedom

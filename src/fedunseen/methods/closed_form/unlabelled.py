@@ -29,6 +29,7 @@ from fedunseen.core.parameters import Params, under, within
 from fedunseen.data.benchmark import FEWEST_UNLABELLED, check_unlabelled
 from fedunseen.methods.base import Method
 from fedunseen.methods.closed_form.gaussian import Gaussian
+from fedunseen.methods.closed_form.gaussian_process import stored_factor
 from fedunseen.methods.closed_form.soft_statistics import (
     LEVELS,
     Scorer,
@@ -339,7 +340,7 @@ def _nothing_new(method: Gaussian, params: Params, soft: Tensor, mean: Tensor) -
     Responsibilities are of linear scores: those of samples of seen classes alone move soft means
     within that span only.
     """
-    root = torch.linalg.cholesky(params["precision"])
+    root = stored_factor(params["precision"])
     seen = params["seen_mask"] > 0
     basis = torch.linalg.qr((method.prototypes(params, method.semantics.double().cpu()) @ root).T).Q
     apart = (mean - params["centre"]) @ root
