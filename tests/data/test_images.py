@@ -7,7 +7,15 @@ import pytest
 from PIL import Image
 
 from fedunseen.core.errors import DataError
-from fedunseen.data.io.images import decode, decoded_bytes, list_images, read_image, square, to_rgb
+from fedunseen.data.io.images import (
+    decode,
+    decoded_bytes,
+    fault_of,
+    list_images,
+    read_image,
+    square,
+    to_rgb,
+)
 from published_layouts import write_image
 from refusals import message_of
 
@@ -269,3 +277,9 @@ def test_every_file_of_a_class_counts(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     assert list_images(tmp_path) == counted
+
+
+def test_an_empty_file_is_no_image(tmp_path):
+    empty = tmp_path / "empty.png"
+    empty.touch()
+    assert fault_of(empty) == "is not a readable image"

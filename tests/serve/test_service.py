@@ -826,6 +826,7 @@ def test_the_model_page_and_the_schema_are_there(digits, client):
         "/classes",
         "/predict",
         "/classes/{name}",
+        "/classes/{name}/examples",
     }
     schema = asked.get("/openapi.json").json()
     answer = schema["components"]["schemas"]["Answer"]["properties"]

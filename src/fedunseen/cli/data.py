@@ -55,7 +55,7 @@ def data_check(
     """Say what a folder holds or lacks, and an experiment that runs on it; exit code 2 if nothing
     could use it.
     """
-    from fedunseen.cli.progress import preparation_bars
+    from fedunseen.cli.bars import preparation_bars
     from fedunseen.experiment.data_check import check
 
     with preparation_bars():

@@ -53,7 +53,7 @@ def learn(
             "there is nothing to learn: give --classes FILE, --class NAME, --support FOLDER or "
             "--sums FILE"
         )
-    from fedunseen.cli.progress import preparation_bars
+    from fedunseen.cli.bars import preparation_bars
 
     run = open_run(path, client)
     outlook: list[Outlook] = []
@@ -107,7 +107,7 @@ def adapt(
     """
     if among not in ("all", "unseen"):
         raise ArgumentError(f"--among {among}: name all or unseen")
-    from fedunseen.cli.progress import preparation_bars
+    from fedunseen.cli.bars import preparation_bars
 
     run = open_run(path, client)
     with preparation_bars():

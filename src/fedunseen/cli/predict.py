@@ -108,7 +108,7 @@ def predict(
     done = open_run(path, client, encoder=encoder, overrides=settings)
     added = [] if support is not None else _expectations(done.first, class_names, classes, among)
     answers: list[dict[str, Any]] = []
-    from fedunseen.cli.progress import preparation_bars
+    from fedunseen.cli.bars import preparation_bars
 
     with preparation_bars():
         ranked = list(

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from fedunseen.cli.bars import bars, showing
 from fedunseen.cli.console import say
 from fedunseen.cli.logs import is_json, logged
-from fedunseen.core.array_cache import shown
 from fedunseen.federation.callbacks import Progress, scalars
 from fedunseen.federation.engine import PartyStatus
 
@@ -41,54 +41,8 @@ def live_progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Progr
 
         yield each_round
         return
-    with _bars("{task.fields[state]}") as advance, _showing(advance):
+    with bars("{task.fields[state]}") as advance, showing(advance):
         yield lambda stage, round, rounds, line: advance(stage, round, rounds, state(line))
-
-
-@contextmanager
-def _bars(*texts: str) -> Iterator[Callable[..., None]]:
-    """Yield what draws a bar for each stage: ``advance(stage, done, total, state)``."""
-    from rich.console import Console  # only a terminal needs it
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bars
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        *map(TextColumn, texts),
-    )
-    with Bars(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bars:
-        tasks: dict[str, Any] = {}
-
-        def advance(stage: str, done: int, total: int, state: str = "") -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=total, state="")
-            bars.update(tasks[stage], completed=done, state=state)
-
-        yield advance
-
-
-@contextmanager
-def preparation_bars() -> Iterator[None]:
-    """Show a bar while images are decoded or encoded; elsewhere than on a terminal, a line every
-    half minute.
-    """
-    if is_json() or not sys.stderr.isatty():
-        yield
-        return
-    with _bars() as advance, _showing(advance):
-        yield
-
-
-@contextmanager
-def _showing(advance: Callable[..., None]) -> Iterator[None]:
-    """Let pictures that are decoded or encoded advance a bar."""
-    token = shown.set(advance)
-    try:
-        yield
-    finally:
-        shown.reset(token)
 
 
 def numbers(stage: str, line: Mapping[str, Any]) -> dict[str, Any]:

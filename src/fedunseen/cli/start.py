@@ -45,7 +45,7 @@ def init(
     """Look at your data and write an experiment that suits them; `fedunseen run` takes it as it
     is.
     """
-    from fedunseen.cli.progress import preparation_bars
+    from fedunseen.cli.bars import preparation_bars
     from fedunseen.core.files import write_text
     from fedunseen.experiment.init_template import suggest
 

@@ -36,7 +36,6 @@ from fedunseen.experiment.class_folders import class_folders, layout_remarks, pa
 from fedunseen.experiment.dataset_checks import Remark, alike_spellings, few_pictures, remarks
 from fedunseen.experiment.picture_scan import Scan, scan_pictures, without_pictures
 from fedunseen.experiment.sample_table import convert
-from fedunseen.experiment.suited_features import suited_features
 
 _SIDE = 224  # of pictures, where they are large enough: what the encoder was trained on
 _FEWEST = 3  # that can take turns as unseen ones: drawn samples mislead on features of a kernel
@@ -202,19 +201,19 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
             f"{folder} has neither features.npz nor folders with pictures: put the pictures of "
             "each class in a folder with its name"
         )
+    table = folder / "classes.csv"
+    if table.is_file():
+        class_names(table, "minilm")  # wrong ones are refused before a picture is opened
     scan = scan_pictures(classes)
     choices = [*layout_remarks(folder), *without_pictures(classes, scan)]
     lines: list[_Line] = []
     if party_folders(folder):
         lines.append(("folders", "parties", "they hold the folders of classes"))
     classes = {name: scan.classes[name] for name in classes if scan.classes[name]}
-    if not (folder / "classes.csv").is_file():
+    if not table.is_file():
         ordered, unseen = _split(folder, list(classes))
         rule = "about a fifth, spread over the alphabet, kept out of training to test with"
         choices.append(_write_table(folder, ordered, unseen, written, rule))
-    class_names(
-        folder / "classes.csv", "minilm"
-    )  # wrong ones are refused before a picture is opened
     lines += _picture_size(scan, choices)
     lines += _descriptions(folder, choices)[0]
     choices += [*few_pictures(classes), *remarks(classes)]
@@ -351,6 +350,8 @@ def _features(folder: Path, written: list[Path]) -> _Found:
 
 def _scalings(benchmark: Benchmark, choices: list[Remark]) -> Sequence[str]:
     """Return the scalings that suit a table, if others than usual, and add why."""
+    from fedunseen.experiment.suited_features import suited_features  # needs PyTorch: a second
+
     described: Sequence[Scaling] = ("centre", "l2") if can_be_centered(benchmark.space) else ()
     features, found = suited_features(benchmark, described)
     if "kernel" in features and found is not None:

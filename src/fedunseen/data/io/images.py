@@ -71,7 +71,8 @@ def fault_of(source: "Path | ImageBytes") -> str:
     """Return what is wrong with an image file that could not be read, and what helps if the fault
     is not the file's.
     """
-    with suppress(OSError), _content(source) as content:
+    # an empty file has no bytes to map
+    with suppress(OSError, ValueError), _content(source) as content:
         if content[4:12] in _HEIC and find_spec(_HEIC_PACKAGE) is None:
             return "is a HEIC photo, which needs a package: pip install pillow-heif"
     return "is not a readable image"

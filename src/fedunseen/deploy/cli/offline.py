@@ -275,7 +275,7 @@ def answer(
     plugins: opt.Plugins = None,
 ) -> None:
     """Party: write your one answer to a plan, from your own data, which stay here."""
-    from fedunseen.cli.progress import preparation_bars
+    from fedunseen.cli.bars import preparation_bars
     from fedunseen.deploy.offline.files import read, write
     from fedunseen.deploy.offline.party import Answering
     from fedunseen.deploy.releases import Releases, check_delta_limit, planned
