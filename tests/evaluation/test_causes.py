@@ -58,7 +58,7 @@ def test_a_class_is_weak_by_the_rule_or_by_the_data():
     measured_too = {**CALIBRATED, "confidence": {"trade": trade}}
     found = summarize(measured_too, answers, NAMES, np.array([2, 3, 4]), True, "auto")
     assert found["text"][3] == (
-        f'{lost} Set evaluation.prior = "balanced". That can bring unseen classes from 50.0 to 70.0 '
+        f'{lost} Set evaluation.prior = "balanced". On the test samples that can move unseen classes from 50.0 to 70.0 '
         "% and seen ones from 50.0 to 48.0 %."
     )
     assert "evaluation.prior" not in found["text"][2]  # 40 and 60 % are worse than 50 and 50 %

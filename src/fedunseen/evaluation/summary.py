@@ -128,7 +128,7 @@ def rule_advice(kind: str, prior: Any, result: Mapping[str, Any]) -> str:
         f"{side} from {result[key]:.1f} to {value:.1f} %"
         for (side, key), value in zip(sides, reached, strict=True)
     ]
-    return f"{setting} That can bring {' and '.join(moves)}."
+    return f"{setting} On the test samples that can move {' and '.join(moves)}."
 
 
 def moved_rule(kind: str, prior: Any, result: Mapping[str, Any]) -> str:
