@@ -82,8 +82,8 @@ class RepeatedKeyError(ValueError):
 
 
 def check_unlinked(folder: Path, without: Collection[str] = ()) -> None:
-    """Refuse a run directory with links, pipes or devices in it, except files and folders of the
-    names ``without``.
+    """Refuse a run directory, or a sweep's, with links, pipes or devices in it, except files and
+    folders of the names ``without``.
 
     A run directory may be a stranger's. Through a link, writing in it or copying it would reach
     the user's other files.

@@ -139,16 +139,16 @@ def write_csv(path: Path, rows: Iterable[Iterable[str]]) -> None:
     write_text(path, text.getvalue())
 
 
-def write_table(path: Path, rows: Iterable[Iterable[object]]) -> None:
+def write_table(path: Path, rows: Iterable[Iterable[object]], follow: bool = True) -> None:
     """Write ``rows`` for people, whose spreadsheet must not calculate what a name says; None is
-    empty.
+    empty. ``follow``: see :func:`fedunseen.core.files.replacing`.
 
     Numbers stay numbers, also those in texts. A text gets an apostrophe where a spreadsheet could
     take it for a formula: before ``=``, ``+``, ``-`` or ``@``, and before spaces and control
     characters in front of one.
     """
     lines = [",".join(map(_cell, row)) + "\n" for row in rows]
-    write_text(path, "".join(lines))
+    write_text(path, "".join(lines), follow)
 
 
 def _cell(value: object) -> str:

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from fedunseen.core.errors import ExperimentError, FedUnseenError, RunDirectoryError
-from fedunseen.core.files import holding, is_occupied, parse_json, write_json
+from fedunseen.core.files import check_unlinked, holding, is_occupied, parse_json, write_json
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
 from fedunseen.federation.run_directory import differences
@@ -199,6 +199,7 @@ def _check(sweep: Sweep, path: Path, resume: bool) -> None:
             f"{path} already holds a sweep: add --resume to continue with it, or choose another "
             "--out"
         )
+    check_unlinked(path)
     try:
         cells = {str(cell["folder"]): cell for cell in parse_json(manifest.read_bytes())["cells"]}
     except (OSError, ValueError, KeyError, TypeError):
