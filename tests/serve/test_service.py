@@ -1,5 +1,6 @@
 """The service, asked by a client: what it answers, and what it refuses in one sentence."""
 
+import contextlib
 import io
 import json
 import math
@@ -17,6 +18,7 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 from fedunseen import Experiment, load_run
+from fedunseen.core.errors import RunDirectoryError
 from fedunseen.encoders.text import embed_classes
 from fedunseen.pages.serve import Added, Recognizer
 from fedunseen.pages.serve.guard import Limits
@@ -267,6 +269,29 @@ def test_an_added_class_competes_at_once_and_is_gone_when_taken_away(digits, cli
     }
     own = "this class is the run's own: only added classes change"
     assert asked.delete("/classes/47").json() == {"detail": own}
+
+
+def test_the_attributes_of_an_added_class_are_explained(any_shot, client):
+    """Whose score follows from its description by a kernel."""
+    model = load_run(any_shot)
+    served = client(any_shot)
+    row = [0.5] * model.model.sample_shape[0]
+    (best, *_), *_ = model.predict(np.array([row], np.float32))
+    again = model.space.semantics[model.space.names.index(best.name)].tolist()
+    assert served.post("/classes", json={"name": "again", "attributes": again}).status_code == 201
+    answered = served.post("/predict?explain=1", json={"features": [row]})
+    assert answered.status_code == 200
+    assert answered.json()["answers"][0]["why"]["again"]
+
+
+@pytest.mark.parametrize(
+    "rows", [None, [], 1, {"all": 1}, {"all": [[1]]}, {"all": [[1, 1e9, 1]] * 2}]
+)
+def test_a_crafted_reliability_is_read_or_refused(rows):
+    with contextlib.suppress(RunDirectoryError):
+        tenths_of({"confidence": {"reliability": rows}})
+    for nothing in ({}, {"confidence": {}}):
+        assert tenths_of(nothing) is None
 
 
 def test_examples_of_an_added_class_count_with_those_of_before(any_shot, digits, client):

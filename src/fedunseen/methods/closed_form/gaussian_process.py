@@ -62,6 +62,8 @@ class Kernel:
         class.
         """
         k = torch.div(distances, -2 * self.width).exp_()
+        if k.requires_grad:  # whose gradient needs the exponentials as they are
+            return (k if same is None else k + self.nugget * same) * self.variance
         return (k if same is None else k.add_(self.nugget * same)).mul_(self.variance)
 
     def within(self, semantics: Tensor) -> Tensor:

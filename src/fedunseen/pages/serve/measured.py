@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from prometheus_client import Counter, Gauge, Histogram
 
 from fedunseen.confidence.measured import ALARM
+from fedunseen.core.errors import RunDirectoryError
 from fedunseen.pages.serve.guard import Measured
 from fedunseen.pages.serve.model import Answer
 
@@ -21,13 +22,19 @@ def tested_tenths(result: Mapping[str, Any]) -> NDArray[np.float64] | None:
     """Return (10,) the shares of a run's test answers by tenths of their probability; None: it has
     no calibrated probabilities.
     """
-    kinds = result.get("confidence", {}).get("reliability", {}).values()
-    rows = [row for kind in kinds for row in kind]
+    counts = np.zeros(len(_TENTHS))
+    try:
+        kinds = result.get("confidence", {}).get("reliability", {}).values()
+        rows = [row for kind in kinds for row in kind]
+        for count, stated, _ in rows:
+            counts[_tenth(stated / 100)] += count
+    except (ArithmeticError, AttributeError, IndexError, TypeError, ValueError):
+        raise RunDirectoryError(
+            "result.json is damaged, of whose confidence the reliability is no table of numbers: "
+            "restore it, or run the experiment again"
+        ) from None
     if not rows:
         return None
-    counts = np.zeros(len(_TENTHS))
-    for count, stated, _ in rows:
-        counts[_tenth(stated / 100)] += count
     return np.asarray(counts / counts.sum())
 
 
