@@ -336,7 +336,7 @@ class Model:
         if rows.ndim == 4:
             whole = rows.mean((2, 3), dtype=np.float64)
             places = split_places(rows, whole, Scaler((), {}), linear, class_scores)
-        elif maps is not None:
+        elif maps is not None and "kernel" not in self.scaler.steps:  # its features have no place
             places = split_places(maps, rows, self.scaler, linear, class_scores)
         return Asked(
             method,

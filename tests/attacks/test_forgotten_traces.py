@@ -333,8 +333,8 @@ FITS = [
     {"features": ("standard",)},
     {"features": ("min-max",)},
     {"features": ("centre", "l2")},
-    {"method": "ridge"},
-    {"method": "eszsl", "calibration": 0.25},
+    {"method": "ridge", "features": ()},
+    {"method": "eszsl", "calibration": 0.25, "features": ()},
     {"method_params": {"retention": "total"}},
 ]
 

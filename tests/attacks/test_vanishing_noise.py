@@ -342,12 +342,16 @@ def test_by_file_an_honest_plan_is_answered_and_its_noise_is_what_is_charged(
 
 
 def greeting(dealt, folder, privacy, statistics):
-    """Return north's greeting, as the plan of a coordinator that lies in these numbers has it."""
+    """Return north's greeting by a coordinator that lies in these numbers."""
     path = folder / "plan.fedunseen"
-    path.write_bytes(planned(dealt, privacy, statistics))
+    path.write_bytes(planned(dealt, {}, {}))
     plan = files.read(path, "plan")
-    header = {**plan["hello"], "client": 0, "names": list(NAMES)}
-    return pack(header, plan.greeting)
+    tree = plan["hello"]["experiment"]
+    told = {
+        key: value for key, value in {**tree["privacy"], **privacy}.items() if value is not None
+    }
+    lie = {"experiment": {**tree, "privacy": told}, "client": 0, "names": list(NAMES)}
+    return pack({**plan["hello"], **lie}, {**plan.greeting, **statistics})
 
 
 def site(dealt, folder):

@@ -200,7 +200,9 @@ def test_a_list_of_parties_that_names_one_twice_is_refused(party):
     ],
 )
 def test_the_number_of_parties_is_checked_before_a_list_is_made_of_it(changes, code):
-    header = {"client": 2, "clients": 3, "names": ["a", "b", "c"], "experiment": {}}
+    sections = {"data": {}, "engine": {}, "method": {"name": "gaussian"}}
+    parts = {"experiment": sections, "shape": [3], "space": {}}
+    header = {"client": 2, "clients": 3, "names": ["a", "b", "c"], **parts}
     assert _place_of(header) == (2, 3)
     assert _place_of({"client": 99_999, "clients": 100_000}) == (99_999, 100_000)
     party = object.__new__(PartyData)  # no data: nothing of it is read before the check

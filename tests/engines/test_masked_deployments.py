@@ -595,8 +595,10 @@ DRAWN = {
 )
 def test_a_party_refuses_what_its_owner_has_not_agreed_to(agreed, privacy, more, why, data):
     """Removals of its samples; and, where it insists on masks, what they do not hide."""
-    chosen = {"data": {}, "method": {"removal_batch": 1}, **privacy}
+    method = {"name": "gaussian", "removal_batch": 1}
+    chosen = {"data": {}, "engine": {}, "method": method, **privacy}
     header = {"client": 2, "clients": 4, "names": list(NAMES), "experiment": chosen, **more}
+    header = {"shape": [3], "space": {}, **header}
     with pytest.raises(
         RefusedError if agreed == MASKED else (RefusedError, ExperimentError), match=why
     ):

@@ -40,7 +40,7 @@ FLOAT = "input should be a number that float32 holds, at most 3.4e38, not"
                               f"{known(ENGINES, 'flowr')}"),
         ("run.device=gpu", "run.device: unknown value 'gpu': did you mean 'cpu'? (known: auto, "
                            "cpu, cuda)"),
-        ('data.features=["l3"]', "data.features.0: unknown value 'l3' (known: centre, l2, min-max, "
+        ('data.features=["l3"]', "data.features.0: unknown value 'l3' (known: centre, kernel, l2, min-max, "
                                  "standard, x10)"),
         ("data.features=l2", "data.features: input should be a list in square brackets, not 'l2'"),
         ("method.hidden=[256", "method.hidden: input should be a list in square brackets, not "

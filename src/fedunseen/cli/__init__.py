@@ -1,6 +1,7 @@
 """The command: thin, everything it does can be done from Python."""
 
 SHARED = (
+    "bars",
     "console",
     "data",
     "learn",

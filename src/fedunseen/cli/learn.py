@@ -146,7 +146,10 @@ def sums(
     samples: opt.Removed = None,
     min_samples: opt.MinSamples = MIN_SAMPLES,
     consent: Annotated[
-        bool, typer.Option("--consent", help="Remove fewer samples than method.removal_batch.")
+        bool,
+        typer.Option(
+            "--consent", help="Remove fewer samples than method.removal_batch, or than features."
+        ),
     ] = False,
     plugins: opt.Plugins = None,
     as_json: opt.Json = False,

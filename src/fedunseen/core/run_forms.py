@@ -26,7 +26,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
         "input_shape": [int],
         "learnt": [],
         "picture_shape?": [int],
-        "plugins?": {},
+        "plugins?": [str],
         "removed": {},
         "seed": int,
         "task": str,

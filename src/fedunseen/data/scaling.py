@@ -25,7 +25,7 @@ from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.kernel import Kernel, bound_of, fourier_features
 
 Scaling = Literal["l2", "min-max", "centre", "standard", "x10"]
-FeatureScaling = Scaling | Literal["kernel"]
+FeatureScaling = Literal["l2", "min-max", "centre", "standard", "x10", "kernel"]
 
 FITTED: tuple[FeatureScaling, ...] = ("min-max", "centre", "standard", "kernel")
 """Scalings that depend on training rows."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -42,12 +42,13 @@ from fedunseen.experiment.own_samples import (
     check_removed_classes,
     named_samples,
 )
-from fedunseen.experiment.party_sums import REFUSED, check_scaling
+from fedunseen.experiment.party_sums import REFUSED, check_moments, check_scaling
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.federation import Federation
 from fedunseen.federation.growth import check_new_name, described_as, read_space, seen_through
 from fedunseen.federation.in_process import InProcess
 from fedunseen.federation.partition import Partition
+from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.statistics import in_large_classes
 
 if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
@@ -97,7 +98,13 @@ class _Cells:
 
 
 class PartyData(OwnSamples):
-    """A party's own samples, and the settings that it decides itself."""
+    """A party's own samples, and the settings that it decides itself.
+
+    Attributes:
+        consent: to what its owner has consented, in the words of ``--consent``.
+    """
+
+    consent: Collection[str] = ()
 
     def __init__(
         self,
@@ -224,6 +231,10 @@ class PartyData(OwnSamples):
         """Return the party with its engine, which trains on the samples that take part."""
         engine = _in_process(federation)
         samples = engine.worker.restrict(client, cells.taking)
+        method = federation.method
+        agreed = "moments" in self.consent or (self.removal is not None and self.removal.consent)
+        if isinstance(method, ClosedForm) and cells.minimum > 1 and not agreed:
+            check_moments(engine.worker.read(samples), method, self.folder)
         classes = np.unique(benchmark.labels[samples])
         rows = party_benchmark.unlabelled if self._soft else np.setdiff1d(cells.taking, cells.few)
         keep = None

@@ -118,10 +118,11 @@ def answering(
     state.chmod(0o700)  # what a client keeps says something of its data
     masked = _masked(place)
     few = _min_samples(place)
-    held = PartyData(data, settings, home=unused(out), masked=masked, min_samples=few)
-    check_delta_limit(limit, delta_limit, len(held.benchmark.train))
     consent = place.get("consent") or ()
     words = consent.replace(",", " ").split() if isinstance(consent, str) else consent
+    held = PartyData(data, settings, home=unused(out), masked=masked, min_samples=few)
+    held.consent = words
+    check_delta_limit(limit, delta_limit, len(held.benchmark.train))
     party = Party(
         held.prepare,
         state,

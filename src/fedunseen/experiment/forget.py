@@ -54,7 +54,7 @@ from fedunseen.experiment.own_samples import (
     check_removed_classes,
     named_samples,
 )
-from fedunseen.experiment.party_sums import coded, samples_in_sums
+from fedunseen.experiment.party_sums import check_moments, coded, samples_in_sums
 from fedunseen.experiment.result.run import Run
 from fedunseen.experiment.running import run as train_run
 from fedunseen.experiment.scales import fitted_scales
@@ -514,6 +514,10 @@ def write_removal(
     clip_norm = getattr(run.experiment.method, "clip_norm", None)
     held, _ = samples_in_sums(run, benchmark, minimum, clip_norm)
     rows = _removed_of(benchmark, held, rows, minimum, consent)
+    if minimum > 1 and not consent:
+        ids = np.arange(len(benchmark.space.names))
+        assert isinstance(run.method, ClosedForm)
+        check_moments(coded(run, benchmark, rows, ids), run.method, folder)
     write_tensors(out, _statistics(run, benchmark, rows, held, min_samples), {})
     return len(rows)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,13 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedunseen.core.bounds import check_statistics
-from fedunseen.core.errors import RefusedError
+from fedunseen.core.errors import RefusedError, counted
 from fedunseen.core.parameters import Params
 from fedunseen.core.samples import CodedRows, ScaledSamples
 from fedunseen.data import Benchmark
 from fedunseen.data.scaling import FITTED
 from fedunseen.experiment.result.stored import StoredRun
 from fedunseen.experiment.schema import Experiment
+from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.statistics import in_large_classes
 
 REFUSED = "refused-settings"
@@ -97,6 +99,28 @@ def _check_clip(
             "coordinator for 1 or more, data.features = ['l2'] and data.quantization = 8, or give "
             "--min-samples 1 if the owner agrees",
             REFUSED,
+        )
+
+
+def check_moments(read: tuple[Tensor | CodedRows, Tensor], method: ClosedForm, where: Path) -> None:
+    """Refuse exact second moments of fewer different samples than features, which show them.
+
+    Args:
+        read: samples as statistics take them, and their labels.
+        method: that sums them, with the party's ``min_samples``.
+        where: the party's folder.
+
+    Raises:
+        RefusedError: it depends on samples, so that under masks it has no code of its own.
+    """
+    few = method.too_few_for_moments(*read)
+    if few is not None:
+        raise RefusedError(
+            f"{where}: the second moments of {counted(few.samples, 'different sample')} with "
+            f"{few.features} features that vary can show each of them to the coordinator and to "
+            "who has the model: take part with more samples than features, ask the coordinator for "
+            "privacy.name = 'sample-level', or give --consent if the owner agrees (`moments`, for "
+            "a removal `removal`)"
         )
 
 

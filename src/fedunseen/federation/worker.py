@@ -253,15 +253,15 @@ class Worker:
             before = samples[:0]
             sums = {}
         held = self.held.get(work.client)
-        among = None if held is None or method.min_samples == 1 else self._read(held)
-        client_sums = method.statistics(*self._read(samples[~np.isin(samples, before)]), among)
+        among = None if held is None or method.min_samples == 1 else self.read(held)
+        client_sums = method.statistics(*self.read(samples[~np.isin(samples, before)]), among)
         if sums:
             client_sums = method.merged(sums, client_sums)
         if self.keeps_sums:
             self.known_sums[work.client] = samples, client_sums
         return LocalResult(client_sums, {}, 1)
 
-    def _read(self, samples: NDArray[np.int64]) -> tuple[Tensor | CodedRows, Tensor]:
+    def read(self, samples: NDArray[np.int64]) -> tuple[Tensor | CodedRows, Tensor]:
         """Return samples as statistics read them, and their labels."""
         rows = torch.from_numpy(samples).to(self.device)
         inputs = self.trainer.inputs

@@ -185,8 +185,6 @@ def open_image(source: Path | ImageBytes) -> Image.Image:
     """Open an image file and read its header alone, once its segments and scans have been
     counted.
     """
-    if isinstance(source, Path) and not source.is_file() and source.exists():
-        raise OSError(f"{source} is not a file")
     formats = source.formats if isinstance(source, ImageBytes) else None
     with _content(source) as content:
         check_segments(content)
@@ -217,6 +215,8 @@ def _content(source: Path | ImageBytes) -> Iterator[Any]:
     if isinstance(source, ImageBytes):
         yield source.getvalue()
         return
+    if not source.is_file() and source.exists():  # a pipe would be waited for
+        raise OSError(f"{source} is not a file")
     with (
         source.open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,

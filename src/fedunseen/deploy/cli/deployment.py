@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 PORT = 8850
 ENGINE = "websocket"
 _JOINED = "this party has joined already, or give another --state"
-_CONSENT = frozenset({"again", "dropouts", "moved", "refusals", "removal"})
+_CONSENT = frozenset({"again", "dropouts", "moments", "moved", "refusals", "removal"})
 _log = logging.getLogger("fedunseen.federation")
 
 Kit = Annotated[
@@ -308,6 +308,7 @@ def join(
             removal=agreed,
             min_samples=min_samples,
         )
+        held.consent = consent or ()
         rows = held.benchmark.train
         check_delta_limit(epsilon_limit, delta_limit, len(rows))
         classes = len(set(held.benchmark.labels[rows].tolist()))

@@ -245,8 +245,5 @@ def _checked(header: Mapping[str, Any]) -> str:
             isinstance(withdrawal, dict) for withdrawal in header["withdrawals"]
         ):
             raise WireError("its header is damaged")
-        try:
-            check_greeting(header["hello"])
-        except RefusedError as error:
-            raise WireError(str(error)) from None
+        check_greeting(header["hello"])
     return kind

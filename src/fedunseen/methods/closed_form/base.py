@@ -16,6 +16,7 @@ from fedunseen.data import Quantization, Scaling
 from fedunseen.methods.base import Candidates, Method
 from fedunseen.methods.closed_form import statistics
 from fedunseen.methods.closed_form.influence import influence
+from fedunseen.methods.closed_form.statistics import Spread
 
 _BLOCK = 1024  # maps averaged at once
 
@@ -123,6 +124,16 @@ class ClosedForm(Method):
             inputs, labels, self.space, self.clip_norm, self.quantization, hidden
         )
         return sums if self.release is None else self.release.nothing(sums)
+
+    def too_few_for_moments(self, inputs: Tensor | CodedRows, labels: Tensor) -> Spread | None:
+        """Return of how many samples and features exact second moments would show samples; None:
+        they would not.
+        """
+        classes = len(self.space.names)
+        few = max(2, self.min_samples)
+        return statistics.too_few_for_moments(
+            self._averaged(inputs), labels, classes, self.quantization, few
+        )
 
     def _averaged(self, inputs: Tensor | CodedRows) -> Tensor | CodedRows:
         """Return vectors as they are, and of frozen maps their means over cells."""

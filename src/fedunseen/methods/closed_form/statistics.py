@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -259,6 +259,51 @@ def _coded(
     if chosen.dtype.kind != "f":
         return chosen, [torch.from_numpy(chosen)]
     return quantization.codes(chosen)[0], [torch.from_numpy(chosen.astype(np.float32))]
+
+
+class Spread(NamedTuple):
+    """How much second moments are of.
+
+    Attributes:
+        samples: different ones.
+        features: that vary.
+    """
+
+    samples: int
+    features: int
+
+
+def too_few_for_moments(
+    inputs: Tensor | CodedRows,
+    labels: Tensor,
+    classes: int,
+    quantization: Quantization | None,
+    min_samples: int,
+) -> Spread | None:
+    """Return what second moments would be of where that are fewer different samples than features
+    that vary; otherwise None. Samples count as the sums have them.
+
+    Such a matrix is of the rank of the samples: all of them lie in the space that it spans, in
+    which independent components find them (``tests/attacks/test_second_moments.py``).
+    """
+    hidden = hidden_features(inputs, labels, classes, quantization, min_samples)
+    width = inputs.shape[1]
+
+    def summed() -> Iterator[NDArray[Any]]:
+        for start in range(0, len(labels), BLOCK):
+            rows, _ = _read(inputs, slice(start, start + BLOCK))
+            if quantization is not None and rows.is_floating_point():
+                rows = torch.from_numpy(quantization.codes(rows.cpu().numpy())[0])
+            if hidden is not None:
+                rows = hidden.applied(rows, labels[start : start + BLOCK])
+            yield from rows.cpu().numpy()
+
+    distinct = sum(first_of_equal(summed(), width))
+    if distinct >= width:
+        return None
+    rows = np.stack(list(summed())) if distinct else np.zeros((0, width))
+    varying = int((rows != rows[:1]).any(axis=0).sum())
+    return Spread(distinct, varying) if distinct < varying else None
 
 
 def in_large_classes(

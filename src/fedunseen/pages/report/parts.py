@@ -102,10 +102,11 @@ def _environment() -> Environment:
 
 def render(template: str, context: Mapping[str, Any]) -> str:
     """Return the text of a page: a template of this folder or of ``serve/``, filled in."""
+    environment = _environment()
     from jinja2 import UndefinedError
 
     try:
-        return _environment().get_template(template).render(context).rstrip("\n") + "\n"
+        return environment.get_template(template).render(context).rstrip("\n") + "\n"
     except UndefinedError as error:  # a table lacks a key, or holds another kind of value
         raise RunDirectoryError(
             f"the page {template} cannot be drawn ({error}): restore manifest.json and "
