@@ -117,7 +117,7 @@ def test_scalings_that_show_one_sample_need_the_owner(way, settings, why, stored
     ("name", "value", "code"),
     [
         ("0.mean", np.float32(1e30), "out-of-bounds"),
-        ("0.mean", np.float32(np.nan), "not-finite"),
+        ("0.mean", np.float32(np.nan), "model-file"),  # when it is read
         ("quantize.step", np.float32(1e-30), "out-of-bounds"),
         ("quantize.step", np.float64(1), "malformed"),
         ("1.mean", np.float32(0), None),

@@ -353,7 +353,8 @@ def test_a_column_that_only_tells_the_lines_apart_is_no_feature(works, tmp_path,
     (tmp_path / "plants").mkdir()
     describe(tmp_path / "plants")
     done = works("init", tmp_path / "plants.csv")
-    assert f"- column {header!r} left out: {why}, so it says nothing of a class\n" in done.err
+    column = f"column {header!r}" if header else "the column without a name"
+    assert f"- {column} left out: {why}, so it says nothing of a class\n" in done.err
     features = np.load(tmp_path / "plants" / "features.npz")["features"]
     assert features.shape == (36, 2)
     assert features.max() < 300

@@ -8,7 +8,6 @@ were when the run left them out.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,19 +26,6 @@ _SAMPLES = 8  # drawn around each
 _WIDEST = 4096  # features: a wider covariance takes too long to factorize
 _SPREADS = 2.0 ** np.arange(0, 6.1, 0.25)  # times the covariance within classes
 _SEED = 0
-_TAKERS = 2  # classes that are named
-
-
-class Expected(NamedTuple):
-    """What is expected of a class.
-
-    Attributes:
-        right: percent of its samples that get its name, among all classes.
-        instead: the classes that most of the others get, the most frequent one first.
-    """
-
-    right: float
-    instead: tuple[str, ...]
 
 
 def can_expect(model: Model) -> bool:
@@ -56,8 +42,9 @@ def can_expect(model: Model) -> bool:
 
 def expected_of(
     model: Model, semantics: NDArray[np.float64], left_out: float | None
-) -> list[Expected]:
-    """Return what to expect of classes beside all of the model's own.
+) -> list[float]:
+    """Return for each class what percentage of its samples gets its name, beside all of the
+    model's own.
 
     Args:
         model: one for which :func:`can_expect` holds.
@@ -155,8 +142,8 @@ class _Draws:
                 right[k] += float((answers == place[:, None]).double().mean()) / len(folds)
         return float(_SPREADS[int(np.abs(right - share).argmin())])
 
-    def expected(self, described: Tensor, spread: float) -> Expected:
-        """Return what to expect of one class with scaled semantics (1, a)."""
+    def expected(self, described: Tensor, spread: float) -> float:
+        """Return the percentage for one class with scaled semantics (1, a)."""
         params = self.model.params
         method = self.model.method
         kernel = gp.Kernel.of(params)
@@ -169,8 +156,4 @@ class _Draws:
         own = (apart @ params["precision"])[0]
         scores = samples @ torch.cat([self.weight, own[None]]).T
         scores += torch.cat([self.bias, (own @ apart[0])[None] / -2])
-        answers = torch.bincount(scores.argmax(1), minlength=len(self.weight) + 1)
-        shares = 100 * answers.double() / len(samples)
-        order = torch.argsort(-shares[:-1], stable=True)[:_TAKERS].tolist()
-        names = self.model.space.names
-        return Expected(float(shares[-1]), tuple(names[c] for c in order if shares[c] > 0))
+        return 100 * float((scores.argmax(1) == len(self.weight)).double().mean())

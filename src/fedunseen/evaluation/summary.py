@@ -17,6 +17,7 @@ WEAK = 50  # percent of a class's test samples, below which it is weak
 EXAMPLES = 5  # examples of each unseen class that the advice names
 LISTED = 6  # classes that are named
 FALL = 20.0  # percentage points that calibration takes from a class before the class is named
+RULE = 10.0  # percentage points that the decision between seen and unseen takes from a class
 GAIN = 5.0  # percentage points that examples must promise
 LEAST = 2.0  # percentage points of the harmonic mean that another decision rule must promise
 
@@ -64,7 +65,7 @@ def weak_classes(
         if accuracy < WEAK:
             wrong = said[(true == c) & (said != c)]
             instead = names[int(np.bincount(wrong).argmax())]
-            cause = "rule" if without.get(c, 0.0) >= WEAK else "data"
+            cause = "rule" if without.get(c, accuracy) - accuracy >= RULE else "data"
             result.append(Weak(names[c], accuracy, instead, cause, without.get(c)))
     return sorted(result, key=lambda weak: (weak.accuracy, weak.name))
 
@@ -96,16 +97,19 @@ def rule_words(weak: Sequence[Weak], of: int, kind: str, setting: str) -> str:
     other = "unseen" if kind == "seen classes" else "seen"
     lose = "loses" if len(weak) == 1 else "lose"
     return (
-        f"{len(weak)} of {of} {kind} {lose} answers because {other} classes are favored, not "
-        f"because of their pictures or descriptions: {listed(examples)}. {setting}"
+        f"{len(weak)} of {of} {kind} {lose} answers because {other} classes are favored: "
+        f"{listed(examples)}. {setting}"
     )
 
 
-def within_reach(result: Mapping[str, Any], kind: str) -> tuple[float, float] | None:
-    """Return the accuracies (unseen, seen) at the best offset that favors a kind of classes more
-    than now, by samples that were not trained on; None where their harmonic mean gains little.
+def within_reach(result: Mapping[str, Any], kind: str, setting: str) -> tuple[float, float] | None:
+    """Return the accuracies (unseen, seen) under the prior that ``setting`` names, or else at the
+    best offset that favors a kind of classes more than now, by samples that were not trained on;
+    None where their harmonic mean gains little.
     """
-    trade = result.get("confidence", {}).get("trade", ())
+    sure = result.get("confidence", {})
+    named = [point for name, point in sure.get("priors", {}).items() if f'"{name}"' in setting]
+    trade = named or sure.get("trade", ())
     now = float(result.get("calibration_factor", 0.0))
     further = [(u, s) for offset, u, s in trade if (offset > now) == (kind == "unseen classes")]
     if not further:
@@ -119,8 +123,8 @@ def rule_advice(kind: str, prior: Any, result: Mapping[str, Any]) -> str:
     """Return the setting that moves the decision rule towards a kind of classes, with what it
     can bring; "" where that is little or was not measured.
     """
-    reached = within_reach(result, kind)
     setting = moved_rule(kind, prior, result)
+    reached = within_reach(result, kind, setting)
     if reached is None or not setting:
         return ""
     sides = (("unseen classes", "gzsl_unseen"), ("seen ones", "gzsl_seen"))

@@ -104,6 +104,7 @@ _WHY_FOLDERS = {
     "folders": "each folder of a party trains as one client, simulated on this machine",
     "clients": "folders with pictures to train on",
 }
+_UNITS = "so that the units of columns do not matter"
 _CURVED = "boundaries curve; between machines, owners have to agree to a kernel"
 
 
@@ -502,7 +503,8 @@ def _render(suggested: _Found, folder: Path, file: Path) -> tuple[str, list[Rema
         begun["partition"] = {"kind": "folders", "clients": suggested.parties}
     reasons = {**_WHY, "selection": f"{short} to set some aside for validation"}
     reasons |= _WHY_FOLDERS if suggested.parties else {}
-    reasons |= {"features": _CURVED} if "kernel" in suggested.features else {}
+    if suggested.features:
+        reasons["features"] = _CURVED if "kernel" in suggested.features else _UNITS
     text = (
         f"# {folder.resolve().name}: {suggested.title} of {len(space.names)} classes, {seen} seen "
         f"and {unseen} unseen.\n# Run it:    fedunseen run {quote(str(file))}\n# Every key: "

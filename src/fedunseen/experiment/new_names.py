@@ -45,7 +45,6 @@ class Outlook(NamedTuple):
     Attributes:
         name: of the class.
         expected: percent of its samples that get its name; None where it cannot be estimated.
-        instead: the classes that most of the others get.
         neighbors: the classes that are described most like it, the nearest first.
         same_as: a class that it is described as much like as by its plural; "" without one.
         unknown: its name looks like a made-up word to the text encoder.
@@ -53,7 +52,6 @@ class Outlook(NamedTuple):
 
     name: str
     expected: float | None
-    instead: tuple[str, ...]
     neighbors: tuple[str, ...]
     same_as: str = ""
     unknown: bool = False
@@ -74,11 +72,9 @@ class Outlook(NamedTuple):
         near = f"The most similar classes are {' and '.join(map(shown, self.neighbors))}."
         if self.expected is None:
             return f"{name} is known by its name alone. {near}"
-        instead = " or ".join(map(shown, self.instead))
-        others = f"; most others would be called {instead}" if instead else ""
         return (
             f"{name} is known by its name alone: of 100 pictures of it, expect about "
-            f"{self.expected:.0f} to be recognized{others}. {near}"
+            f"{self.expected:.0f} to be recognized. {near}"
         )
 
     def content(self) -> dict[str, Any]:
@@ -116,8 +112,7 @@ def outlooks(run: Run, names: Sequence[str], beside_all: bool = True) -> list[Ou
         found.append(
             Outlook(
                 name,
-                None if one is None else one.right,
-                () if one is None else one.instead,
+                one,
                 tuple(space.names[c] for c in order),
                 nearest if likeness[order[0]] >= min(usual, own) - _ROUNDING else "",
                 name in strange,
@@ -215,7 +210,11 @@ def _unit(rows: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def left_out(run: Run) -> float | None:
-    """Return the accuracy of seen classes that the run left out, among all, in percent."""
+    """Return the accuracy of classes without samples among all, in percent: of seen ones that the
+    run left out, or of unseen ones if that is less; None where it was not measured.
+    """
     chosen = run.result.get("chosen_on_validation") or {}
     measured = (chosen.get("validation") or {}).get("gzsl_unseen")
-    return None if measured is None else float(measured)
+    if measured is None:
+        return None
+    return min(float(measured), float(run.result.get("gzsl_unseen", measured)))

@@ -97,7 +97,8 @@ class _Column:
 
     def remark(self) -> Remark | None:
         """Return why the column is no feature; None if it is one."""
-        what = f"column {self.name!r} left out"
+        name = f"column {self.name!r}" if self.name else "the column without a name"
+        what = f"{name} left out"
         if self._is_id and len({cell for _, cell in self._cells}) == len(self._cells):
             return Remark(what, "it has another value in each line, so it says nothing of a class")
         if self._counts and len(self._numbers) >= _COUNTED:

@@ -418,5 +418,5 @@ class StoredRun:
             scaler = Scaler(self.experiment.data.features or (), statistics)
             shape = self.manifest["input_shape"]
             if len(shape) == 1:  # which fails where statistics are missing, or of another size
-                scaler.unrounded(np.zeros((1, *shape), dtype=np.float32))
+                scaler(np.zeros((1, *shape), dtype=np.float32))
         return scaler
