@@ -213,6 +213,9 @@ def manifest(folder: Path, rng: np.random.Generator) -> None:
         "experiment": Experiment.load("digit-pairs").to_dict(),
         "data_fingerprint": "0",
         "input_shape": [128],
+        "seed": 0,
+        "task": "zero-shot",
+        "traits": {"merges": True, "pools": False, "private": [], "zero_shot": True},
     }
     texts = {
         "manifest": json.dumps(tree, indent=1),

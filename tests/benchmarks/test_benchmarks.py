@@ -17,7 +17,9 @@ SCRIPTS = {
     path.stem: path for places in ("benchmarks/*/*.py", "tools/*.py") for path in ROOT.glob(places)
 }
 # Tested elsewhere, or without a smallest shape; fuzz limits its process's memory.
-APART = {"real_data", "advice", "fuzz", "structure", "mutants", "scorecard", "prose", "trace"}
+APART = {
+    "real_data", "advice", "fuzz", "structure", "mutants", "scorecard", "prose", "trace", "pictures",
+}  # fmt: skip
 # of scripts with several tables
 PARTS = (
     "closed_form same", "closed_form private", "closed_form floor", "closed_form attacked", "closed_form few",

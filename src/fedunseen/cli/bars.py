@@ -29,15 +29,20 @@ def bars(*texts: str) -> Iterator[Callable[..., None]]:
         MofNCompleteColumn(),
         *map(TextColumn, texts),
     )
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as drawn:
-        tasks: dict[str, Any] = {}
+    drawn = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
+    tasks: dict[str, Any] = {}
 
-        def advance(stage: str, done: int, total: int, state: str = "") -> None:
-            if stage not in tasks:
-                tasks[stage] = drawn.add_task(stage, total=total, state="")
-            drawn.update(tasks[stage], completed=done, state=state)
+    def advance(stage: str, done: int, total: int, state: str = "") -> None:
+        if stage not in tasks:
+            drawn.start()  # now: without anything to show, nothing is written
+            tasks[stage] = drawn.add_task(stage, total=total, state="")
+        drawn.update(tasks[stage], completed=done, state=state)
 
+    try:
         yield advance
+    finally:
+        if tasks:
+            drawn.stop()
 
 
 @contextmanager
