@@ -126,6 +126,7 @@ def test_the_page_works_below_a_path(proxied, opened, any_shot, strips):
     page = opened(proxied(make, strips))
     page.fill("#token", token)
     page.keyboard.press("Enter")
+    page.wait_for_selector("#work:not([hidden])")
     page.set_input_files("#file", EXAMPLE)
     page.select_option("#among", "unseen")
     says(page, "#best b", "47")
