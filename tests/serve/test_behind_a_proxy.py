@@ -159,4 +159,4 @@ def test_public_addresses():
         assert (address.origin, address.host, address.prefix) == parts
     for text in ("models.example", "ftp://a", "https://", "http://[", "https://a:x", "https://a?b"):
         why = message_of(PublicAddress.parse, text, "--public-url", error=ArgumentError)
-        assert why.startswith(f"--public-url {text} is no public address: write it as a browser")
+        assert why.startswith(f"--public-url {text} is not a public address: write it as a browser")

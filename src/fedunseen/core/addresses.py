@@ -48,7 +48,7 @@ class PublicAddress:
         usual = {"http": 80, "https": 443}
         if not host or url.scheme not in usual or "@" in url.netloc or url.query or url.fragment:
             raise ArgumentError(
-                f"{option} {text} is no public address: write it as a browser shows it, such as "
+                f"{option} {text} is not a public address: write it as a browser shows it, such as "
                 "https://models.example/digits/"
             )
         place = bracketed(host)

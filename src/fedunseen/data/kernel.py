@@ -43,7 +43,7 @@ class Kernel:
 
         Args:
             variance: (d,) of each column, which says how far samples are usually apart. Of stated
-                bounds it is that of their two ends, a third of which a uniform column has.
+                bounds it is that of their two ends; a uniform column has a third of it.
         """
         rng = stream(self.seed, "kernel features")
         directions = rng.standard_normal((len(variance), self.features))

@@ -38,7 +38,7 @@ def _is_missing(label: Any) -> bool:
 
 
 def check_one_type(names: Iterable[Any]) -> None:
-    """Refuse names of classes some of which are text and others numbers: they have no order."""
+    """Refuse names of classes where some are text and others numbers: they have no order."""
     example: dict[str, Any] = {}
     for name in names:
         kind = "text" if isinstance(name, str) else "number" if isinstance(name, Number) else "else"

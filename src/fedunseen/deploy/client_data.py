@@ -350,8 +350,8 @@ class PartyData(OwnSamples):
                 "too-few-samples",
             )
         counts = {benchmark.space.names[c]: count for c, count in small.items()}
-        told = "; ".join(filter(None, (left_out_sentence(counts, minimum), nearby)))
-        return replace(benchmark, train=kept), _Cells(taking, few, minimum, told)
+        sentence = "; ".join(filter(None, (left_out_sentence(counts, minimum), nearby)))
+        return replace(benchmark, train=kept), _Cells(taking, few, minimum, sentence)
 
     def _taking_part(
         self, held: NDArray[np.int64], header: Mapping[str, Any], client: int

@@ -46,7 +46,7 @@ class Comparison(NamedTuple):
     Attributes:
         linear, curved: of seen classes among them; where classes are described and unseen ones
             asked for, the harmonic mean with that of left-out classes among each other.
-        clear: that a kernel is better is no chance.
+        clear: a kernel is better by more than chance explains.
     """
 
     linear: float
