@@ -5,6 +5,7 @@ import os
 import pydoc
 import re
 import shutil
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -206,29 +207,26 @@ def without_digits(text):
 
 @pytest.fixture
 def their_package(tmp_path, monkeypatch):
-    """The package of the pages on extensions, written from their code blocks and installed."""
-    text = "".join(
-        (ROOT / "docs" / page).read_text("utf-8") for page in ("extending.md", "extending-more.md")
-    )
+    """The package of examples/ that the pages on extensions name, installed."""
+    package = ROOT / "examples/my-package"
     site = tmp_path / "site"
-    (site / "my_package").mkdir(parents=True)
-    modules = re.findall(r"`my_package/(\w+)\.py`.*?```python\n(.*?)```", text, re.DOTALL)
-    assert [name for name, _ in modules] == ["devise", "exemplars", "careful", "halves"]
-    for name, code in modules:
-        (site / "my_package" / f"{name}.py").write_text(code)
-    points = re.findall(r'\[project\.entry-points\."(.*?)"\]\n(\w+) = "(my_package.*?)"', text)
+    shutil.copytree(package / "my_package", site / "my_package")
+    project = tomllib.loads((package / "pyproject.toml").read_text("utf-8"))["project"]
     info = site / "my_package-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        "".join(f"[{group}]\n{name} = {at}\n" for group, name, at in points)
+        "".join(
+            f"[{group}]\n" + "".join(f"{name} = {at}\n" for name, at in points.items())
+            for group, points in project["entry-points"].items()
+        )
     )
     monkeypatch.syspath_prepend(site)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("their_package")
-def test_the_method_and_the_strategy_of_the_docs_train_and_recognise_unseen_classes(tmp_path):
+def test_the_trained_method_and_the_strategy_of_the_package_recognise_unseen_classes(tmp_path):
     settings = {"method.name": "devise", "strategy.rounds": 10, "evaluation.selection": "last"}
     done = run(
         Experiment.load("digit-pairs", {**settings, "strategy.name": "scaffold"}),
@@ -251,7 +249,7 @@ def test_the_method_and_the_strategy_of_the_docs_train_and_recognise_unseen_clas
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("their_package")
-def test_the_closed_form_of_the_docs_is_that_of_one_place_and_recognises_unseen_classes(tmp_path):
+def test_the_closed_form_of_the_package_is_that_of_one_place(tmp_path):
     settings = {"method.name": "exemplars", "evaluation.selection": "last"}
     parties = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "parties")
     assert parties.result["zsl"] > 60.0  # of twenty unseen classes
@@ -264,7 +262,7 @@ def test_the_closed_form_of_the_docs_is_that_of_one_place_and_recognises_unseen_
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("their_package")
-def test_the_task_of_the_docs_is_judged_and_predicts(tmp_path):
+def test_the_task_of_the_package_is_judged_and_predicts(tmp_path):
     few = {
         "data.train_per_class": 10,
         "data.test_per_class": 4,

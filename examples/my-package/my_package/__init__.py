@@ -1,0 +1,1 @@
+"""Each file is one extension of FedUnseen; pyproject.toml names them."""
