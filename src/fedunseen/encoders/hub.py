@@ -2,19 +2,31 @@
 from the hub.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from fedunseen.core.errors import DataError, MissingDependencyError
+from fedunseen.core.errors import DataError, FedUnseenError, MissingDependencyError
 from fedunseen.core.files import parse_json
 from fedunseen.encoders.images import Normalization
 
 # The files that are fetched: no pickles (*.bin, *.pt), and no copies for other frameworks, which
 # lie in folders.
 _WANTED = ("model*.safetensors", "*.json", "*.txt", "*.model")
+
+# Their preparation is a resize, a scale and a normalization, which `images` computes.
+_PREPARED = (
+    *("Beit", "Bit", "CLIP", "ConvNext", "DINOv3ViT", "DeiT"),
+    *("MobileNetV2", "Siglip", "Siglip2", "ViT"),
+)
+
+MISSING = "encoder-missing"
+"""Code of weights that are nowhere."""
+OTHER_TYPE = "encoder-type"
+"""Code of a model of another type than what it is named for takes."""
 
 _local = ContextVar("local", default=False)
 
@@ -44,7 +56,7 @@ def require_transformers(feature: str) -> None:
 
 def weights_folder(weights: str, where: str) -> Path:
     """Return the folder that ``weights`` names: itself, or the local copy of a hub repository,
-    fetched if need be.
+    fetched if need be. ``OWNER/NAME@REVISION`` names a commit, a tag or a branch of it.
     """
     path = Path(weights).expanduser()
     if path.is_dir():
@@ -52,14 +64,17 @@ def weights_folder(weights: str, where: str) -> Path:
     if path.is_absolute() or weights.startswith((".", "~")) or weights.count("/") > 1:
         raise DataError(
             f"{path} is not a folder: {where} has to name one with config.json and "
-            "model.safetensors"
+            "model.safetensors",
+            MISSING,
         )
     from huggingface_hub import snapshot_download
 
     local = _local.get()
+    name, _, revision = weights.partition("@")
+    pinned: dict[str, Any] = {"revision": revision} if revision else {}
     try:
         return Path(
-            snapshot_download(weights, allow_patterns=list(_WANTED), local_files_only=local)
+            snapshot_download(name, allow_patterns=list(_WANTED), local_files_only=local, **pinned)
         )
     except (
         Exception
@@ -67,14 +82,23 @@ def weights_folder(weights: str, where: str) -> Path:
         if local:
             raise DataError(
                 f"{where}: {weights!r} is not on this machine, and is not downloaded because a run "
-                f"or a model names it: get it with `hf download {weights}`, or give its folder"
+                f"or a model names it: get it with `hf download {name}`, or give its folder",
+                MISSING,
             ) from None
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise DataError(
             f"{where}: {weights!r} is not a folder here, and the hub does not give it "
             f"({reason[0].rstrip('.')}): check the name and the connection, or give a folder with "
-            "config.json and model.safetensors"
+            "config.json and model.safetensors",
+            MISSING,
         ) from None
+
+
+def revision_of(folder: Path) -> str | None:
+    """Return the commit of the hub that a folder is the local copy of; None for other folders."""
+    commit = folder.name
+    is_copy = folder.parent.name == "snapshots" and re.fullmatch("[0-9a-f]{40}", commit)
+    return commit if is_copy else None
 
 
 def encoder_folder(weights: str, encoder: str, kinds: Sequence[str]) -> tuple[Path, dict[str, Any]]:
@@ -83,12 +107,31 @@ def encoder_folder(weights: str, encoder: str, kinds: Sequence[str]) -> tuple[Pa
     """
     folder = weights_folder(weights, "encoder.weights")
     config = read_json(folder / "config.json")
-    if (kind := config.get("model_type")) not in kinds:
+    if (kind := config.get("model_type")) in kinds:
+        return folder, config
+    if is_text_model(config):
         raise DataError(
-            f"{folder} holds a model of the type {kind!r}, but encoder.name = {encoder!r} takes "
-            f"{', '.join(kinds)}: name other weights or another encoder"
+            f"{folder} holds a model of texts ({kind}), and encoder.weights is for pictures: name "
+            "it in data.text_encoder",
+            OTHER_TYPE,
         )
-    return folder, config
+    code = config.get("auto_map")
+    raise DataError(
+        f"{folder} holds a model of the type {kind!r}, but encoder.name = {encoder!r} takes "
+        f"{', '.join(kinds)}{'; code of a hub is not executed' if code else ''}: name other "
+        "weights or another encoder",
+        OTHER_TYPE,
+    )
+
+
+def is_text_model(config: dict[str, Any]) -> bool:
+    """Say whether a configuration is of a model that reads texts alone."""
+    return "vocab_size" in config and not {"vision_config", "patch_size"} & config.keys()
+
+
+def is_image_model(config: dict[str, Any]) -> bool:
+    """Say whether a configuration is of a model that reads images alone."""
+    return "text_config" not in config and "vocab_size" not in config and "num_channels" in config
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -112,12 +155,30 @@ def preparation(folder: Path | None, usual: Normalization) -> tuple[Normalizatio
     """
     path = None if folder is None else folder / "preprocessor_config.json"
     config = read_json(path) if path is not None and path.is_file() else {}
+    _check_preparation(folder, config)
+    # Bytes come in as numbers in [0, 1]; a model may want another scale of them.
+    unit = 255.0 * config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 255
     if not config.get("do_normalize", True):
-        return ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)), config
-    return (
-        tuple(config.get("image_mean", usual[0])),
-        tuple(config.get("image_std", usual[1])),
-    ), config
+        usual = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+        config = {key: value for key, value in config.items() if not key.startswith("image_")}
+    mean = tuple(config.get("image_mean") or usual[0])
+    deviation = tuple(config.get("image_std") or usual[1])
+    if abs(unit - 1) < 1e-6:
+        return (mean, deviation), config
+    return (tuple(m / unit for m in mean), tuple(d / unit for d in deviation)), config
+
+
+def _check_preparation(folder: Path | None, config: dict[str, Any]) -> None:
+    """Refuse a preparation that is more than resizing, scaling and normalizing."""
+    name = str(config.get("image_processor_type") or config.get("feature_extractor_type") or "")
+    kind = re.sub("(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", name)
+    if (kind and kind not in _PREPARED) or config.get("auto_map"):
+        raise DataError(
+            f"{folder} prepares images with {name or 'code of its own'}, which is not known here "
+            f"(known: {', '.join(_PREPARED)}): name other weights, or encode the images yourself "
+            "and give features.npz",
+            "encoder-preparation",
+        )
 
 
 def model_files(folder: Path) -> list[Path]:
@@ -139,7 +200,31 @@ def weight_files(folder: Path) -> list[Path]:
     why = (
         f": {pickles[0]} may run code when it is loaded, save it as safetensors" if pickles else ""
     )
-    raise DataError(f"{folder} has no weights (model.safetensors){why}")
+    raise DataError(f"{folder} has no weights (model.safetensors){why}", "encoder-weights")
+
+
+@contextmanager
+def naming(folder: Path) -> Iterator[None]:
+    """Raise a DataError that names the folder for what the library says of its content."""
+    try:
+        yield
+    except FedUnseenError:
+        raise
+    except Exception as error:  # a dozen classes of it
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise DataError(
+            f"{folder} cannot be used ({reason[0].rstrip('.')}): get it again, or name other "
+            "weights",
+            "encoder-damaged",
+        ) from None
+
+
+def projection(config: dict[str, Any]) -> dict[str, int]:
+    """Return the width of the space of a model of images and texts, as an option for one of its
+    parts, whose own configuration may have another.
+    """
+    two = "text_config" in config or "vision_config" in config
+    return {"projection_dim": int(config.get("projection_dim", 512))} if two else {}
 
 
 def load_model(model: type[Any], folder: Path, ignore: tuple[str, ...] = (), **options: Any) -> Any:
@@ -161,17 +246,20 @@ def load_model(model: type[Any], folder: Path, ignore: tuple[str, ...] = (), **o
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise DataError(
-            f"{folder} cannot be loaded as {model.__name__}: {reason[0].rstrip('.')}"
+            f"{folder} cannot be loaded as {model.__name__}: {reason[0].rstrip('.')}",
+            "encoder-damaged",
         ) from None
     missing = sorted(name for name in info["missing_keys"] if not name.startswith(ignore))
     if missing:
         raise DataError(
             f"{folder} lacks {len(missing)} of the weights of {model.__name__}, such as "
-            f"{missing[0]}"
+            f"{missing[0]}",
+            "encoder-damaged",
         )
     if info["mismatched_keys"]:
         name = min(key[0] for key in info["mismatched_keys"])
         raise DataError(
-            f"{folder}: {name} has another shape among the weights than config.json says"
+            f"{folder}: {name} has another shape among the weights than config.json says",
+            "encoder-damaged",
         )
     return loaded.eval()

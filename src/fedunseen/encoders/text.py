@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from fedunseen.core.array_cache import cached_arrays, files_digest
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.encoders.hub import (
+    OTHER_TYPE,
+    is_image_model,
     load_model,
+    projection,
     read_json,
     require_transformers,
     weight_files,
@@ -123,51 +126,98 @@ def plain_words(text: str) -> str:
     return " ".join(re.sub(r"::|[-_+]", " ", text).split())
 
 
+class _Tower(NamedTuple):
+    """The text part of a model of images and texts: its class of the library, and which of its
+    outputs lies where images do.
+    """
+
+    model: str
+    output: str
+    padded: bool  # trained on texts of one length, whose padding it sees
+
+
+_CLIP = _Tower("CLIPTextModelWithProjection", "text_embeds", False)
+_META = _Tower("MetaClip2TextModelWithProjection", "text_embeds", False)
+_SIGLIP = _Tower("SiglipTextModel", "pooler_output", True)
+_TOWERS = {
+    "clip": _CLIP,
+    "clip_text_model": _CLIP,
+    "metaclip_2": _META,
+    "metaclip_2_text_model": _META,
+    "siglip": _SIGLIP,
+    "siglip_text_model": _SIGLIP,
+    "siglip2": _SIGLIP._replace(model="Siglip2TextModel"),
+    "siglip2_text_model": _SIGLIP._replace(model="Siglip2TextModel"),
+    "aimv2": _Tower("Aimv2Model", "pooler_output", False),
+}
+"""``model_type`` -> its text part. Other models are read as sentence encoders."""
+
+
 def _by_model(texts: Sequence[str], folder: Path) -> NDArray[np.float32]:
     require_transformers("a text encoder")
-    from transformers import AutoModel, AutoTokenizer, CLIPTextModelWithProjection, SiglipTextModel
+    import transformers
 
-    kind = read_json(folder / "config.json").get("model_type")
-    clip = kind in ("clip", "clip_text_model")
-    siglip = kind in ("siglip", "siglip_text_model")
-    class_of = CLIPTextModelWithProjection if clip else SiglipTextModel if siglip else AutoModel
-    model = load_model(class_of, folder, ignore=("pooler.",))
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
-    except Exception as error:  # any fault in the files of a dozen kinds of tokenizers
-        reason = str(error).strip().splitlines() or [type(error).__name__]
+    config = read_json(folder / "config.json")
+    if is_image_model(config):
         raise DataError(
-            f"{folder} has no tokenizer that can be loaded: {reason[0].rstrip('.')}"
-        ) from None
+            f"{folder} holds a model of pictures ({config.get('model_type')}), and a text encoder "
+            "is needed: name it in encoder.weights, and a model of texts here",
+            OTHER_TYPE,
+        )
+    tower = _TOWERS.get(str(config.get("model_type")))
+    class_of = getattr(transformers, tower.model if tower else "AutoModel")
+    width = projection(config) if tower is not None and tower.output == "text_embeds" else {}
+    model = load_model(class_of, folder, ignore=("pooler.",), **width)
+    tokenizer = _tokenizer(folder)
     limit = min(tokenizer.model_max_length, _LONGEST)
     modules = folder / "modules.json"  # of sentence-transformers, which may end in a normalization
-    unit = (
-        clip
-        or siglip
-        or (modules.is_file() and ".Normalize" in modules.read_text(encoding="utf-8"))
+    unit = tower is not None or (
+        modules.is_file() and ".Normalize" in modules.read_text(encoding="utf-8")
     )
-    # SigLIP was trained on texts of one length, whose padding it sees.
-    padding: Any = "max_length" if siglip else True
-    length = min(limit, int(model.config.max_position_embeddings)) if siglip else limit
+    padding: Any = True
+    if tower is not None and tower.padded:
+        text_config = getattr(model.config, "text_config", model.config)
+        padding = "max_length"
+        limit = min(limit, int(text_config.max_position_embeddings))
     out = []
     with torch.inference_mode():
         for start in range(0, len(texts), _AT_ONCE):
             part = list(texts[start : start + _AT_ONCE])
             tokens = tokenizer(
-                part, padding=padding, truncation=True, max_length=length, return_tensors="pt"
+                part, padding=padding, truncation=True, max_length=limit, return_tensors="pt"
             )
-            if clip:
-                vectors = model(**tokens).text_embeds
-            elif siglip:
-                vectors = model(input_ids=tokens["input_ids"]).pooler_output
-            else:
-                states = model(**tokens).last_hidden_state
-                mask = tokens["attention_mask"].unsqueeze(-1)
-                vectors = (states * mask).sum(1) / mask.sum(1)
+            vectors = _pooled(model, tokens, tower)
             out.append((torch.nn.functional.normalize(vectors, dim=1) if unit else vectors).numpy())
     return np.concatenate(out).astype(np.float32)
+
+
+def _tokenizer(folder: Path) -> Any:
+    """Return the tokenizer of a folder."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # any fault in the files of a dozen kinds of tokenizers
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise DataError(
+            f"{folder} has no tokenizer that can be loaded: {reason[0].rstrip('.')}"
+        ) from None
+
+
+def _pooled(model: Any, tokens: Any, tower: _Tower | None) -> torch.Tensor:
+    """Return a vector (n, d) for each text: in the space of images, or the mean of its tokens."""
+    pooled: torch.Tensor
+    if tower is None:
+        states = model(**tokens).last_hidden_state
+        mask = tokens["attention_mask"].unsqueeze(-1)
+        pooled = (states * mask).sum(1) / mask.sum(1)
+        return pooled
+    known = {"input_ids": tokens["input_ids"]}
+    if not tower.padded:
+        known["attention_mask"] = tokens["attention_mask"]
+    outputs = model.get_text_features(**known) if tower.model == "Aimv2Model" else model(**known)
+    pooled = getattr(outputs, tower.output)
+    return pooled
 
 
 def _sum_of_words(texts: Sequence[str], path: Path) -> NDArray[np.float32]:

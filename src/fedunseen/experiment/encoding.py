@@ -25,6 +25,7 @@ from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, DataSettings
 from fedunseen.encoders import backbone
 from fedunseen.encoders.backbone import CARRIED_MB, Backbone, Encoder, EncoderSettings
+from fedunseen.encoders.hub import revision_of
 from fedunseen.experiment.rules import EncoderFacts, check
 from fedunseen.experiment.schema import Experiment
 
@@ -88,7 +89,7 @@ def record_weights(encoder: Encoder | None, settings: DataSettings) -> dict[str,
     """Return what a manifest says of encoders' weights.
 
     ``{"encoder": {"setting": ..., "digest": ..., "files": {name: bytes}}, "text_encoder": ...}``,
-    without an entry that needs no file.
+    without an entry that needs no file; of a hub's weights with the commit (``revision``).
     """
     entries = {}
     if encoder is not None and (files := encoder.files()):
@@ -168,6 +169,8 @@ def locate_weights(
         return {}
     if (place := _carried(run, "encoder", entry)) is not None:
         return {setting: str(place / names[0] if len(names) == 1 else place)}
+    if files and (place := _pinned(files[0].parent, entry)) is not None:
+        return {setting: str(place)}
     if files:
         raise DataError(
             f"{files[0]} has changed since this run, which had other weights ({had}): give those "
@@ -201,6 +204,14 @@ def _carried(run: Path, key: str, entry: Mapping[str, Any]) -> Path | None:
     return folder if _is(folder, list(entry["files"]), entry["digest"]) else None
 
 
+def _pinned(current: Path, entry: Mapping[str, Any]) -> Path | None:
+    """Return the commit of a hub's weights that a run had, where this machine has it beside the
+    current one.
+    """
+    place = current.parent / str(entry.get("revision") or "none")
+    return place if _is(place, list(entry["files"]), entry["digest"]) else None
+
+
 def _is(place: Path, names: list[str], digest: str) -> bool:
     files = [place] if len(names) == 1 and not place.is_dir() else [place / name for name in names]
     return all(path.is_file() for path in files) and content_digest(files) == digest
@@ -208,7 +219,9 @@ def _is(place: Path, names: list[str], digest: str) -> bool:
 
 def _content(files: list[Path]) -> dict[str, Any]:
     """Return what a manifest says of files."""
+    revision = revision_of(files[0].parent)
     return {
         "digest": content_digest(files),
         "files": {path.name: path.stat().st_size for path in files},
+        **({"revision": revision} if revision else {}),
     }
