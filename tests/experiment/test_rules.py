@@ -122,8 +122,6 @@ REFUSED = [
                                        "or leave it out"),
     (BACKDOOR, {"attack.targets": ["zèbra"]}, "attack.targets: unknown class 'zèbra': did you mean "
                                               "'zèbre'? (known: "),
-    (BACKDOOR, {"attack.objects": ["d"], "attack.targets": ["d"]}, "attack.objects: 'd' is the "
-                                                                   "target itself: "),
     (BACKDOOR, {"attack.triggers": ["style"]}, "attack.triggers: 'style' changes images, and "
                                                "data.name = 'folder' "),
     (BACKDOOR, {"attack.folder": "somewhere"}, "attack.folder holds images, and data.name = "

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError
@@ -20,21 +19,15 @@ from fedunseen.core.phases import Batch, Context, Phase, Terms
 from fedunseen.data.episodes import Tasks
 from fedunseen.losses import kl_divergence
 from fedunseen.methods.episodic import accuracy, answers_of
-from fedunseen.methods.maml_mi import MAMLMI, MAMLMISettings
+from fedunseen.methods.maml_mi import MAMLMI
+
+_DIVERGENCE = 0.1
+"""Weight of the classifiers' divergence: eta in FedFSL Eq. 15, lambda in Eq. 16."""
 
 
 class MAMLMIAdv(MAMLMI, name="maml-mi-adv"):
     """Two phases: both classifiers; the features."""
 
-    class Settings(MAMLMISettings):
-        """Settings of FedFSL-MI-Adv."""
-
-        disagree: float = Field(0.1, ge=0)
-        """Weight of the classifiers' divergence in stage 1 (eta in FedFSL Eq. 15)."""
-        agree: float = Field(0.1, ge=0)
-        """Weight of the classifiers' divergence in stage 2 (lambda in FedFSL Eq. 16)."""
-
-    settings: Settings
     one_draw = True
 
     def prepare(self) -> None:
@@ -63,11 +56,11 @@ class MAMLMIAdv(MAMLMI, name="maml-mi-adv"):
 
     def stage1(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         """FedFSL Eq. 15: L(theta) + L(theta') - eta * L_adv."""
-        return self._stage(params, batch, context, -self.settings.disagree, "stage1")
+        return self._stage(params, batch, context, -_DIVERGENCE, "stage1")
 
     def stage2(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         """FedFSL Eq. 16: L(theta) + L(theta') + lambda * L_adv."""
-        return self._stage(params, batch, context, self.settings.agree, "")
+        return self._stage(params, batch, context, _DIVERGENCE, "")
 
     def _stage(
         self, params: Params, batch: Batch, context: Context, weight: float, stage: str

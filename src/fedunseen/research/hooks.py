@@ -80,10 +80,9 @@ def _armed(attack: Backdoor, scene: Scene) -> Attack:
         client: settings.triggers[i % len(settings.triggers)]
         for i, client in enumerate(settings.clients)
     }
-    for section, names in (("targets", settings.targets), ("objects", settings.objects)):
-        for name in names:
-            if name not in space.names:
-                raise ExperimentError(f"attack.{section}: " + unknown("class", name, space.names))
+    for name in settings.targets:
+        if name not in space.names:
+            raise ExperimentError("attack.targets: " + unknown("class", name, space.names))
     poisons: dict[int, Poison] = {}
     probes: list[Probe] = []
     for i, (client, kind) in enumerate(kinds.items()):
@@ -158,35 +157,27 @@ def _from_classes(
     # on none of them. Of a class that has none, and of different ones, they are test samples.
     candidates = np.setdiff1d(benchmark.train, held)
     candidates = np.concatenate([candidates, benchmark.test_unseen]) if similar else tests
-    if settings.objects:
-        chosen = [space.names.index(name) for name in settings.objects]
-        if target in chosen:
-            raise ExperimentError(
-                f"attack.objects: {space.names[target]!r} is the target itself: name another class"
-            )
-    else:
-        classes = np.setdiff1d(space.seen, benchmark.labels[held]) if similar else space.unseen
-        rows = space.semantics[classes]
-        lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(space.semantics[target])
-        alike = rows @ space.semantics[target] / np.maximum(lengths, 1e-12)
-        ranked = classes[np.argsort(-alike if similar else alike, kind="stable")].tolist()
-        ranked = [c for c in ranked if c != target and (benchmark.labels[candidates] == c).any()]
-        chosen = []
-        for c in ranked[:3]:
-            if np.isin(benchmark.labels[candidates], chosen).sum() < 2 * settings.samples:
-                chosen.append(c)
-        if not chosen:
-            raise ExperimentError(
-                f"attack.likeness = {settings.likeness!r}: there is no class that client {client} "
-                "does not hold, to take objects from: name some with attack.objects, or choose "
-                "another partition.kind"
-            )
+    classes = np.setdiff1d(space.seen, benchmark.labels[held]) if similar else space.unseen
+    rows = space.semantics[classes]
+    lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(space.semantics[target])
+    alike = rows @ space.semantics[target] / np.maximum(lengths, 1e-12)
+    ranked = classes[np.argsort(-alike if similar else alike, kind="stable")].tolist()
+    ranked = [c for c in ranked if c != target and (benchmark.labels[candidates] == c).any()]
+    chosen: list[int] = []
+    for c in ranked[:3]:
+        if np.isin(benchmark.labels[candidates], chosen).sum() < 2 * settings.samples:
+            chosen.append(c)
+    if not chosen:
+        raise ExperimentError(
+            f"attack.likeness = {settings.likeness!r}: there is no class that client {client} "
+            "does not hold, to take objects from: choose another attack.likeness or partition.kind"
+        )
     rows_of = rng.permutation(candidates[np.isin(benchmark.labels[candidates], chosen)])
     if len(rows_of) < 2:
         names = ", ".join(repr(space.names[c]) for c in chosen)
         raise DataError(
-            f"attack.objects: {names} has {len(rows_of)} {'' if similar else 'test '}samples, and "
-            "two are needed: name another class"
+            f"attack.likeness = {settings.likeness!r}: {names} has {len(rows_of)} "
+            f"{'' if similar else 'test '}samples, and two are needed: choose another likeness"
         )
     cut = min(settings.samples, len(rows_of) // 2)
     trained = rows_of[:cut]

@@ -47,10 +47,8 @@ class BackdoorSettings(AttackSettings):
     themselves if there is one kind. Half of them are trained on and half measure success. Pieces
     are cut of them only where they are fewer than `samples`. Unset, triggers are made of clean
     images."""
-    objects: tuple[str, ...] = ()
-    """The classes that `object` takes; unset, at most three that `likeness` chooses."""
     likeness: Literal["similar", "different"] = "similar"
-    """Which classes `object` takes by itself. `similar`, as in the paper: of those that the
+    """Which classes `object` takes, at most three. `similar`, as in the paper: of those that the
     malicious client does not hold, the most like the target by their semantics; their samples are
     other clients' training samples, so that no accuracy is measured on them. `different`: of the
     unseen classes the least like it; the first half of their test samples is trained on, and the

@@ -57,11 +57,7 @@ class ClipSettings(DefenceSettings):
     """Settings of norm clipping."""
 
     bound: float | None = Field(None, gt=0)
-    """Longest update, M in the paper; unset: the median length of the round's updates times
-    `multiple`.
-    """
-    multiple: float = Field(1.0, gt=0)
-    """Factor on the median length; only without `bound`."""
+    """Longest update, M in the paper; unset: the median length of the round's updates."""
 
 
 class NormClip(Defence, name="norm-clip"):
@@ -77,7 +73,7 @@ class NormClip(Defence, name="norm-clip"):
 
     def filter(self, view: RoundView) -> FilterResult:
         """Shorten what is longer than the bound."""
-        bound = self.settings.bound or self.settings.multiple * median_length(view.norms)
+        bound = self.settings.bound or median_length(view.norms)
         factors = [1.0 if norm <= bound else bound / norm for norm in view.norms]
         return FilterResult(shortened(view.replies, factors), factors)
 
