@@ -116,7 +116,7 @@ WAYS = {
 HIDDEN = ("standard", "centre", "photos", "unit length")
 """Ways in which no extreme can be read from the run before."""
 
-QUICK = ("ranges of features", "min-max")
+QUICK = ("ranges of features",)
 
 
 def without_notes(path):
@@ -288,8 +288,22 @@ def test_a_subtraction_copies_no_file_but_those_that_it_names(experiment, tmp_pa
     assert counts == [0 if client == GONE else len(rows) for client, rows in enumerate(held)]
 
 
-@pytest.mark.parametrize("features", [[], ["min-max"], ["min-max", "l2"]])
-@pytest.mark.parametrize("masked", ["plain", "masked"])
+@pytest.mark.parametrize(
+    ("features", "masked"),
+    [
+        ([], "plain"),
+        (["min-max", "l2"], "masked"),
+        *(
+            pytest.param(features, masked, marks=pytest.mark.slow)
+            for features, masked in (
+                (["min-max"], "plain"),
+                (["min-max", "l2"], "plain"),
+                ([], "masked"),
+                (["min-max"], "masked"),
+            )
+        ),
+    ],
+)
 def test_no_sample_moves_stated_bounds(features, masked, experiment, tmp_path):
     """A subtraction alone then has the bits of a run without the party."""
     bounds = [[-1200.0, 1200.0]] * WIDTH
@@ -328,14 +342,16 @@ X = ROWS[HELD].copy()
 X[np.flatnonzero(PARTY == "south")[:WIDTH], range(WIDTH)] = EXTREME
 Y = np.array(NAMES)[LABELS[HELD]]
 DESCRIBED = dict(zip(NAMES, TABLE.tolist(), strict=True))
+CHOOSES_KERNEL = pytest.mark.slow  # six fits of 1,024 features each
 FITS = [
-    {},
+    pytest.param({}, marks=CHOOSES_KERNEL),
     {"features": ("standard",)},
     {"features": ("min-max",)},
     {"features": ("centre", "l2")},
     {"method": "ridge", "features": ()},
     {"method": "eszsl", "calibration": 0.25, "features": ()},
-    {"method_params": {"retention": "total"}},
+    pytest.param({"method_params": {"retention": "total"}}, marks=CHOOSES_KERNEL),
+    {"method_params": {"retention": "total"}, "features": ("min-max",)},
 ]
 
 
@@ -389,7 +405,7 @@ def test_unlabelled_samples_of_a_party_leave_with_it():
 
 
 def test_no_copy_on_disk_has_the_samples(tmp_path):
-    model = fitted()
+    model = fitted(features=("min-max",))
     row = X[3].astype(np.float32).tobytes()
     assert row in pickle.dumps(X.astype(np.float32))  # the search finds one
     model.save(tmp_path / "model", statistics=True)

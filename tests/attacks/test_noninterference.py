@@ -95,7 +95,9 @@ def chance(monkeypatch):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """The folders of all parties, those of the one party with other samples, and credentials."""
+    """The folders of all parties, those of the one party with other samples, credentials, and what
+    was recorded.
+    """
     folder = tmp_path_factory.mktemp("noninterference")
     data = write_all(folder / "data", pool=6)
     own = np.repeat(HELD[WHO], 6)
@@ -103,7 +105,7 @@ def place(tmp_path_factory):
     write_party(folder / "sample", [*own, 7], 3, pool=7)
     write_party(folder / "class", [*own, *[5] * 6], 3, pool=6)
     enrol(folder / "kits", NAMES)
-    return SimpleNamespace(folder=folder, data=data, kits=folder / "kits")
+    return SimpleNamespace(folder=folder, data=data, kits=folder / "kits", recorded={})
 
 
 def joined(place, name, data, state, scenario, removal=None):
@@ -119,9 +121,11 @@ def joined(place, name, data, state, scenario, removal=None):
 
 
 def recorded(place, chance, out, scenario):
-    """Return the phases of a federation: what each sends to the one party, and what that party
-    is.
+    """Return the phases of a federation, recorded once: what each sends to the one party, and what
+    that party is.
     """
+    if scenario in place.recorded:
+        return place.recorded[scenario]
     chosen = experiment(place.data, **SCENARIOS[scenario])
 
     def link(removal=None):
@@ -143,6 +147,7 @@ def recorded(place, chance, out, scenario):
         met = session(second, NAMES, kit=place.kits / "coordinator", folder=out / "secagg")
         Removing(done, NAMES, True, NAMES[1:]).over(met, out / "left")
         phases.append((second.sent[WHO], Removal()))
+    place.recorded[scenario] = phases
     return phases
 
 
@@ -255,17 +260,11 @@ def test_only_the_weight_of_a_greeting_differs_where_the_strategy_weights(
 @pytest.mark.parametrize("kind", [*KINDS, "unknown"])
 def test_what_is_refused_is_refused_with_the_same_bytes(kind, place, chance, tmp_path):
     """Before a greeting and after it, for a message of each kind that is damaged."""
-    link = Recorder(
-        {
-            name: chance.of(name, joined(place, name, place.data / name, tmp_path / name, "closed"))
-            for name in NAMES
-        }
-    )
-    host(experiment(place.data), link, tmp_path / "run", place.kits)
+    ((sent, _),) = recorded(place, chance, tmp_path / "recorded", "closed form")
     damaged = pack({"kind": kind, "content": {}, "client": NAMES.index(WHO)})
-    messages = [damaged, link.sent[WHO][0], damaged]
+    messages = [damaged, sent[0], damaged]
     first, *rest = (
-        replayed(place, chance, [(messages, None)], folder, tmp_path / folder.name, "closed")
+        replayed(place, chance, [(messages, None)], folder, tmp_path / folder.name, "closed form")
         for folder in (place.data / WHO, *(place.folder / other for other in OTHERS))
     )
     assert kind == "stop" or "error" in fields(first[0][1])[0]
