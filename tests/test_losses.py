@@ -196,13 +196,43 @@ def test_a_loss_is_its_reference_over_the_samples_that_count_which_are_all_witho
 
 
 @each
+def test_weights_are_relative_and_a_sample_of_weight_0_may_be_anything(case):
+    arguments = case.arguments()
+    one = torch.tensor([1.0, 0, 0, 0, 0], dtype=torch.float64)
+    alone = case.loss(*arguments, one).item()
+    assert case.loss(*arguments, 0.25 * one).item() == pytest.approx(alone, rel=1e-12)
+    uneven = torch.tensor([0.5, 0.25, 0.125, 2.0, 1.0], dtype=torch.float64)
+    value = case.loss(*arguments, uneven).item()
+    assert case.loss(*arguments, 3 * uneven).item() == pytest.approx(value, rel=1e-12)
+    if case is not CASES["self-calibration"]:  # a logarithm of a mean
+        each_alone = [case.loss(*arguments, row).item() for row in torch.eye(5).double()]
+        expected = np.average(each_alone, weights=uneven)
+        assert value == pytest.approx(expected, rel=1e-9)
+    arguments[0][~SOME.bool()] = torch.nan
+    assert case.loss(*arguments, SOME).item() == case.loss(*case.arguments(), SOME).item()
+
+
+def test_a_label_outside_the_mask_has_the_probability_0():
+    logits, mask = torch.zeros(2, 3), torch.tensor([True, True, False])
+    labels = torch.tensor([1, 2])
+    assert semantic_cross_entropy(logits, labels, None, mask).item() == torch.inf
+    first = torch.tensor([1.0, 0.0])
+    assert semantic_cross_entropy(logits, labels, first, mask).item() == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize(("logit", "expected"), [(20.0, 20.0), (50.0, 12 * math.log(10))])
+def test_self_calibration_is_cut_at_a_mass_of_1e_12(logit, expected):
+    logits = torch.tensor([[logit, 0.0]], dtype=torch.float64)
+    loss = losses.self_calibration(logits, torch.tensor([False, True])).item()
+    assert loss == pytest.approx(expected, abs=1e-6)
+
+
+@each
 def test_the_derivative_agrees_with_finite_differences_and_is_zero_where_no_sample_is_left(case):
     leaves = [argument.requires_grad_() for argument in case.arguments()]
     assert torch.autograd.gradcheck(lambda *given: case.loss(*given, SOME), leaves)
     nothing = case.loss(*leaves, torch.zeros(5, dtype=torch.float64))
-    assert (
-        nothing.item() == 0 or case is CASES["self-calibration"]
-    )  # the logarithm of nothing, cut at 1e-12
+    assert nothing.item() == 0
     assert not any(gradient.any() for gradient in torch.autograd.grad(nothing, leaves))
 
 

@@ -4,8 +4,8 @@ r"""The papers' losses as pure functions on plain tensors: nothing to set up, no
 equation                                     here                               used by
 ============================================ ================================== =======================
 FedZSL Eq. 3, DistZSL Eq. 3                  :func:`semantic_cross_entropy`     fedzsl, distzsl, ...
-FedZSL Eqs. 5-6, DistZSL Eqs. 6-7 (CARD)     :func:`relation_distillation`      fedzsl, distzsl,
-svip FedZSL Eq. 7, DistZSL Eq. 8 (bilateral)      :func:`consistency`                fedzsl, distzsl
+FedZSL Eqs. 5-6, DistZSL Eqs. 6-7 (CARD)     :func:`relation_distillation`      fedzsl, distzsl, svip
+FedZSL Eq. 7, DistZSL Eq. 8 (bilateral)      :func:`consistency`                fedzsl, distzsl
 DistZSL Eq. 4, APN                           :func:`decorrelation`              distzsl, apn, svip
 APN and GEM                                  :func:`attribute_error`            apn, gem
 APN and GEM                                  :func:`compactness`                apn, gem
@@ -26,8 +26,9 @@ of ``fedunseen.core.class_similarity.class_similarity`` (Eq. 4).
 FedZSL is Chen et al. 2022, DistZSL Chen et al. 2025, FedFSL Fan and Huang 2021, APN Xu et al. 2020,
 MSDN Chen et al. 2022, f-VAEGAN Xian et al. 2019, FREE Chen et al. 2021, SVIP Chen et al. 2025.
 
-Every loss returns a scalar, the mean over a batch. ``weights`` (B,) drops samples of weight 0 (if
-none is left, it is 0), ``mask`` (C,) bool names the classes of a softmax; by default all count.
+Every loss returns a scalar, the mean over a batch. ``weights`` (B,) from 0 says how much each
+sample counts; a sample of weight 0 has no part in the loss, and if none is left, it is 0. ``mask``
+(C,) bool names the classes of a softmax; by default all count.
 Shapes that differ raise ``ArgumentError``. The papers write sums, but their learning rates only
 make sense for means. All losses work under ``torch.func.grad`` and ``torch.func.vmap``; half
 precision is turned into float32 first.
@@ -69,15 +70,18 @@ def semantic_cross_entropy(
     r"""FedZSL Eq. 3, the cross-entropy of compatibilities: :math:`-\log\mathrm{softmax}(z)_y`.
 
     ``logits`` (B, C) are compatibilities :math:`z_j = \hat a^T a_j` of predicted attributes with
-    each class's semantics, ``labels`` (B,) class ids y, which ``mask`` must include.
+    each class's semantics, ``labels`` (B,) class ids y. A label outside ``mask`` has the
+    probability 0, so the loss is infinite.
 
     Example:
         >>> round(semantic_cross_entropy(torch.zeros(1, 4), torch.tensor([2])).item(), 4)  # log 4
         1.3863
     """
     _check_shapes("logits", logits, "labels", labels, 2, 1)
-    log_p = _log_softmax(logits, mask)
-    return _mean(-log_p.gather(-1, labels.unsqueeze(-1)).squeeze(-1), weights)
+    log_p = _log_softmax(logits, mask).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    if mask is not None:
+        log_p = log_p + torch.where(mask, 0.0, -torch.inf)[labels]
+    return _mean(-log_p, weights)
 
 
 def relation_distillation(
@@ -209,8 +213,9 @@ def self_calibration(
     """
     if logits.shape[-1:] != unseen.shape:
         raise ArgumentError(_apart("logits", logits, "unseen", unseen))
-    mass = (_log_softmax(logits, mask).exp() * unseen).sum(-1)
-    return -_mean(mass, weights).clamp_min(1e-12).log()
+    mass = _mean((_log_softmax(logits, mask).exp() * unseen).sum(-1), weights)
+    loss = -mass.clamp_min(1e-12).log()
+    return loss if weights is None else torch.where(weights.sum() > 0, loss, 0.0)
 
 
 def jensen_shannon(
@@ -391,9 +396,7 @@ def _log_softmax(logits: Tensor, mask: Tensor | None, temperature: float = 1.0) 
 
 
 def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
-    """Return the mean of values (B,) over all samples, or over those whose weight (B,) is not
-    zero.
-    """
+    """Return the mean of values (B,), all alike or by weights (B,)."""
     return values.mean() if weights is None else weighted_mean(values, weights)
 
 

@@ -283,7 +283,9 @@ def epochs_plan(samples: int, batch_size: int, epochs: int, rng: np.random.Gener
 
 
 def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
-    """Return the mean of ``values`` (B,) over the samples whose weight (B,) is not zero; 0 if none
-    is left.
+    """Return the mean of ``values`` (B,), each as much as its weight (B,) from 0; 0 if all weights
+    are 0. A value of weight 0 may be anything, NaN as well.
     """
-    return (values * weights).sum() / weights.sum().clamp_min(1.0)
+    total = weights.sum()
+    kept = torch.where(weights == 0, 0.0, values * weights)
+    return kept.sum() / torch.where(total > 0, total, 1.0)

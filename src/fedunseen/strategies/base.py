@@ -303,11 +303,11 @@ class Strategy(Named):
         return self.settings.server_lr
 
     def reply_weights(self, replies: Sequence[Reply]) -> list[float]:
-        """Return what each reply counts; the weights of a round sum to one."""
+        """Return what each reply counts: shares of a whole, or 0 where no reply has anything."""
         by = self.settings.weights
         raw = [
             1 if by == "uniform" else reply.classes if by == "classes" else reply.samples
             for reply in replies
         ]
-        total = sum(raw)
+        total = sum(raw) or 1
         return [value / total for value in raw]
