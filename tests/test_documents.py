@@ -18,6 +18,7 @@ from fedunseen.cli.main import app
 from fedunseen.cli.settings import reference
 from fedunseen.core.presets import preset_names
 from fedunseen.experiment.assemble import load_data
+from fedunseen.methods import METHODS
 from fedunseen.pages.report import write_report
 from fedunseen.research.sweeps import sweep_names
 
@@ -346,3 +347,61 @@ def test_all_four_papers_have_a_page_with_one_row_for_every_equation(paper, last
         ends = [int(number) for number in re.findall(r"\d+", numbers)]
         found += range(ends[0], ends[1] + 1) if " to " in numbers else ends
     assert sorted(found) == list(range(1, last + 1))
+
+
+METHODS_OF = {
+    "distzsl": ["distzsl"],
+    "fedfsl": ["maml", "maml-mi", "maml-mi-adv"],
+    "fedzsl": ["fedzsl"],
+    "fzsl": ["clswgan"],
+}
+SECTIONS_OF = {  # of the printed papers
+    "distzsl": set(),
+    "fedfsl": {"5.1", "5.4.4"},
+    "fedzsl": {"3.3"},  # Feature Magnitude Backdoor Defense
+    "fzsl": {"4.2"},
+}
+
+
+@pytest.mark.parametrize("paper", NAMES)
+def test_the_keys_and_sections_of_a_paper_s_page_are_its_own(paper):
+    page = PAPERS[NAMES.index(paper)].read_text("utf-8")
+    methods = [pydoc.locate(METHODS[name].replace(":", ".")) for name in METHODS_OF[paper]]
+    own = {key for method in methods for key in method.Settings.model_fields}
+    keys = set(re.findall(r"`method\.(\w+)", page))
+    assert keys
+    assert keys <= own
+    sections = set(re.findall(r"(?:section |\()(\d(?:\.\d)+)\b", page))
+    assert sections == SECTIONS_OF[paper]
+
+
+FEDZSL = {"momentum": 0.9, "weight_decay": 1e-5, "batch_size": 64, "rounds": 50, "local_epochs": 2}
+FEDZSL |= {"clients": 10, "kl": 3.0, "temperature": 10.0, "alpha": 0.01}
+ALL = {"sce_classes": "all", "kl_classes": "all"}
+DISTZSL = {**FEDZSL, "rounds": 100, "kl": 10.0, "bilateral": 0.1, "decorrelation": 0.3}
+FZSL = {"clients": 4, "rounds": 100, "local_epochs": 1, "batch_size": 64, "weights": "uniform"}
+FEDFSL = {"clients": 10, "ways": 5, "shots": 1, "mi": 0.2, "lr": 1e-3, "inner_lr": 0.01}
+PRINTED = {
+    "cub-fedzsl": {**FEDZSL, "lr": 5e-3},
+    "awa2-fedzsl": {**FEDZSL, "lr": 3e-4},
+    "sun-fedzsl": {**FEDZSL, "lr": 1e-2},
+    "cub-fedzsl-resnet18": {**FEDZSL, **ALL, "lr": 5e-3},
+    "awa2-fedzsl-resnet18": {**FEDZSL, **ALL, "lr": 3e-4},
+    "sun-fedzsl-resnet18": {**FEDZSL, **ALL, "lr": 1e-2},
+    "cub-distzsl": DISTZSL,
+    "cub-distzsl-resnet101": DISTZSL,
+    "cub-clswgan": FZSL,
+    "sun-clswgan": {**FZSL, "lr": 2e-4},
+    "awa2-clswgan": {**FZSL, "lr": 1e-5},
+    "apy-clswgan": {**FZSL, "lr": 1e-5},
+    "miniimagenet-maml-mi-adv": FEDFSL,
+}
+"""What the papers print -> the presets that keep to it."""
+
+
+@pytest.mark.parametrize("preset", PRINTED)
+def test_a_preset_has_the_settings_that_its_paper_prints(preset):
+    chosen = Experiment.load(preset)
+    sections = (chosen.partition, chosen.method, chosen.strategy)
+    merged = {key: value for section in sections for key, value in dict(section).items()}
+    assert {key: merged[key] for key in PRINTED[preset]} == PRINTED[preset]
