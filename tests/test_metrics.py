@@ -257,3 +257,12 @@ def test_the_harmonic_interval_adds_up_those_of_seen_and_unseen_classes():
     )
     assert (-back[0], back[1]) == pytest.approx(there)
     assert metrics.harmonic_difference(labels, seen, other, other) == (0, 0)
+
+
+def test_where_the_lowered_seen_class_ties_it_is_the_answer():
+    """A gap of exactly the offset: README's rule that a seen class wins over an unseen one."""
+    scores = [[0.75, 0.25], [0.75, 0.5]]
+    at = metrics.generalized(scores, [0, 1], seen=[0], unseen=[1], offset=0.5)
+    assert at == (100.0, 100.0, 100.0)
+    past = metrics.generalized(scores, [0, 1], seen=[0], unseen=[1], offset=0.5 + 2**-30)
+    assert past == (100.0, 0.0, 0.0)

@@ -7,6 +7,7 @@ import pytest
 
 from fedunseen import partitions
 from fedunseen.core.errors import ArgumentError
+from fedunseen.core.random import stream
 from known_names import refuses
 
 NAMES = np.array(["ant", "bee", "cat", "dog", "eel", "fox"])
@@ -56,3 +57,22 @@ def test_the_seed_decides(kind):
 def test_what_makes_no_sense_is_refused(call, message):
     with refuses(message, ArgumentError):
         call()
+
+
+def test_uneven_sizes_follow_the_draw_and_not_an_order():
+    """A reference: the shares of the stream, cut at whole classes, beside the floor of each."""
+    labels = np.repeat(np.arange(40), 2)
+    for seed in range(6):
+        dealt = partitions.pccd(labels, 4, counts="uneven", seed=seed)
+        sizes = [len(np.unique(labels[ids])) for ids in dealt]
+        shares = stream(seed, "partition class counts").dirichlet(np.ones(4))
+        ends = [round(float(shares[: k + 1].sum()) * 20) for k in range(4)]  # 40 - 4 * 5 are left
+        expected = [5 + end - start for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+        assert sizes == expected
+    assert any(
+        sizes != sorted(sizes)
+        for sizes in (
+            [len(ids) for ids in partitions.pccd(labels, 4, counts="uneven", seed=seed)]
+            for seed in range(6)
+        )
+    )

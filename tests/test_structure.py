@@ -123,3 +123,13 @@ def test_code_in_a_page_or_a_template_and_names_of_random_streams_are_skipped(tm
     assert PROSE["found_words"](
         [("page", n, text) for n, text in PROSE["prose_of_code"](page)]
     ) == ["page:4: Nobody"]
+
+
+def test_every_group_of_mutants_has_modules_and_tests():
+    """A folder that moves must not leave a group that finds nothing."""
+    root = STRUCTURE["ROOT"]
+    mutants = runpy.run_path(str(root / "tools" / "mutants.py"))
+    for group, (patterns, tests) in mutants["GROUPS"].items():
+        for pattern in patterns:
+            assert list((root / mutants["PACKAGE"]).glob(pattern)), (group, pattern)
+        assert [path for path in tests if not (root / path).exists()] == [], group

@@ -35,8 +35,12 @@ GROUPS = {  # modules of the package, and the tests that must find their faults
         ["tests/test_partitions.py", "tests/federation/test_partition.py"],
     ),
     "trainer": (["core/trainer.py", "core/phases.py"], ["tests/core"]),
-    "masks": (["secagg/*.py"], ["tests/secagg"]),
-    "strategies": (["strategies/*.py"], ["tests/strategies"]),
+    "masks": (["deploy/secagg/*.py"], ["tests/secagg"]),
+    "strategies": (
+        ["strategies/*.py"],
+        ["tests/strategies", "tests/defences/test_pipeline.py", "tests/engines/test_in_process.py"],
+    ),
+    "screening": (["safety/defences/screening.py"], ["tests/defences/test_screening.py"]),
     "methods": (["methods/**/*.py"], ["tests/methods"]),
 }
 SWAPS = {
@@ -111,6 +115,8 @@ def draw(group: str, count: int) -> list[Mutant]:
     modules = sorted(
         {path for pattern in GROUPS[group][0] for path in (ROOT / PACKAGE).glob(pattern)}
     )
+    if not modules:
+        raise SystemExit(f"{group}: no module matches {GROUPS[group][0]}")
     every = [mutant for path in modules for mutant in mutants(path.relative_to(ROOT))]
     return sorted(every, key=lambda m: hashlib.sha256(place_of(m.name).encode()).digest())[:count]
 

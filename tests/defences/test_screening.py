@@ -92,3 +92,11 @@ def test_m_is_a_percentile_or_what_is_given(percentile):
         )
         == 0.7
     )
+
+
+def test_a_sample_at_the_threshold_is_kept():
+    fmd = Magnitude(Magnitude.Settings(model="local"), features)
+    gamma = features(PARAMS, BATCH["inputs"]).sum(-1)
+    for threshold, dropped in ((float(gamma[0]), 2), (float(gamma[0]) + 2**-20, 3)):
+        _, terms = fmd.screened(loss)(PARAMS, BATCH, fmd.context(threshold, PARAMS))
+        assert float(terms["screening/clean_dropped"]) == dropped

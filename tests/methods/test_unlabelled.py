@@ -23,7 +23,13 @@ from fedunseen.methods.closed_form.soft_statistics import (
     soft_statistics,
 )
 from fedunseen.methods.closed_form.statistics import statistics
-from fedunseen.methods.closed_form.unlabelled import Adaptation, adapt, stretched, update
+from fedunseen.methods.closed_form.unlabelled import (
+    Adaptation,
+    _ruled_out,
+    adapt,
+    stretched,
+    update,
+)
 from refusals import message_of
 from same import same
 
@@ -283,3 +289,40 @@ def test_classes_shown_by_examples_alone_stay_undescribed(table):
         (one.scores(tests)[:, -3:].argmax(1) == truth).mean() for one in (learned, adapted)
     )
     assert after >= before
+
+
+WIDE = 8  # whose limit is 2 + 5 sqrt(2 / 8) = 4.5
+
+
+@pytest.mark.parametrize(
+    ("rhos", "ruled_out"),
+    [
+        ((4.45, 4.55, 0.0, 0.0, 0.0), (False, True, False, False, False)),
+        ((2.24, 2.24, 2.24), (False, False, False)),
+        ((2.26, 2.26, 2.26), (True, True, True)),  # above half of the limit, in the mean
+    ],
+)
+def test_soft_means_are_ruled_out_by_equation_3(rhos, ruled_out):
+    """rho is the squared distance of the mean from its prototype over d (v + 1 / n), here with the
+    prototypes at 0, no covariance and v + 1 / n = 1 / 2 + 1 / 2.
+    """
+    params = {
+        "centre": torch.zeros(WIDE).double(),
+        "precision": torch.eye(WIDE).double(),
+        "weight": torch.zeros(len(rhos), WIDE).double(),
+        "bias": torch.zeros(len(rhos)).double(),
+        "variance": torch.full((len(rhos),), 0.5).double(),
+    }
+    mean = torch.zeros(len(rhos), WIDE).double()
+    mean[:, 0] = (WIDE * torch.tensor(rhos).double()).sqrt()
+    soft = torch.full((len(rhos),), 2.0).double()
+    assert _ruled_out(params, torch.arange(len(rhos)), soft, mean).tolist() == list(ruled_out)
+
+
+def test_the_offset_shrinks_by_the_power_0_4_of_the_variance_that_is_left():
+    method, model, draw = problem(variance=2.0, nugget=0.1, width=0.8)
+    sums = soft_statistics(scorer(model), pool(draw))
+    found = update(method, model, sums, Adaptation(guard=False))
+    before, after = (one["variance"][SEEN:].mean() for one in (model, found.params))
+    assert after < 0.9 * before
+    assert found.offset_share == pytest.approx(float(after / before) ** 0.4)
