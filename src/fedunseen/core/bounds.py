@@ -92,6 +92,9 @@ LENGTHS: Mapping[str, int] = {"names": 100_000, "removing": 100_000, "shape": 4}
 ANY_LENGTH = 2**16
 """Items of a list or table of a header, and of all others."""
 
+TEXT = 10_000
+"""Characters of a text or a key of a header: a party writes some of them to its files and logs."""
+
 
 @dataclass(frozen=True)
 class TensorBound:
@@ -139,6 +142,7 @@ _SECTIONS = ("data", "engine", "method")
 _KINDS: Mapping[type, str] = {list: "a list", Mapping: "a table", str: "a text"}
 
 _STEP = re.compile(r"^[0-9]{1,2}\.")
+_RUN = re.compile("[0-9a-f]{16}")  # the name of a run, and of the folder with its states
 
 
 def limits(name: str) -> Any:
@@ -147,7 +151,7 @@ def limits(name: str) -> Any:
 
 
 def check_header(header: Mapping[str, Any]) -> None:
-    """Check every number of a header at any depth, and the length of every list and table.
+    """Check every number of a header at any depth, and the length of every list, table and text.
 
     Raises:
         RefusedError: code ``not-finite``, ``out-of-bounds`` or ``malformed``.
@@ -187,8 +191,24 @@ def check_greeting(header: Mapping[str, Any]) -> None:
             raise _refused(place, value, f"{_KINDS[kind]} is needed", MALFORMED)
 
 
+def check_run(header: Mapping[str, Any]) -> None:
+    """Check the name of a greeting's run, of which a party makes a folder and lines of its history.
+
+    Raises:
+        RefusedError: code ``refused-message``.
+    """
+    run = header.get("run")
+    if not isinstance(run, str) or not _RUN.fullmatch(run):
+        raise RefusedError(
+            "the coordinator's greeting names no run: start it again with `fedunseen host`",
+            "refused-message",
+        )
+
+
 def _check(name: str, value: object, depth: int, setting: bool = False) -> None:
     bound = NUMBERS.get(name)
+    if len(name) > TEXT or (isinstance(value, str) and len(value) > TEXT):
+        raise _refused(name, "a text", f"{TEXT:,} characters are the most", OUTSIDE)
     if isinstance(value, (list, tuple, Mapping)):
         _check_length(name, value, depth, setting)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):

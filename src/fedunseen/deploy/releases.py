@@ -15,21 +15,20 @@ import hashlib
 import json
 import math
 import os
-import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedunseen.core.bounds import check_header, check_model
+from fedunseen.core.bounds import NUMBERS, check_header, check_model, check_run
 from fedunseen.core.errors import ArgumentError, DataError, FedUnseenError, RefusedError
 from fedunseen.core.extensions import added, at
 from fedunseen.core.files import holding, parse_json
 from fedunseen.deploy.remote import declared
 from fedunseen.deploy.remote.party import Party
 from fedunseen.deploy.remote.refusals import STORAGE
-from fedunseen.deploy.remote.wire import WireError, is_failure, unpack
+from fedunseen.deploy.remote.wire import WireError, is_failure, split, unpack
 
 if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
     from fedunseen.deploy.secagg.ledger import Ledger
@@ -333,7 +332,9 @@ class Site:
             return
         reply_header = header_of(answer)
         facts: dict[str, Any] = {"bytes": len(answer), "sha256": hashlib.sha256(answer).hexdigest()}
-        facts |= {key: header[key] for key in ("round",) if isinstance(header.get(key), int)}
+        round = header.get("round")
+        if isinstance(round, int) and NUMBERS["round"].holds(round):
+            facts["round"] = round
         facts |= {
             key: reply_header[key]
             for key in ("classes", "samples")
@@ -398,6 +399,7 @@ def planned(
     its rounds.
     """
     check_header(greeting)
+    check_run(greeting)
     experiment = greeting.get("experiment")
     try:
         if not isinstance(experiment, dict):
@@ -415,14 +417,12 @@ def planned(
         why = f"the privacy of the coordinator's experiment cannot be computed: {error}"
         raise RefusedError(why, "epsilon-unknown") from None
     digest = hashlib.sha256(json.dumps(experiment, sort_keys=True).encode()).hexdigest()
-    return f"{greeting.get('run')}/{digest}", spends, rounds
+    return f"{greeting['run']}/{digest}", spends, rounds
 
 
 def header_of(message: bytes) -> dict[str, Any]:
-    """Return the header of a message; empty where it has none that can be read."""
+    """Return the header of a message; empty where it has none that a party would read."""
     try:
-        (length,) = struct.unpack(">I", message[:4])
-        header = parse_json(message[4 : 4 + length])
-    except (struct.error, ValueError):
+        return split(message)[0]
+    except WireError:
         return {}
-    return header if isinstance(header, dict) else {}

@@ -14,7 +14,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from fedunseen.core.errors import ExperimentError, unknown
+from fedunseen.core.errors import ExperimentError, shortened, unknown
 from fedunseen.core.extensions import sections
 from fedunseen.core.presets import data_folder, experiment_text, is_shipped
 from fedunseen.core.registry import VARIABLE, find, names, package_names
@@ -267,7 +267,7 @@ def validated(kind: type[BaseModel], section: str, content: Mapping[str, Any]) -
             sentence = f"{place}: there is nothing in it: give at least one, or leave it out"
         case _:
             message = plain_message(problem).replace("a valid tuple", "a list in square brackets")
-            sentence = f"{place}: {message}, not {problem['input']!r}"
+            sentence = f"{place}: {message}, not {shortened(repr(problem['input']))}"
     raise ExperimentError(sentence)
 
 

@@ -25,6 +25,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedunseen.core.errors import RefusedError
 from fedunseen.deploy.flower.staying import ask_party
 from fedunseen.deploy.remote.link import PartyGone, complete
+from fedunseen.deploy.remote.wire import plain
 
 POLL = 0.1  # seconds between looks for answers
 LOOK = 1.0  # seconds between looks for nodes
@@ -200,14 +201,15 @@ class GridLink:
             complete(future, body)
 
     def _fail(self, number: str, error: Exception) -> None:
+        reason = plain(error)  # a node has sent it
         if number in self.name_requests:
             node = self.name_requests.pop(number)
-            _log.warning("node %d runs no app of FedUnseen: %s", node, error)
+            _log.warning("node %d runs no app of FedUnseen: %s", node, reason)
             self.names.pop(node, None)  # it is asked again
         elif number in self.open:
             name, _, future = self.open.pop(number)
-            _log.warning("%s could not answer: %s", name, error)
-            complete(future, PartyGone(f"{name}: {error}"))
+            _log.warning("%s could not answer: %s", name, reason)
+            complete(future, PartyGone(f"{name}: {reason}"))
 
 
 def server_app(coordinate: Callable[[Grid, Mapping[str, Any]], object]) -> ServerApp:

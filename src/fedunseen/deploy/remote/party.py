@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from fedunseen.core.bounds import check_header, check_model
+from fedunseen.core.bounds import check_header, check_model, check_run
 from fedunseen.core.errors import DataError, FedUnseenError, RefusedError, counted
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params, finite, within
@@ -44,7 +43,6 @@ if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are use
 
 # a tensor in the file of a client's state: the round after which it was written
 _ROUND = "fedunseen/round"
-_RUN = re.compile("[0-9a-f]{16}")  # the name of a run, and of the folder with its states
 _MASKING = tuple(  # the kinds of messages that masked sums add
     kind for kind in declared.KINDS if kind not in ("hello", "round", "stop")
 )
@@ -165,7 +163,8 @@ class Party:
             return self.refusal(WireError(f"the message cannot be read: {error}"), message)
         except Exception as error:
             # A library failed on this one message: the party reports it and stays.
-            self.say(f"this message could not be answered ({type(error).__name__}: {error})")
+            reason = wire.plain(f"{type(error).__name__}: {error}")
+            self.say(f"this message could not be answered ({reason})")
             return self.refusal(error, message)
         masked = self._joined is not None and self._joined.session is not None
         if stray := declared.undeclared(header.get("kind"), masked, *wire.fields(answer)):
@@ -188,7 +187,7 @@ class Party:
             if joined is not None and kind == "round":
                 return self._round(joined, header, tensors)
             raise RefusedError("this party takes part in no masked sums", refusals.MESSAGE)
-        raise RefusedError(f"{kind!r} is not a request", refusals.MESSAGE)
+        raise RefusedError(f"{wire.plain(kind, 40)!r} is not a request", refusals.MESSAGE)
 
     def refusal(self, error: Exception, message: bytes) -> bytes:
         """Return what is sent for an error: its code; its text only in clear, and if it does not
@@ -272,11 +271,7 @@ class Party:
                 f"{coordinator_version}: install the same version on both sides",
                 "refused-version",
             )
-        if not _RUN.fullmatch(str(header["run"])):
-            raise RefusedError(
-                "the coordinator's greeting names no run: start it again with `fedunseen host`",
-                refusals.MESSAGE,
-            )
+        check_run(header)
         fixed = self._fixed_classes(header)
         if self._masked_run:
             self._hints.add(message)  # before the samples are looked at
@@ -446,7 +441,7 @@ class Party:
                 return self._round(joined, header, tensors)
             answer = session.answer_plan(header) if kind in _MASKING[:2] else session.answer(header)
         except (SecAggError, FedUnseenError) as error:
-            self.say(str(error))
+            self.say(wire.plain(error))
             return self.refusal(error, message)
         if kind == "signed":
             self._hints.remove(joined.message)

@@ -152,8 +152,8 @@ def read_tensors(header: Mapping[str, Any], body: bytes) -> Params:
     try:
         check_tensor_names(body)
         tensors = load(body)
-    except (ValueError, SafetensorError) as error:
-        raise WireError(f"it cannot be read ({error})") from None
+    except (ValueError, SafetensorError) as error:  # safetensors repeats what it cannot read
+        raise WireError(f"it cannot be read ({plain(error)})") from None
     if not tensors.keys() >= set(names) or tensors.keys() & same.keys():
         raise WireError("its header names tensors that are not there")
     if any(tensors[name].dtype != torch.int32 for name in wide):

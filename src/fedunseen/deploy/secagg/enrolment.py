@@ -190,7 +190,7 @@ class Enrolment:
             ExperimentError,
         ) as error:
             raise RefusedError(
-                f"{path} is damaged ({error}): copy it again from the authority"
+                f"{path} is damaged ({shortened(str(error))}): copy it again from the authority"
             ) from None
         if not verify(
             enrolment.authority, enrolment.signature, _PURPOSE + canonical(enrolment.content())
