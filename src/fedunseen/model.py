@@ -319,7 +319,6 @@ class Model:
                 "gaussian, ridge or eszsl for explanations",
                 "no-explanation",
             )
-        method.check_model(self.params)
         samples = self.scaled(rows)
         scores = self.scores(rows)
         answers = scores.argmax(1)
@@ -414,8 +413,6 @@ class Model:
         """
         if classes is None and not examples:
             raise DataError("there is nothing to learn: give classes, examples, or both")
-        if isinstance(self.method, ClosedForm):
-            self.method.check_model(self.params)
         learned: Model = self._predictor.learn(self, classes, examples)
         return learned
 
@@ -435,7 +432,7 @@ class Model:
         Raises:
             ExperimentError: the method has no class means to adapt.
         """
-        adaptable(self.method).check_model(self.params)
+        adaptable(self.method)
         rows = [self.scaled(pool) for pool in pools]
         adapted = adapt(
             self.method, self.params, rows, self.calibration.offset, settings or Adaptation(), among

@@ -52,7 +52,7 @@ PATIENCE = 15.0  # s without progress after which a message counts as lost
 # bytes of an answer: so many, or so many times the message's, if that is more
 ALLOWED = 2**30
 TIMES = 8
-# s after which a silent site whose connection stands is gone; messages of hundreds of MB hold up looks
+# s until a silent site whose connection stands is gone; messages of hundreds of MB hold up looks
 SILENCE = 60.0
 
 
@@ -259,7 +259,7 @@ class Coordinator(Controller, ABC):  # type: ignore[misc]  # NVFlare has no type
         self._send(question.site, {"forget": key}, 0.0)  # without waiting for a reply
 
     def _send(self, site: str, content: Mapping[str, Any], patience: float) -> Shareable:
-        """Send a site a message with its key, and return its reply; a malformed one counts as none."""
+        """Send a site a message with its key, and return its reply; none if malformed."""
         message = Shareable({**content, KEY: self.keys[site]})
         with self.engine.new_context() as context:
             replies = self.engine.send_aux_request(
