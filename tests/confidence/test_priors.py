@@ -50,6 +50,24 @@ def test_balanced_is_the_best_harmonic_mean():
     assert offset_for(FOLDS, "balanced", 0.5) == best_offset(FOLDS)
 
 
+@pytest.mark.parametrize("prior", ["balanced", "auto", "uniform", 0.3])
+def test_an_offset_that_gains_nothing_is_none(prior):
+    scores = np.array([[3.0, 0.0], [0.0, 3.0], [2.8, 3.0]] * 100)
+    labels = np.array([0, 1, 0] * 100)
+    fold = answers_of(scores, labels, np.array([0]), np.array([1]))
+    assert abs(best_offset([fold])) > 0  # where samples of the seen class just win
+    assert accuracies(fold, best_offset([fold])).gzsl_seen == 100
+    assert offset_for([fold], prior, 0.5) == best_offset([fold])
+    few = answers_of(
+        np.r_[scores[np.arange(300) % 3 < 2], scores[2:3]],
+        np.r_[labels[np.arange(300) % 3 < 2], labels[2:3]],
+        np.array([0]),
+        np.array([1]),
+    )
+    assert best_offset([few]) < 0  # one sample of 101 of its class
+    assert offset_for([few] * 3, prior, 0.5) == 0
+
+
 def test_few_questions_about_unseen_classes_lower_seen_ones_less():
     offsets = [offset_for(FOLDS, share, share) for share in (0.02, 0.3, 0.98)]
     assert offsets[0] < offsets[1] < offsets[2]

@@ -7,12 +7,13 @@ import numpy as np
 
 from fedunseen.core.errors import ArgumentError
 from fedunseen.data import ClassSpace
-from fedunseen.metrics import Answers, best_offset, unseen_and_seen
+from fedunseen.metrics import Answers, accuracies, best_offset, unseen_and_seen
 
 Prior = Literal["auto", "balanced", "uniform"] | float | Mapping[str, float]
 
 _KEPT = 0.5  # of balanced's accuracy on unseen classes, by ``auto``
 _CANDIDATES = 400  # offsets that are tried
+_LEAST_GAIN = 0.5  # percentage points that an offset must bring, or there is none
 
 
 def share_of_unseen(prior: Prior, names: Sequence[str], unseen: Sequence[bool]) -> float:
@@ -71,7 +72,7 @@ def offset_for(folds: Sequence[Answers], prior: Prior, share: float) -> float:
 
     ``balanced``: the highest harmonic mean of U and S. ``auto``: the most right answers, of the
     offsets that keep at least half of the U that ``balanced`` has. Any other: the most right
-    answers.
+    answers. An offset that gains less than half a point over none is 0.
 
     Args:
         folds: what models without some seen classes answer.
@@ -80,18 +81,28 @@ def offset_for(folds: Sequence[Answers], prior: Prior, share: float) -> float:
     """
     balanced = best_offset(folds)
     if prior == "balanced":
-        return balanced
+        gained = _harmonic(folds, balanced) - _harmonic(folds, 0.0)
+        return balanced if gained >= _LEAST_GAIN else 0.0
     gaps = np.unique(np.concatenate([answers.gap for answers in folds]))
     if len(gaps) > _CANDIDATES:
         gaps = np.unique(np.quantile(gaps, np.linspace(0, 1, _CANDIDATES)))
-    tried = np.concatenate([[gaps[0] - 1e-6], (gaps[1:] + gaps[:-1]) / 2, [gaps[-1] + 1e-6]])
+    ends = np.array([0.0, gaps[0] - 1e-6, gaps[-1] + 1e-6])
+    tried = np.concatenate([ends, (gaps[1:] + gaps[:-1]) / 2])
     unseen, seen = _curve(folds, tried)
     right = share * unseen + (1 - share) * seen
     if prior == "auto":
         least = _KEPT * float(_curve(folds, np.array([balanced]))[0][0])
         right = np.where(unseen >= least - 1e-9, right, -np.inf)
+    if right[0] > right.max() - _LEAST_GAIN:
+        return 0.0
     best = np.flatnonzero(right >= right.max() - 1e-9)
     return float(tried[best[np.abs(tried[best] - balanced).argmin()]])
+
+
+def _harmonic(folds: Sequence[Answers], offset: float) -> float:
+    """Return the harmonic mean of U and S in percent, in the mean over folds."""
+    each = [accuracies(answers, offset).gzsl_harmonic for answers in folds]
+    return float(np.mean(each))
 
 
 def _curve(folds: Sequence[Answers], offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
