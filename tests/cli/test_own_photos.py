@@ -35,7 +35,7 @@ def test_a_class_by_its_name_is_compared_with_its_neighbors_before_anything_is_a
     assert (tiger["same_as"], tiger["unknown"]) == ("", False)
     assert leopards["same_as"] == "leopard"
     said = done.err
-    assert f"of 100 pictures of it, expect about {tiger['expected']:.0f} to be recognized" in said
+    assert f"of 100 pictures of it, expect about {tiger['expected']:.0f} to be recognized (" in said
     assert "'leopards' and 'leopard' are described almost alike" in said
     assert f"fedunseen learn {own_photos} --class tiger --support FOLDER --out NEW" in said
     # the command is the one that it names, and says the same

@@ -32,17 +32,36 @@ def test_a_class_beside_another_one_is_harder(drawn):
     apart = 1.5 * rng.normal(size=4)
     near = table[0] + 0.05 * rng.normal(size=4)
     easy, hard = expected_of(model, np.stack([apart, near]), None)
-    assert easy > hard + 20
+    assert easy.right > hard.right + 20
     for semantics, expected in ((apart, easy), (near, hard)):
         grown = model.learn({"new": semantics.tolist()})
         samples = semantics @ mixing + rng.normal(size=(400, WIDTH))
         right = 100 * np.mean(grown.scores(samples.astype(np.float32)).argmax(1) == CLASSES)
-        assert abs(right - expected) < 20
+        assert abs(right - expected.right) < 20
 
 
-def test_the_spread_of_samples_is_the_one_that_left_out_classes_ask_for(drawn):
+def test_left_out_classes_correct_the_odds(drawn):
     model, table, _ = drawn
     semantics = table.mean(0, keepdims=True) + 0.7
     likely = [expected_of(model, semantics, share)[0] for share in (95.0, 50.0, 10.0)]
-    assert likely == sorted(likely, reverse=True)
-    assert likely[0] > likely[-1] + 10
+    for name in ("right", "low", "high"):
+        values = [getattr(one, name) for one in likely]
+        assert (np.diff(values) < 1e-9).all()
+    assert likely[0].right > likely[-1].right + 10
+    assert all(one.low <= one.right <= one.high for one in likely)
+
+
+def test_most_classes_lie_in_their_interval(drawn):
+    model, _, mixing = drawn
+    rng = np.random.default_rng(2)
+    classes = rng.normal(size=(60, 4))
+    inside = 0
+    gaps = []
+    for semantics, one in zip(classes, expected_of(model, classes, None), strict=True):
+        grown = model.learn({"new": semantics.tolist()})
+        samples = semantics @ mixing + rng.normal(size=(50, WIDTH))
+        right = 100 * np.mean(grown.scores(samples.astype(np.float32)).argmax(1) == CLASSES)
+        inside += one.low - 5 <= right <= one.high + 5  # of fifty samples
+        gaps.append(one.right - right)
+    assert inside >= 0.7 * len(classes)
+    assert abs(np.mean(gaps)) < 8

@@ -1,13 +1,15 @@
 """What to expect of a class that is added by its description alone, before anything is answered.
 
-A prototype is drawn from the model's posterior, and samples around it. The spread of samples is the
-one at which seen classes, left out in the same way, are recognized as often as real samples of them
-were when the run left them out.
+A prototype is drawn from the model's posterior, and samples around it. Seen classes that are left
+out in the same way say how much too easy draws are: the odds are corrected by those of real samples
+of them, from when the run left them out. Single classes lie far from their mean, so that an
+interval over draws of the prototype is returned too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +26,8 @@ from fedunseen.model import Model
 _PROTOTYPES = 50  # drawn of a class
 _SAMPLES = 8  # drawn around each
 _WIDEST = 4096  # features: a wider covariance takes too long to factorize
-_SPREADS = 2.0 ** np.arange(0, 6.1, 0.25)  # times the covariance within classes
+_INSIDE = 0.8  # of the draws
+_POSSIBLE = 0.005  # share that is right at least and at most, where odds are needed
 _SEED = 0
 
 
@@ -40,11 +43,23 @@ def can_expect(model: Model) -> bool:
     )
 
 
+class Expected(NamedTuple):
+    """What percentage of a class's samples gets its name.
+
+    Attributes:
+        right: in the mean.
+        low, high: four of five classes lie between.
+    """
+
+    right: float
+    low: float
+    high: float
+
+
 def expected_of(
     model: Model, semantics: NDArray[np.float64], left_out: float | None
-) -> list[float]:
-    """Return for each class what percentage of its samples gets its name, beside all of the
-    model's own.
+) -> list[Expected]:
+    """Return for each class what to expect of it, beside all of the model's own.
 
     Args:
         model: one for which :func:`can_expect` holds.
@@ -54,9 +69,31 @@ def expected_of(
     """
     with torch.no_grad(), few_threads(model.method.width):
         draws = _Draws.of(model)
-        spread = 1.0 if left_out is None else draws.matching_spread(left_out / 100)
+        ratio = 1.0
+        if left_out is not None:
+            ratio = _odds(left_out / 100) / _odds(draws.right_of_left_out())
         described = torch.from_numpy(model.semantics_scaler(semantics)).double()
-        return [draws.expected(row[None], spread) for row in described]
+        return [_corrected(draws.right_of(row[None]), ratio) for row in described]
+
+
+def _odds(share: float) -> float:
+    share = min(1 - _POSSIBLE, max(_POSSIBLE, share))
+    return share / (1 - share)
+
+
+def _corrected(right: NDArray[np.float64], ratio: float) -> Expected:
+    """Return what to expect from how many samples are right of each drawn prototype (p,): so few
+    show no certainty. The odds are corrected.
+    """
+
+    def corrected(more: float) -> NDArray[np.float64]:
+        share = (right + more) / (_SAMPLES + 1)
+        return 100 * ratio * share / (1 - share + ratio * share)
+
+    outside = (1 - _INSIDE) / 2
+    low = float(np.quantile(corrected(0.0), outside))
+    high = float(np.quantile(corrected(1.0), 1 - outside))
+    return Expected(float(corrected(0.5).mean()), low, high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,43 +154,43 @@ class _Draws:
         weights = torch.linalg.solve(inner, cross[:, columns].T).T
         return weights @ self.means[observed], (weights * cross[:, columns]).sum(1)
 
-    def matching_spread(self, share: float) -> float:
-        """Return the spread at which seen classes that are left out get this share right."""
-        params = self.model.params
+    def right_of_left_out(self) -> float:
+        """Return the share of draws of seen classes that are right while these are left out."""
         candidates = np.intersect1d(self.model.space.seen, self.observed.numpy())
-        unseen = max(1, len(self.model.space.unseen))
-        around = self.around[:: max(1, _PROTOTYPES // _SAMPLES)]
-        right = np.zeros(len(_SPREADS))
-        folds = class_folds(candidates, unseen, _SEED)
-        for left in folds:
+        ids = torch.from_numpy(candidates)
+        right = []
+        for left in class_folds(candidates, max(1, len(self.model.space.unseen)), _SEED):
             out = torch.from_numpy(left)
             kept = self.observed[~torch.isin(self.observed, out)]
-            apart, _ = self.predicted(self.covariance[out], kept)
+            apart, less = self.predicted(self.covariance[out], kept)
             weight = self.weight.clone()
             bias = self.bias.clone()
-            weight[out] = apart @ params["precision"]
+            weight[out] = apart @ self.model.params["precision"]
             bias[out] = (weight[out] * apart).sum(1) / -2
-            ids = torch.from_numpy(candidates)
-            moved = around @ weight[ids].T
-            at_means = self.means[out] @ weight[ids].T + bias[ids]
-            place = torch.searchsorted(ids, out)
-            for k, spread in enumerate(_SPREADS):
-                answers = (at_means[:, None] + spread**0.5 * moved).argmax(2)
-                right[k] += float((answers == place[:, None]).double().mean()) / len(folds)
-        return float(_SPREADS[int(np.abs(right - share).argmin())])
+            for row, c, lessened in zip(apart, left.tolist(), less.tolist(), strict=True):
+                scores = self.drawn(row, lessened) @ weight[ids].T + bias[ids]
+                right.append((ids[scores.argmax(1)] == c).double().mean())
+        return float(torch.stack(right).mean()) if right else 0.0
 
-    def expected(self, described: Tensor, spread: float) -> float:
-        """Return the percentage for one class with scaled semantics (1, a)."""
+    def drawn(self, apart: Tensor, less: float) -> Tensor:
+        """Return samples around draws of a prototype that is predicted at ``apart`` (d,)."""
+        kernel = gp.Kernel.of(self.model.params)
+        variance = max(0.0, kernel.variance * (1 + kernel.nugget) - less)
+        prototypes = apart + variance**0.5 * self.moved
+        samples: Tensor = prototypes.repeat_interleave(_SAMPLES, 0) + self.around
+        return samples
+
+    def right_of(self, described: Tensor) -> NDArray[np.float64]:
+        """Return how many of its samples are right for each drawn prototype (p,) of a class with
+        scaled semantics (1, a).
+        """
         params = self.model.params
-        method = self.model.method
         kernel = gp.Kernel.of(params)
-        known = method.semantics.double().cpu()[self.observed]
+        known = self.model.method.semantics.double().cpu()[self.observed]
         cross = kernel(gp.squared_distances(described, known)) * params["described"][self.observed]
         apart, less = self.predicted(cross, self.observed)
-        variance = max(0.0, kernel.variance * (1 + kernel.nugget) - float(less[0]))
-        prototypes = (apart + variance**0.5 * self.moved).repeat_interleave(_SAMPLES, 0)
-        samples = prototypes + spread**0.5 * self.around
         own = (apart @ params["precision"])[0]
-        scores = samples @ torch.cat([self.weight, own[None]]).T
+        scores = self.drawn(apart[0], float(less[0])) @ torch.cat([self.weight, own[None]]).T
         scores += torch.cat([self.bias, (own @ apart[0])[None] / -2])
-        return 100 * float((scores.argmax(1) == len(self.weight)).double().mean())
+        right = (scores.argmax(1) == len(self.weight)).double().view(-1, _SAMPLES).sum(1)
+        return np.asarray(right.numpy())

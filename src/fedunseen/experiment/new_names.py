@@ -18,7 +18,7 @@ from fedunseen.core.text import shown
 from fedunseen.data.class_table import describe
 from fedunseen.data.names import plain
 from fedunseen.encoders.hub import local_files_only
-from fedunseen.evaluation.new_class import can_expect, expected_of
+from fedunseen.evaluation.new_class import Expected, can_expect, expected_of
 from fedunseen.evaluation.summary import EXAMPLES, GAIN, examples_gain
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class Outlook(NamedTuple):
     Attributes:
         name: of the class.
         expected: percent of its samples that get its name; None where it cannot be estimated.
+        interval: four of five such classes lie between these percentages.
         neighbors: the classes that are described most like it, the nearest first.
         same_as: a class that it is described as much like as by its plural; "" without one.
         unknown: its name looks like a made-up word to the text encoder.
@@ -55,6 +56,7 @@ class Outlook(NamedTuple):
     neighbors: tuple[str, ...]
     same_as: str = ""
     unknown: bool = False
+    interval: tuple[float, float] | None = None
 
     def sentence(self) -> str:
         """Say it, for somebody who does not know how classes are compared."""
@@ -70,11 +72,12 @@ class Outlook(NamedTuple):
                 "name says little about what is in a picture."
             )
         near = f"The most similar classes are {' and '.join(map(shown, self.neighbors))}."
-        if self.expected is None:
+        if self.expected is None or self.interval is None:
             return f"{name} is known by its name alone. {near}"
         return (
             f"{name} is known by its name alone: of 100 pictures of it, expect about "
-            f"{self.expected:.0f} to be recognized. {near}"
+            f"{self.expected:.0f} to be recognized ({self.interval[0]:.0f} to "
+            f"{self.interval[1]:.0f} for four of five classes). {near}"
         )
 
     def content(self) -> dict[str, Any]:
@@ -97,7 +100,7 @@ def outlooks(run: Run, names: Sequence[str], beside_all: bool = True) -> list[Ou
     if not isinstance(described, dict):
         return []
     rows = np.array([described[name] for name in names], dtype=np.float64)
-    expected: list[Any] = [None] * len(names)
+    expected: list[Expected | None] = [None] * len(names)
     if beside_all and can_expect(run.model):
         expected = list(expected_of(run.model, rows, left_out(run)))
     strange = set(strange_names(names, run.describing))
@@ -112,10 +115,11 @@ def outlooks(run: Run, names: Sequence[str], beside_all: bool = True) -> list[Ou
         found.append(
             Outlook(
                 name,
-                one,
+                None if one is None else one.right,
                 tuple(space.names[c] for c in order),
                 nearest if likeness[order[0]] >= min(usual, own) - _ROUNDING else "",
                 name in strange,
+                None if one is None else (one.low, one.high),
             )
         )
     return found
@@ -210,11 +214,11 @@ def _unit(rows: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def left_out(run: Run) -> float | None:
-    """Return the accuracy of classes without samples among all, in percent: of seen ones that the
-    run left out, or of unseen ones if that is less; None where it was not measured.
+    """Return the accuracy of classes without samples among all, in percent, the mean of seen ones
+    that the run left out and of unseen ones; None where it was not measured.
     """
     chosen = run.result.get("chosen_on_validation") or {}
     measured = (chosen.get("validation") or {}).get("gzsl_unseen")
     if measured is None:
         return None
-    return min(float(measured), float(run.result.get("gzsl_unseen", measured)))
+    return (float(measured) + float(run.result.get("gzsl_unseen", measured))) / 2
