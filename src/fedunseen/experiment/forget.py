@@ -42,12 +42,12 @@ from fedunseen.core.files import (
 from fedunseen.core.parameters import Params, of_each_client
 from fedunseen.core.registry import find
 from fedunseen.core.samples import first_of_equal
-from fedunseen.data import Benchmark
+from fedunseen.data import Benchmark, fit_semantics
 from fedunseen.experiment.assemble import deal, load_data, partition_of
 from fedunseen.experiment.changed import judged
 from fedunseen.experiment.held_out import held_out_of
 from fedunseen.experiment.hooks import hooks
-from fedunseen.experiment.manifest import fingerprint_of
+from fedunseen.experiment.manifest import encoder_of, fingerprint_of
 from fedunseen.experiment.own_samples import (
     REMOVAL_BATCH,
     OwnSamples,
@@ -55,13 +55,14 @@ from fedunseen.experiment.own_samples import (
     named_samples,
 )
 from fedunseen.experiment.party_sums import check_moments, coded, samples_in_sums
+from fedunseen.experiment.reasons import reason_tensors
 from fedunseen.experiment.result.run import Run
 from fedunseen.experiment.running import run as train_run
 from fedunseen.experiment.scales import fitted_scales
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traces import in_order
 from fedunseen.federation.evaluator import Choice
-from fedunseen.federation.federation import State
+from fedunseen.federation.federation import Federation, State
 from fedunseen.federation.loop import Loop, round_metrics
 from fedunseen.federation.run_directory import RunDirectory, parts_of
 from fedunseen.federation.server_step import RoundResult
@@ -73,6 +74,7 @@ from fedunseen.methods.closed_form.statistics import (
     hidden_features,
     statistics,
 )
+from fedunseen.model import Calibration, Model
 from fedunseen.strategies import Reply
 
 _COPIED = (
@@ -290,9 +292,37 @@ def write_left(
         if client is not None and not federation.partition.remote:
             gone = removed_counts.numpy().astype(counts.dtype)[: counts.shape[1]]
             counts[client] = np.maximum(counts[client] - gone, 0)
-        write_tensors(partial / "evaluation.safetensors", {**drawn, "client_counts": counts})
+        why = _reasons(run, federation, model, benchmark, {**numbers, **drawn})
+        drawn = {**drawn, **why, "client_counts": counts}
+        write_tensors(partial / "evaluation.safetensors", drawn)
         noted = {"forgotten": noted["forgotten"], "stays": traces(run)}
         directory.finish({**numbers, "run": str(folder), **noted})
+
+
+def _reasons(
+    run: Run,
+    federation: Federation,
+    params: Params,
+    benchmark: Benchmark,
+    drawn: Mapping[str, Any],
+) -> dict[str, NDArray[Any]]:
+    """Return what the report shows of single answers of the model that is left; nothing where it
+    has no confidence.
+    """
+    sure = run.model.confidence
+    if sure is None or "gzsl_answers" not in drawn:
+        return {}
+    space = federation.benchmark.space
+    left = Model(
+        space,
+        federation.method,
+        {name: value.cpu() for name, value in params.items()},
+        federation.scaler,
+        fit_semantics(space, run.experiment.data.semantics),
+        Calibration(float(drawn["calibration_factor"])),
+        confidence=sure,
+    )
+    return reason_tensors(left, benchmark, drawn, encoder_of(run.experiment, benchmark))
 
 
 def _copy(
