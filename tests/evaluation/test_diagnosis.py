@@ -302,7 +302,11 @@ CURVE = {
     ],
 )
 def test_examples_are_advised_with_what_they_bring_and_a_command_to_copy(expected, curve, numbers):
-    text = examples_advice({**RESULT, "left_out_accuracy": expected}, curve)
+    result = {**RESULT, "left_out_accuracy": expected}
+    text = examples_advice(result, curve, ["a", "b"])
+    some = examples_advice({**result, "shown": {"a": 5, "b": 4}}, curve, ["a", "b"])
+    assert some == text.replace("each unseen class", "b")
+    assert examples_advice({**result, "shown": {"a": 5, "b": 6}}, curve, ["a", "b"]) == ""
     assert bool(text) == bool(numbers)
     assert [text.find(number) for number in numbers] == sorted(
         text.find(number) for number in numbers

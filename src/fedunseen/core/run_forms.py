@@ -63,6 +63,8 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
         "seeds": [int],
         "selected_round": int,
         "selection": str,
+        "shown": {"*": int},
+        "shown_tests": {"*": int},
         "stays": [str],
         "summary": {},
         "sums_sha256": str,

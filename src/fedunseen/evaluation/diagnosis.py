@@ -63,6 +63,7 @@ def diagnose(
     ]
     findings += misplaced_pictures(result.get("misplaced", ()))
     findings += adapted(result["adapted"]) if "adapted" in result else []
+    findings += [shown_tests(result["shown_tests"])] if "shown_tests" in result else []
     labels = answers.get("labels")
     if "few_shot" in result:
         findings += [beside_nothing(result)]
@@ -180,6 +181,25 @@ def adapted(note: Mapping[str, Any]) -> Iterator[Finding]:
             "Its prototype may have moved to samples of other classes.",
             "Check that the samples are of several unseen classes.",
         )
+
+
+def shown_tests(shown: Mapping[str, int], measured: bool = True) -> Finding:
+    """Warn of test samples that were shown as examples.
+
+    Args:
+        shown: class -> how many of its test samples.
+        measured: there are others of both kinds, on which the model was measured.
+    """
+    classes = listed([f"{name} ({count})" for name, count in shown.items()], LISTED)
+    count = sum(shown.values())
+    shown_as = "was shown as an example" if count == 1 else "were shown as examples"
+    return Finding(
+        f"{counted(count, 'test sample')} {shown_as}: {classes}.",
+        "A model recognizes its own examples more often than new samples.",
+        f"The accuracies leave {'it' if count == 1 else 'them'} out."
+        if measured
+        else "No others are left to measure with: the accuracies are those of the run before.",
+    )
 
 
 def lost_classes(note: Mapping[str, Any]) -> list[str]:

@@ -187,18 +187,23 @@ def examples_gain(result: Mapping[str, Any], answers: Mapping[str, NDArray[Any]]
     return Gain(float(expected["0"]), float(expected[str(EXAMPLES)]), False)
 
 
-def examples_advice(result: Mapping[str, Any], answers: Mapping[str, NDArray[Any]]) -> str:
-    """Return the advice to show examples, with what they bring; "" where that is little or
-    unknown.
+def examples_advice(
+    result: Mapping[str, Any], answers: Mapping[str, NDArray[Any]], unseen: Sequence[str]
+) -> str:
+    """Return the advice to show examples of the ``unseen`` classes, with what they bring; "" where
+    that is little or unknown, or all have had as many.
     """
     gain = examples_gain(result, answers)
-    if gain is None or not gain.after - gain.before >= GAIN:
+    shown = result.get("shown", {})
+    lacking = [name for name in unseen if shown.get(name, 0) < EXAMPLES]
+    if gain is None or not gain.after - gain.before >= GAIN or not lacking:
         return ""
+    whose = "each unseen class" if len(lacking) == len(unseen) else listed(lacking)
     source = "Tried with test pictures" if gain.measured else "Tried on classes left out"
     most = "" if gain.measured else "at most "
     run, out = (shlex.quote(str(result.get("run", "RUN")) + end) for end in ("", "-shown"))
     return (
-        f"Show {EXAMPLES} examples of each unseen class. {source}, that raises how often one of "
+        f"Show {EXAMPLES} examples of {whose}. {source}, that raises how often one of "
         f"these classes is told from the others from {gain.before:.1f} to {most}"
         f"{gain.after:.1f} %: fedunseen learn {run} --support FOLDER --out {out}, with a folder "
         "of examples for each class in FOLDER."
@@ -253,7 +258,8 @@ def summarize(
     ]
     if calibrated:
         text.append(_cost(result, falls))
-    text += [advice] if (advice := examples_advice(result, answers)) and described else []
+    advice = examples_advice(result, answers, [names[c] for c in unseen.tolist()])
+    text += [advice] if advice and described else []
     weaknesses: dict[str, Sequence[Weak | Fall]] = {
         "weak_unseen": weak_unseen,
         "weak_seen": weak_seen,

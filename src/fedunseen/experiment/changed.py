@@ -37,9 +37,9 @@ from fedunseen.data.class_space import check_semantics
 from fedunseen.data.names import lookalike
 from fedunseen.evaluation.diagnosis import adapted as diagnosed
 from fedunseen.evaluation.diagnosis import lost_classes
-from fedunseen.experiment.assemble import assemble, dealt, load_data
+from fedunseen.experiment.assemble import assemble, dealt
 from fedunseen.experiment.confidence_file import write_confidence
-from fedunseen.experiment.measured_again import confidence_of
+from fedunseen.experiment.measured_again import confidence_of, digests, tested_benchmark
 from fedunseen.experiment.own_samples import OwnSamples
 from fedunseen.experiment.party_sums import coded, samples_in_sums
 from fedunseen.experiment.result.stored import StoredRun
@@ -84,7 +84,7 @@ def write_adapted(
     try:
         if run.brought_home:
             raise DataError("they are at the coordinator")
-        benchmark = load_data(run.experiment, run.experiment.run.seed)
+        benchmark = tested_benchmark(run)
         federation, task, _ = judged(run, benchmark, int(run.result["rounds"]), adapted.params)
     except FedUnseenError as error:
         note = adaptation_note(adapted, run.space.names)
@@ -102,7 +102,8 @@ def write_adapted(
         drawn = None if has_new_classes else task.summary(adapted.params, result)
         numbers, reasons = confidence_of(run, adapted_model, benchmark, drawn or run.evaluation)
         result |= numbers
-        drawn = None if drawn is None else {**drawn, **reasons}
+        same = {name: v for name, v in run.evaluation.items() if name == "left_out_tests"}
+        drawn = None if drawn is None else {**drawn, **reasons, **same}
     result["adapted"] |= traffic
     if rows is not None:
         result["adapted"]["classes"] |= pool_answers(run.model, adapted_model, rows)
@@ -265,16 +266,8 @@ def adapted_numbers(
 def test_share(rows: NDArray[Any], benchmark: Benchmark) -> float:
     """Return which share of samples (n, ...) are test samples of a benchmark, by content."""
     tests = benchmark.features[np.concatenate([benchmark.test_unseen, benchmark.test_seen])]
-    test_digests = set(_digests(tests)) if tests.shape[1:] == rows.shape[1:] else set()
-    return float(np.mean([digest in test_digests for digest in _digests(rows)]))
-
-
-def _digests(rows: NDArray[Any]) -> list[bytes]:
-    whole = rows if rows.dtype == np.uint8 else rows.astype(np.float32)
-    return [
-        hashlib.blake2b(np.ascontiguousarray(row).tobytes(), digest_size=8).digest()
-        for row in whole
-    ]
+    test_digests = set(digests(tests)) if tests.shape[1:] == rows.shape[1:] else set()
+    return float(np.mean([digest in test_digests for digest in digests(rows)]))
 
 
 _TENSORS = ("count", "semantics", "total")

@@ -1,8 +1,9 @@
 """A run that has changed since, on the test samples of the run that it comes from."""
 
+import hashlib
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -12,31 +13,33 @@ from fedunseen.confidence import HeldOut
 from fedunseen.confidence.measured import measured
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.data import Benchmark
+from fedunseen.evaluation.diagnosis import shown_tests
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.manifest import encoder_of
 from fedunseen.experiment.reasons import reason_tensors
 from fedunseen.experiment.result.stored import StoredRun
 from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.metrics import Answers, accuracies, answers_of, per_class
-from fedunseen.model import Model
+from fedunseen.model import ClassSum, Examples, Model
 
 _BLOCK = 1024  # samples scored at once
 
 
 def measured_again(
-    run: StoredRun, learned: Model
+    run: StoredRun, learned: Model, examples: Examples | None = None
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Return the accuracies of a model that has learned since, and its answers as a run records
     them.
 
-    Classes that it has learned compete. Both are empty where a run keeps no answers, or where its
-    test samples are not here, with a warning.
+    Classes that it has learned compete. Test samples that are among the ``examples`` are left out,
+    with a warning. Both are empty where a run keeps no answers, or where its test samples are not
+    here, with a warning.
     """
     from_clients = run.brought_home or run.client is not None
     if from_clients or not isinstance(learned.method, ClosedForm) or "labels" not in run.evaluation:
         return {}, {}
     try:
-        benchmark = load_data(run.experiment, run.experiment.run.seed)
+        benchmark = tested_benchmark(run)
     except FedUnseenError as error:
         warnings.warn(
             f"the new run keeps the accuracies of {run.path}: its test samples are not here "
@@ -49,6 +52,11 @@ def measured_again(
     same_classes = benchmark.space.names == run.space.names[: len(benchmark.space.names)]
     if not same_classes or not np.array_equal(benchmark.labels[rows], run.evaluation["labels"]):
         return {}, {}
+    left, notes, left_out = _without_examples(run, benchmark, examples or {})
+    if left is None:
+        return notes, left_out
+    benchmark = left
+    rows = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
     answers = _answers(benchmark, rows, learned)
     offset = learned.calibration.offset
     own_offset = learned.method.own_offset(learned.params)
@@ -58,13 +66,73 @@ def measured_again(
     right = per_class(answers.labels, answers.generalised(offset), np.unique(answers.labels))
     numbers["gzsl_accuracy"] = float(right.mean())
     tensors: dict[str, NDArray[Any]] = {
+        **left_out,
+        "labels": benchmark.labels[rows],
         "zsl_answers": answers.zsl,
         "gzsl_answers": answers.generalised(offset),
         "uncalibrated_answers": answers.generalised(-own_offset),
     }
     again = {name: numbers[name] for name in numbers if name in run.result}
     confidence, reasons = confidence_of(run, learned, benchmark, {**run.evaluation, **tensors})
-    return again | confidence, tensors | reasons
+    return again | notes | confidence, tensors | reasons
+
+
+def tested_benchmark(run: StoredRun) -> Benchmark:
+    """Return a run's benchmark, whose test samples are those that the run was measured on.
+
+    Raises:
+        FedUnseenError: its data are not here.
+    """
+    benchmark = load_data(run.experiment, run.experiment.run.seed)
+    return _without(benchmark, run.evaluation.get("left_out_tests", benchmark.test_seen[:0]))
+
+
+def _without(benchmark: Benchmark, rows: NDArray[np.int64]) -> Benchmark:
+    """Return a benchmark without some test samples."""
+    if not len(rows):
+        return benchmark
+    kept = {
+        name: getattr(benchmark, name)[~np.isin(getattr(benchmark, name), rows)]
+        for name in ("test_unseen", "test_seen")
+    }
+    return replace(benchmark, **kept)
+
+
+def _without_examples(
+    run: StoredRun, benchmark: Benchmark, examples: Examples
+) -> tuple[Benchmark | None, dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return the benchmark without test samples that are examples, by content, None where none of a
+    kind are left; and which those are, for the result and for what the report draws, those of
+    before included.
+    """
+    rows = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
+    shown = [value for value in examples.values() if not isinstance(value, ClassSum)]
+    same_shape = [value for value in shown if value.shape[1:] == benchmark.features.shape[1:]]
+    marks = {mark for value in same_shape for mark in digests(value)}
+    known = [mark in marks for mark in digests(benchmark.features[rows])] if marks else []
+    taken = rows[np.array(known, dtype=bool)] if marks else rows[:0]
+    before = run.evaluation.get("left_out_tests", rows[:0])
+    notes = dict(run.result.get("shown_tests", {}))
+    for c in benchmark.labels[taken].tolist():
+        name = benchmark.space.names[c]
+        notes[name] = notes.get(name, 0) + 1
+    if not notes:
+        return benchmark, {}, {}
+    kinds = (benchmark.test_unseen, benchmark.test_seen)
+    enough = all(len(np.setdiff1d(kind, taken)) for kind in kinds)
+    left = _without(benchmark, taken) if enough else None
+    sign = shown_tests(notes, enough)
+    warnings.warn(f"{sign.what} {sign.remedy}", stacklevel=4)
+    return left, {"shown_tests": notes}, {"left_out_tests": np.union1d(before, taken)}
+
+
+def digests(rows: NDArray[Any]) -> list[bytes]:
+    """Return what identifies each sample (n, ...) by its content."""
+    whole = rows if rows.dtype == np.uint8 else rows.astype(np.float32)
+    return [
+        hashlib.blake2b(np.ascontiguousarray(row).tobytes(), digest_size=8).digest()
+        for row in whole
+    ]
 
 
 def confidence_of(

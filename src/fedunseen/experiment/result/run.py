@@ -126,8 +126,8 @@ class Run(StoredRun):
 
         Returns:
             A run whose class space has the new classes, as unseen ones. With ``out``, a closed
-            form is measured again where the run's test samples are here; otherwise its accuracies
-            are those of this run.
+            form is measured again where the run's test samples are here, without those that are
+            among the examples; otherwise its accuracies are those of this run.
 
         Raises:
             DataError: a class or an example is wrong.
@@ -139,12 +139,14 @@ class Run(StoredRun):
         run = self.first
         run.check_one_model("to add classes to", choosable=True)
         folder = free_folder(out) if out is not None else None
-        learned = run.model.learn(run.described(classes), run.read_examples(examples))
+        examples_read = run.read_examples(examples)
+        learned = run.model.learn(run.described(classes), examples_read)
         if folder is None:
             return run.of_model(learned)
         added = [name for name in learned.space.names if name not in run.space.names]
-        numbers, answers = measured_again(run, learned)
+        numbers, answers = measured_again(run, learned, examples_read)
         result = {**run.result, **numbers, "learnt": added}
+        result["shown"] = _shown(run.result.get("shown", {}), examples_read or {})
         write_changed(run, learned, folder, result, answers=answers)
         return run.reopened(folder)
 
@@ -230,6 +232,17 @@ class Run(StoredRun):
         if not np.isfinite(rows).all():
             raise DataError("the inputs hold values that are not finite: leave those rows out")
         return rows
+
+
+def _shown(
+    before: Mapping[str, int], examples: Mapping[str, NDArray[Any] | ClassSum]
+) -> dict[str, int]:
+    """Return how many examples each class has had since training."""
+    counts = dict(before)
+    for name, value in examples.items():
+        count = int(value.count) if isinstance(value, ClassSum) else len(value)
+        counts[name] = counts.get(name, 0) + count
+    return counts
 
 
 def load_run(

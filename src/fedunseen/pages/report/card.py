@@ -5,7 +5,9 @@ chosen, as Markdown.
 import html
 import json
 import re
+from collections.abc import Mapping
 from shlex import quote
+from typing import Any
 
 from fedunseen.core.files import write_text
 from fedunseen.core.registry import find
@@ -38,22 +40,18 @@ def model_card(run: Run) -> str:
     result = run.result
     few_shot = "few_shot" in result
     context = {
-        "head": {
-            "library_name": "fedunseen",
-            "tags": [
-                "federated-learning",
-                "few-shot" if few_shot else "zero-shot",
-                experiment.method.name,
-            ],
-            "datasets": [experiment.data.name],
-        },
+        "head": _head(run, few_shot),
         "first": first,
         "experiment": experiment,
         "manifest": {"data": None, **first.manifest},
         "space": first.space,
         "unseen": listed([_inert(first.space.names[c]) for c in first.space.unseen], _LISTED)
         or "none",
-        "result": {"seeds": None, "warnings": (), **result},
+        "shown": listed(
+            [f"{_inert(name)} ({count})" for name, count in result.get("shown", {}).items()],
+            _LISTED,
+        ),
+        "result": {"seeds": None, "warnings": (), "adapted": None, **result},
         "few_shot": few_shot,
         "merges": find("strategy", experiment.strategy.name).merges,
         "client": first.manifest.get("client", first.client),
@@ -75,6 +73,22 @@ def model_card(run: Run) -> str:
         "quote": quote,
     }
     return render("texts/card.md", context)
+
+
+def _head(run: Run, few_shot: bool) -> dict[str, Any]:
+    """Return what the card tells machines."""
+    experiment = run.first.experiment
+    task = "few-shot" if few_shot else "zero-shot"
+    return {
+        "library_name": "fedunseen",
+        "tags": ["federated-learning", task, experiment.method.name],
+        "datasets": [experiment.data.name],
+    }
+
+
+def _with_counts(counts: Mapping[str, int]) -> list[str]:
+    """Return names that no page takes for more, each with its count."""
+    return [f"{_inert(name)} ({count})" for name, count in counts.items()]
 
 
 def write_card(run: Run) -> None:

@@ -187,6 +187,8 @@ class Facts:
         self.unseen: NDArray[np.int64] = np.array(
             [c for c in first.space.unseen if self.names[c] not in learnt], dtype=np.int64
         )  # no test sample is of those that were learned since
+        shown = first.result.get("shown", {})
+        self.shown = [c for c in self.unseen.tolist() if shown.get(self.names[c])]
         self.parties = parties(first)
         few = self.task == "few-shot"
         self.chance = 100.0 / (

@@ -140,8 +140,13 @@ def later(facts: Facts) -> Content:
     """Return what the model has learned and forgotten since."""
     learnt, forgotten = (facts.whole.manifest.get(key, []) for key in ("learnt", "forgotten"))
     stays = sentences(facts.whole.result.get("stays", []))
-    changes = {"learnt": learnt, "forgotten": forgotten, "stays": stays}
-    return changes if learnt or forgotten else None
+    shown = [
+        f"{name} ({count})"
+        for name, count in facts.run.result.get("shown", {}).items()
+        if name not in learnt
+    ]
+    changes = {"learnt": learnt, "shown": shown, "forgotten": forgotten, "stays": stays}
+    return changes if learnt or shown or forgotten else None
 
 
 def growing(facts: Facts) -> Content:

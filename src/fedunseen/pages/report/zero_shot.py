@@ -38,7 +38,7 @@ def _words(facts: Facts) -> dict[str, str]:
             "data": {"text_encoder": None, **facts.experiment["data"]},
         },
         "result": facts.whole.result,
-        "first": {"left_out_offset": 0.0, "gzsl_head": "", **first},
+        "first": {"left_out_offset": 0.0, "gzsl_head": "", "adapted": {}, **first},
         "rounds_tried": parts.rounds_tried(first),
         "stopped": stopped(first),
     }
@@ -63,7 +63,7 @@ def summary(facts: Facts) -> dict[str, Any]:
     summary = summarize(
         facts.run.result, facts.tensors, facts.names, facts.unseen, facts.zero_shot, prior
     )
-    remedy = examples_advice(facts.run.result, facts.tensors)
+    remedy = examples_advice(facts.run.result, facts.tensors, facts.of_classes(facts.unseen))
     weak = [sentence for sentence in summary.get("text", ()) if sentence != remedy]
     weak_unseen = summary.get("weak_unseen", [])
     if summary and facts.zero_shot and not weak_unseen:
