@@ -78,6 +78,9 @@ class GaussianSettings(ClosedFormSettings):
     """Where a class is expected before anything is seen of it: at the mean of all class means, or,
     where images and texts share a space (CLIP's kind), at its own description: `semantics`, which
     then has as many numbers as a sample has features."""
+    logit_scale: float = Field(1.0, gt=0)
+    """With `prior = "semantics"` and no sample at all: what cosines are multiplied by, 100 in
+    CLIP."""
     calibration: bool = False
     """Lower seen classes by the offset that is best for classes that are left out, by draws at the
     server; what `evaluation.selection` chooses on validation classes is added to it. For runs
@@ -335,7 +338,7 @@ class Gaussian(ClosedForm, name="gaussian"):
             ),
             "centre": torch.zeros(width, dtype=torch.float64),
             "dual_coefficients": torch.zeros(classes, width, dtype=torch.float64),
-            "precision": torch.eye(width, dtype=torch.float64),
+            "precision": s.logit_scale * torch.eye(width, dtype=torch.float64),
             "count": none.clone(),
             "described": torch.ones(classes, dtype=torch.float64),
             "seen_mask": none.clone(),
