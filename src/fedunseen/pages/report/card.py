@@ -20,8 +20,11 @@ from fedunseen.pages.report.reproducibility import from_python, shown_command
 _LISTED = 30  # classes that are named
 
 
-def model_card(run: Run) -> str:
+def model_card(run: Run, hub: str = "") -> str:
     """Return the model card of a complete run, of one seed or of several.
+
+    With ``hub``, ``OWNER/NAME`` of a repository, it says how to load the model from there, and
+    leaves out the command, which may name folders of this machine.
 
     Example:
         >>> import tempfile
@@ -56,8 +59,9 @@ def model_card(run: Run) -> str:
         "merges": find("strategy", experiment.strategy.name).merges,
         "client": first.manifest.get("client", first.client),
         "personal": experiment.strategy.personal_epochs is not None,
-        "command": shown_command(run.manifest),
-        "from_python": from_python(run.manifest),
+        "command": "" if hub else shown_command(run.manifest),
+        "from_python": not hub and from_python(run.manifest),
+        "hub": hub,
         "titles": TITLES,
         "meaning": {measure.name: measure.words for measure in ZERO_SHOT_MEASURES},
         "selected": result.get("selection", experiment.evaluation.selection),
