@@ -266,3 +266,31 @@ def test_where_the_lowered_seen_class_ties_it_is_the_answer():
     assert at == (100.0, 100.0, 100.0)
     past = metrics.generalized(scores, [0, 1], seen=[0], unseen=[1], offset=0.5 + 2**-30)
     assert past == (100.0, 0.0, 0.0)
+
+
+def test_intervals_hold_the_accuracies_of_other_draws_of_few_test_samples():
+    rng = np.random.default_rng(0)
+    likely = np.r_[rng.uniform(0.2, 0.7, 4), rng.uniform(0.4, 0.95, 10)]
+    seen_class = np.arange(14) >= 4
+    counts = np.r_[[1, 6, 12, 20], rng.integers(1, 12, 10)]
+    labels = np.repeat(np.arange(14), counts)
+    seen = seen_class[labels]
+    u, s = 100 * likely[:4].mean(), 100 * likely[4:].mean()
+    true = {"gzsl_unseen": u, "gzsl_seen": s, "gzsl_harmonic": metrics.harmonic_mean(u, s)}
+    true |= {"gzsl_accuracy": 100 * likely.mean()}
+    inside = dict.fromkeys(true, 0)
+    for _ in range(400):
+        right = rng.random(len(labels)) < likely[labels]
+        found = metrics.accuracy_intervals(labels, seen, right, right)
+        for name, value in true.items():
+            inside[name] += found[name][0] <= value <= found[name][1]
+    assert all(370 <= count <= 400 for count in inside.values()), inside
+    assert metrics.accuracy_intervals(labels, seen | True, right, right) == {}
+
+
+def test_a_class_with_one_test_sample_is_no_certainty():
+    labels = np.arange(8)
+    right = np.ones(8, dtype=bool)
+    found = metrics.accuracy_intervals(labels, labels >= 4, right, right)
+    low, high = found["gzsl_unseen"]
+    assert (low, high) == (pytest.approx(100 - 196 * (2 / 9 / 4) ** 0.5, abs=0.1), 100)

@@ -442,6 +442,59 @@ def harmonic_difference(
     return means[0] - means[1], _Z * variance**0.5
 
 
+def accuracy_intervals(
+    labels: Ids, seen: Right, zsl: Right, gzsl: Right
+) -> dict[str, tuple[float, float]]:
+    """Return 95 % intervals in percent of ZSL, U, S, H and the accuracy over all classes, by their
+    names in ``result.json``.
+
+    Classes are fixed, and the samples within each are drawn. A class of n samples, k of them right,
+    has the variance p (1 - p) / n with p = (k + 1) / (n + 2): one with a single sample counts with
+    nearly that of a coin. H is linear in S and U to first order.
+
+    Args:
+        labels: (n,) true classes.
+        seen: (n,) bool, the true class is a seen one.
+        zsl: (n,) bool, the answer among unseen classes is right; only those of unseen ones count.
+        gzsl: (n,) bool, the answer among all classes is right.
+
+    Example:
+        >>> right = np.array([True, True, True, False])
+        >>> seen = np.array([False, True, True, True])
+        >>> found = accuracy_intervals(np.array([0, 1, 1, 1]), seen, right, right)
+        >>> [round(end) for end in found["gzsl_seen"]]  # around 67
+        [11, 100]
+    """
+    if seen.all() or not seen.any():
+        return {}
+    unseen = ~seen
+    u, of_u = _with_variance(labels[unseen], gzsl[unseen])
+    s, of_s = _with_variance(labels[seen], gzsl[seen])
+    slopes = (2 * u**2 / (s + u) ** 2, 2 * s**2 / (s + u) ** 2) if s + u else (1.0, 1.0)
+    found = {
+        "zsl": _with_variance(labels[unseen], zsl[unseen]),
+        "gzsl_unseen": (u, of_u),
+        "gzsl_seen": (s, of_s),
+        "gzsl_harmonic": (harmonic_mean(u, s), slopes[0] ** 2 * of_s + slopes[1] ** 2 * of_u),
+        "gzsl_accuracy": _with_variance(labels, gzsl),
+    }
+    return {
+        name: (max(0.0, mean - _Z * variance**0.5), min(100.0, mean + _Z * variance**0.5))
+        for name, (mean, variance) in found.items()
+    }
+
+
+def _with_variance(labels: Ids, right: Right) -> tuple[float, float]:
+    """Return the per-class accuracy in percent, and its variance; see
+    :func:`accuracy_intervals`.
+    """
+    _, places, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    hits = np.bincount(places, right, len(counts))
+    share = (hits + 1) / (counts + 2)
+    variance = share * (1 - share) / counts
+    return 100 * float((hits / counts).mean()), 1e4 * float(variance.sum()) / len(counts) ** 2
+
+
 def _harmonic(
     labels: Ids, sides: tuple[Right, Right], right: Right
 ) -> tuple[float, tuple[float, float]]:

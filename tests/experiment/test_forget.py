@@ -126,6 +126,12 @@ def test_what_is_removed_from_integer_sums_was_never_there(options, tmp_path):
     wanted = statistics(torch.from_numpy(codes), labels, benchmark.space, quantization=quantization)
     assert fewer.result["sums_sha256"] == sums_sha256(wanted, quantization)
     assert fewer.result["forgotten"] == ["25 samples of 2"]
+    if not options:  # reasons are those of the model that is left
+        answers = fewer.evaluation["gzsl_answers"].astype(int)
+        tests = benchmark.features[np.r_[benchmark.test_unseen, benchmark.test_seen]]
+        likely = fewer.model.probabilities(tests)[np.arange(len(answers)), answers]
+        np.testing.assert_allclose(fewer.evaluation["stated"], likely, atol=1e-6)
+        assert {"wrong", "wrong_by", "wrong_share"} <= fewer.evaluation.keys()
     for again in (range(len(own)), samples[:20]):  # the counts alone do not tell the second
         assert "never a part of" in message_of(forget, fewer, "2", tmp_path / "twice", again)
     sentence = message_of(forget, done, "2", tmp_path / "few", samples[:3], error=ExperimentError)

@@ -94,4 +94,7 @@ def test_the_report_and_the_card_say_which_classes_have_examples(done, benchmark
         assert "From their descriptions alone" not in page
         assert "There is no example of" not in page
     assert f"Shown by examples since: {names[unseen[0]]} (5)." in model_card(one)
+    low, high = every.result["intervals"]["gzsl_unseen"]
+    assert low < every.result["gzsl_unseen"] < high
+    assert f"{low:.0f} to" in after
     assert "Show 5 examples" not in " ".join(every.result["summary"]["text"])

@@ -69,11 +69,14 @@ def finish(
         lines: printed after the headline.
         said: notes that were printed before.
     """
+    from fedunseen.evaluation.summary import interval_words
+
     result = run.result
+    chance = [words] if (words := interval_words(result)) else []
     weak = result.get("summary", {}).get("text", [])  # classes, and advice
     notes = [f"note: {note}" for note in result.get("notes", []) if note not in said]
     warnings = [f"warning: {each['what']} {each['remedy']}" for each in result.get("warnings", [])]
-    say(run.headline(), *lines, *weak, *notes, *warnings, *pages)
+    say(run.headline(), *lines, *chance, *weak, *notes, *warnings, *pages)
     print_json(as_json, result)
 
 

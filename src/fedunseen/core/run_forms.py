@@ -51,6 +51,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
         "confidence": {},
         "gzsl_head": str,
         "influence": {},
+        "intervals": {"*": [_NUMBER]},
         "left_out_accuracy": {},
         "learnt": [],
         "left_out_rivals": {"*": {}},

@@ -40,7 +40,7 @@ from fedunseen.core.runs import read_json, read_manifest, read_result
 from fedunseen.core.tensor_store import StoredTensors, TensorStore, read_records, write_records
 from fedunseen.data import ClassSpace
 from fedunseen.evaluation.diagnosis import conspicuous, diagnose
-from fedunseen.evaluation.summary import summarize
+from fedunseen.evaluation.summary import intervals, summarize
 from fedunseen.federation.engine import PartyStatus
 from fedunseen.federation.federation import State
 
@@ -212,8 +212,8 @@ class RunDirectory:
         )
 
     def _judged(self, result: Mapping[str, Any], measured: Measured | None) -> dict[str, Any]:
-        """Return ``warnings``, the findings of a diagnosis, and ``summary``; of several seeds, the
-        warnings of each.
+        """Return ``warnings``, the findings of a diagnosis, ``intervals`` and ``summary``; of
+        several seeds, the warnings of each.
         """
         if "seeds" in result:
             runs = {
@@ -268,6 +268,7 @@ class RunDirectory:
         summary = summarize(result, answers, space.names, space.unseen, descriptions, prior)
         return {
             "warnings": [warning._asdict() for warning in findings],
+            **({"intervals": found} if (found := intervals(answers, space.unseen)) else {}),
             **({"summary": summary} if summary else {}),
         }
 

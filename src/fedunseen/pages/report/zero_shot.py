@@ -81,6 +81,7 @@ def numbers(facts: Facts) -> dict[str, Any]:
             **measure._asdict(),
             "value": result[measure.name],
             "spread": result.get(f"{measure.name}_sd"),
+            "interval": result.get("intervals", {}).get(measure.name),
             "beside": [
                 ("guessing", facts.chance)
                 if measure.name == "zsl"
