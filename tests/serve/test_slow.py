@@ -15,7 +15,7 @@ from fedunseen import Experiment, load_run
 from fedunseen.core.errors import DataError
 from fedunseen.pages.serve import Recognizer, dashboard
 from fedunseen.pages.serve.app import create_app
-from fedunseen.pages.serve.connections import BoundedServer, Connections
+from fedunseen.pages.serve.connections import BoundedServer, Connection, Connections
 from fedunseen.pages.serve.guard import Limits
 from fedunseen.pages.serve.run_monitor import RunMonitor
 from processes import until
@@ -170,6 +170,50 @@ def test_others_are_answered_while_many_send_half(few_connections, half):
         with contextlib.suppress(ConnectionResetError):  # the oldest one has given way
             while held[0].recv(1000):
                 pass
+
+
+PAGES = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 800
+
+
+def unread(url):
+    """Return a connection that asks for pages and reads none."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.settimeout(60)
+    connection.connect((httpx.URL(url).host, httpx.URL(url).port))
+    connection.sendall(PAGES)
+    return connection
+
+
+def test_others_are_answered_while_many_read_no_answer(few_connections, monkeypatch):
+    pause, paused = Connection.pause_writing, threading.Semaphore(0)
+
+    def noted(self):
+        pause(self)
+        paused.release()
+
+    monkeypatch.setattr(Connection, "pause_writing", noted)
+    with contextlib.ExitStack() as stack:
+        for _ in range(MOST):
+            stack.enter_context(contextlib.closing(unread(few_connections)))
+        for _ in range(MOST):
+            assert paused.acquire(timeout=300)
+        assert httpx.get(f"{few_connections}health", timeout=60).json()["version"]
+
+
+def test_a_client_that_reads_no_answer_is_cut_off(few_connections, monkeypatch, caplog):
+    monkeypatch.setattr(Connections, "unread_seconds", 0.2)
+    remove, removed = Connections.remove, threading.Event()
+
+    def noted(self, address):
+        remove(self, address)
+        removed.set()
+
+    monkeypatch.setattr(Connections, "remove", noted)
+    with contextlib.closing(unread(few_connections)):
+        assert removed.wait(300)
+        assert httpx.get(f"{few_connections}health", timeout=60).json()["version"]
+    assert [record for record in caplog.records if record.exc_info] == []
 
 
 def test_a_head_without_a_body_is_sent_and_a_proxy_names_the_client(features, served_app, caplog):

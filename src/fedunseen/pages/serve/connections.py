@@ -1,5 +1,5 @@
-"""Connections to an HTTP service: how long the head of a request may take, and how many connections
-there are at once.
+"""Connections to an HTTP service: how long the head of a request may take, how long an answer may
+lie unread, and how many connections there are at once.
 
 uvicorn limits neither the time nor the size of a head, and refuses new clients once idle ones hold
 all connections. The event loop that it runs in does so here, for it opens every connection.
@@ -32,11 +32,14 @@ class Connections:
     """The open connections of a service, and ASGI middleware that notes what each one waits for.
 
     Attributes:
-        most: connections at once; one more, and the oldest without a whole request is closed.
+        most: connections at once; one more, and the oldest that does not wait for an answer is
+            closed: it has sent no whole request, or does not read.
         head_seconds: seconds for TLS, and for the head of each request.
+        unread_seconds: seconds in which a client has to read some of an answer.
     """
 
     head_seconds = 10.0
+    unread_seconds = 30.0
 
     def __init__(self, app: ASGIApp, most: int) -> None:
         self.app = app
@@ -65,6 +68,15 @@ class Connections:
                 connection.end_body()
             return message
 
+        async def sent(message: Message) -> None:
+            try:
+                await send(message)
+            except (
+                RuntimeError
+            ):  # uvicorn does not look whether an earlier request's client is gone
+                if not connection.closed:
+                    raise
+
         headers = Headers(scope=scope)
         length = headers.get("content-length", "")
         number = connection.begin_request(
@@ -72,7 +84,7 @@ class Connections:
             "transfer-encoding" in headers,
         )
         try:
-            await self.app(scope, noted, send)
+            await self.app(scope, noted, sent)
         finally:
             connection.end_request(number)
 
@@ -88,7 +100,18 @@ class Connection(asyncio.Protocol):
         self._in_body = False
         self._requests = 0
         self._timer: asyncio.TimerHandle | None = None
-        self.waits_for_answer = False
+        self._unread: asyncio.TimerHandle | None = None
+        self._waits = False
+
+    @property
+    def waits_for_answer(self) -> bool:
+        """Whether the whole request is there, and the client reads what is sent."""
+        return self._waits and self._unread is None
+
+    @property
+    def closed(self) -> bool:
+        """Whether either end has closed the connection."""
+        return bool(self._transport.is_closing())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take a new connection."""
@@ -113,16 +136,20 @@ class Connection(asyncio.Protocol):
         return self._server.eof_received()
 
     def pause_writing(self) -> None:
-        """Pass on that the client reads too slowly."""
+        """Pass on that the client reads too slowly, and close the connection unless it reads on."""
+        loop = asyncio.get_running_loop()
+        self._unread = loop.call_later(self._connections.unread_seconds, self.abort)
         self._server.pause_writing()
 
     def resume_writing(self) -> None:
         """Pass on that the client reads again."""
+        self._stop_unread()
         self._server.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Remove the connection."""
         self._stop_timer()
+        self._stop_unread()
         self._connections.remove(self._address)
         self._server.connection_lost(error)
 
@@ -132,14 +159,14 @@ class Connection(asyncio.Protocol):
         self._head = 0
         self._length = length
         self._in_body = length > 0 or chunked
-        self.waits_for_answer = not self._in_body
+        self._waits = not self._in_body
         self._requests += 1
         return self._requests
 
     def end_body(self) -> None:
         """Note that the whole request is there."""
         self._in_body = False
-        self.waits_for_answer = True
+        self._waits = True
 
     def end_request(self, number: int) -> None:
         """Note that a request was answered, perhaps before all of its body came."""
@@ -148,7 +175,7 @@ class Connection(asyncio.Protocol):
         if self._in_body:
             self._in_body = False
             self._head = -self._length
-        self.waits_for_answer = False
+        self._waits = False
         if not self._transport.is_closing():
             self._await_head()
 
@@ -165,6 +192,11 @@ class Connection(asyncio.Protocol):
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+    def _stop_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
 
 class _EventLoop(_FastestLoop):
