@@ -364,16 +364,19 @@ def named(section, key, value):
             for name in ("../x", "/x", "", "012eF")
         ),
         named("encoder", "model", "/etc/passwd"),
-        named("encoder", "weights", "src/fedunseen"),  # there, seen from where the tests run
+        named("encoder", "weights", "a/b/c"),
+        named("encoder", "weights", "weights.safetensors"),
+        named("method", "words", "vectors.txt"),
+        named("data", "vectors", "glove"),
         named("method", "text", "/etc"),
         named("data", "text_encoder", "vectors:/etc/passwd"),
         named("method", "words", "/etc/passwd"),
         named("encoder", "weights", "~root/model"),
         (
             lambda header: header["experiment"]["evaluation"].update(
-                choose={"method.words": ["../x"]}
+                choose={"method.words": ["one-hot", "x.npy"]}
             ),
-            "file '../x' for",
+            "file 'x.npy' for method.words",
         ),
         (
             lambda header: header["experiment"].update(attack={"name": "sign-flip"}),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from fedunseen.deploy.releases import planned
 from fedunseen.deploy.remote.party import Ready, stand_in
 from fedunseen.deploy.remote.refusals import MESSAGE
 from fedunseen.deploy.remote.wire import SEMANTICS, WireError, plain, read_farewell
+from fedunseen.encoders.hub import named_by_others
 from fedunseen.evaluation.diagnosis import CLIPPED, misplaced_pictures
 from fedunseen.evaluation.misplaced import misplaced_files
 from fedunseen.experiment.assemble import assemble, in_process, prepared
@@ -54,14 +56,12 @@ from fedunseen.methods.closed_form.statistics import in_large_classes
 if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
     from fedunseen.deploy.secagg.ledger import Ledger
 
-_FILES = (
-    "model",
-    "weights",
-    "text",
-    "text_encoder",
-    "vectors",
-    "words",
-)  # settings that may name a file by its name alone
+_HUB = ("weights", "text", "text_encoder", "words")
+"""Settings that name an encoder of a hub, or a folder or a file; those of EfficientNet a file."""
+_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?(@[\w-][\w./-]*)?", re.ASCII)
+_FILE_NAME = re.compile(r".*\.(npy|npz|txt|gz|vec|pth?|bin|safetensors|tflite|onnx|json)")
+_PACKAGED = {"vectors": ("minilm",), "words": ("one-hot",)}
+"""What settings may say that name a file by its name alone, and no file."""
 _WORDING = ("name", "prompt")  # settings that open nothing
 # code of what depends on no sample, as REFUSED
 _SPACE = "refused-space"
@@ -131,6 +131,11 @@ class PartyData(OwnSamples):
         describes.
         """
         check_greeting(header)
+        sections = _received(header["experiment"])
+        with named_by_others({text for *_, text in _foreign(sections, self.owner_settings)}):
+            return self._prepare(header, statistics)
+
+    def _prepare(self, header: Mapping[str, Any], statistics: Params) -> Ready:
         check_statistics(statistics, header.get("shape"), SEMANTICS)
         client, clients = _place_of(header)
         tree = self._tree(header, statistics)
@@ -680,27 +685,45 @@ def _received(experiment: object) -> dict[str, Any]:
 
 def _check_places(sections: Mapping[str, Any], owner_settings: Mapping[str, Any]) -> None:
     """Refuse to open a file that the coordinator names: what the party then sends would say
-    something of the file.
+    something of the file. The text alone decides, and never whether there is such a file.
+    """
+    for section, key, text in _foreign(sections, owner_settings):
+        packaged = text in _PACKAGED.get(key, ())
+        of_hub = (
+            key in _HUB
+            and _HUB_NAME.fullmatch(text) is not None
+            and _FILE_NAME.fullmatch(text.lower()) is None
+            and (section, _name(sections, section)) != ("encoder", "efficientnet-lite")
+        )
+        opens = key in (*_HUB, *_PACKAGED, "model")
+        outside = os.sep in text[:2] or text[0] == "~" or any(sign in text for sign in "\\:")
+        if outside or ".." in text or (opens and not packaged and not of_hub):
+            raise RefusedError(
+                f"the coordinator names the file {plain(text, 80)!r} for {section}.{key}, "
+                f"and a party opens its own files only: give --set {section}.{key}=FILE",
+                REFUSED,
+            )
+
+
+def _name(sections: Mapping[str, Any], section: str) -> Any:
+    content = sections.get(section)
+    return content.get("name") if isinstance(content, Mapping) else None
+
+
+def _foreign(
+    sections: Mapping[str, Any], owner_settings: Mapping[str, Any]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the section, the key and each text of what the coordinator and not the owner has set,
+    but for settings that open nothing.
     """
     for section, content in sections.items():
         for key, value in content.items() if isinstance(content, Mapping) else ():
-            if f"{section}.{key}" in owner_settings or key in _WORDING:
-                continue
-            for text in _texts(value):
-                # A name in a model hub has a slash too, so that makes no path; but a name that
-                # exists here does.
-                existing_file = key in _FILES and (key == "model" or Path(text).exists())
-                if (
-                    existing_file
-                    or os.sep in text[:2]
-                    or text[0] == "~"
-                    or any(sign in text for sign in ("..", ":", "\\"))
-                ):
-                    raise RefusedError(
-                        f"the coordinator names the file {plain(text, 80)!r} for {section}.{key}, "
-                        f"and a party opens its own files only: give --set {section}.{key}=FILE",
-                        REFUSED,
-                    )
+            if (section, key) == ("evaluation", "choose") and isinstance(value, Mapping):
+                for setting, candidates in value.items():
+                    of, _, name = str(setting).partition(".")
+                    yield from ((of, name, text) for text in _texts(candidates))
+            elif f"{section}.{key}" not in owner_settings and key not in _WORDING:
+                yield from ((section, key, text) for text in _texts(value))
 
 
 def _texts(value: Any) -> Iterator[str]:

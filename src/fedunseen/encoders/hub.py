@@ -3,7 +3,7 @@ from the hub.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -29,6 +29,7 @@ OTHER_TYPE = "encoder-type"
 """Code of a model of another type than what it is named for takes."""
 
 _local = ContextVar("local", default=False)
+_of_others: ContextVar[Collection[str]] = ContextVar("of_others", default=())
 
 
 @contextmanager
@@ -39,6 +40,18 @@ def local_files_only() -> Iterator[None]:
         yield
     finally:
         _local.reset(before)
+
+
+@contextmanager
+def named_by_others(names: Collection[str]) -> Iterator[None]:
+    """Look for these names in the hub alone in this context: whether a folder here is called like
+    one is nobody else's affair.
+    """
+    before = _of_others.set(names)
+    try:
+        yield
+    finally:
+        _of_others.reset(before)
 
 
 def require_transformers(feature: str) -> None:
@@ -59,7 +72,7 @@ def weights_folder(weights: str, where: str) -> Path:
     fetched if need be. ``OWNER/NAME@REVISION`` names a commit, a tag or a branch of it.
     """
     path = Path(weights).expanduser()
-    if path.is_dir():
+    if weights not in _of_others.get() and path.is_dir():
         return path
     if path.is_absolute() or weights.startswith((".", "~")) or weights.count("/") > 1:
         raise DataError(
