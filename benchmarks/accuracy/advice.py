@@ -127,7 +127,7 @@ def remedies(folder: Path) -> Iterator[Tried]:
         yield Tried("examples", "zsl", result["zsl"], gain.after, after["zsl"])
     for kind, key in KEYS.items():
         setting = moved_rule(kind, done.experiment.evaluation.prior, result)
-        reached = within_reach(result, kind)
+        reached = within_reach(result, kind, setting)
         if reached is None or setting not in said or "prior =" not in setting:
             continue
         value = setting.split('"')[1]

@@ -316,7 +316,7 @@ class Model:
         if not (self.explains and isinstance(method, ClosedForm)):
             raise ExperimentError(
                 f"method.name = {self.method_name!r} has scores that cannot be split: use "
-                "gaussian, ridge or eszsl for explanations",
+                "gaussian, ridge, eszsl or sae for explanations",
                 "no-explanation",
             )
         samples = self.scaled(rows)

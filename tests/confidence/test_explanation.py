@@ -39,7 +39,7 @@ def models(samples):
         object.__setattr__(model.space, "attribute_names", names)
         return model
 
-    return {method: made(method) for method in ("gaussian", "ridge", "eszsl")}
+    return {method: made(method) for method in ("gaussian", "ridge", "eszsl", "sae")}
 
 
 @pytest.mark.parametrize("top", [None, 2, 0])
@@ -55,7 +55,7 @@ def test_classes_sum_to_the_score(models, samples, top):
         assert len(one.parts) == (SEEN if top is None else top)
 
 
-@pytest.mark.parametrize("method", ["ridge", "eszsl"])
+@pytest.mark.parametrize("method", ["ridge", "eszsl", "sae"])
 def test_attributes_of_a_linear_method_sum_to_the_score(models, samples, method):
     model = models[method]
     scores = model.scores(samples[3]).max(1)
@@ -145,7 +145,9 @@ def test_a_class_can_be_asked_for(models, samples):
 def test_a_method_that_is_not_linear_is_refused_by_name(samples):
     described, x, y, new = samples
     model = ZeroShotClassifier("fedzsl", rounds=1).fit(x, y, classes=described)._model
-    with pytest.raises(ExperimentError, match=r"'fedzsl'.*gaussian, ridge or eszsl") as refused:
+    with pytest.raises(
+        ExperimentError, match=r"'fedzsl'.*gaussian, ridge, eszsl or sae"
+    ) as refused:
         model.explain(new)
     assert refused.value.code == "no-explanation"
 

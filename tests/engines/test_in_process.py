@@ -243,7 +243,7 @@ def test_eszsl_is_solved_by_each_client_or_on_all_data():
     torch.testing.assert_close(Federation("eszsl", strategy="local").run(1)[1], alone)
 
 
-@pytest.mark.parametrize("method", ["eszsl", "ridge", "gaussian"])
+@pytest.mark.parametrize("method", ["eszsl", "ridge", "sae", "gaussian"])
 def test_sums_of_five_clients_are_those_of_one_place_and_one_round_is_enough(method):
     federation = Federation(method)
     inputs, labels, _ = data()

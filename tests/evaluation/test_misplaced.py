@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedunseen.evaluation import misplaced as module
-from fedunseen.evaluation.misplaced import misplaced
+from fedunseen.evaluation.misplaced import misplaced, strays
 
 
 def drawn(seed, moved, apart=1.1, classes=12, each=40, width=60):
@@ -26,7 +26,7 @@ def drawn(seed, moved, apart=1.1, classes=12, each=40, width=60):
 def test_each_answer_is_that_of_a_regression_without_the_sample(shape):
     rng = np.random.default_rng(0)
     rows, classes = rng.normal(size=shape), np.arange(shape[0]) % 3
-    answers, strength = module._left_out(rows, classes), module.STRENGTH * shape[0]
+    answers, strength = module._left_out(rows)(classes), module.STRENGTH * shape[0]
     for i in range(shape[0]):
         others = np.arange(shape[0]) != i
         x, wanted = rows[others], np.eye(3)[classes[others]]
@@ -69,3 +69,26 @@ def test_few_and_unknown_samples_are_passed_over(monkeypatch):
     assert misplaced(features, np.where(labels == 0, -1, labels)) == []
     monkeypatch.setattr(module, "MANY", 100)
     assert misplaced(features, labels) == []
+
+
+def test_single_samples_of_several_classes_are_named_and_few_others():
+    """Nine of 480, each of a class of its own choice; no two make a group."""
+    named = right = clean = 0
+    for seed in range(5):
+        features, labels, _ = drawn(seed, 0, apart=1.0)
+        clean += len(strays(features, labels))
+        rng = np.random.default_rng(100 + seed)
+        ids = rng.choice(len(labels), 9, replace=False)
+        true = labels[ids].copy()
+        labels[ids] = (true + rng.integers(1, 12, 9)) % 12
+        assert misplaced(features, labels) == []
+        found = {one.row: one for one in strays(features, labels)}
+        named += len(found)
+        for row, one in found.items():
+            assert one.place == labels[row]
+        right += sum(
+            found[i].like == c for i, c in zip(ids.tolist(), true, strict=True) if i in found
+        )
+    assert right >= 36
+    assert named - right <= 5
+    assert clean <= 5

@@ -40,6 +40,7 @@ EPISODES = (FEW_SHOT, {**SHORT, "method.episodes": 2, "evaluation.episodes": 4})
 RUNS = {
     "gaussian": ("digit-pairs-gaussian", DIGITS),
     "ridge": ("digit-pairs-gaussian", DIGITS),
+    "sae": ("digit-pairs-gaussian", DIGITS),
     "eszsl": ("digit-pairs-gaussian", DIGITS),
     "auto": ("digit-pairs-gaussian", DIGITS),
     "fedzsl": ("digit-pairs", DIGITS),

@@ -27,7 +27,7 @@ def model_of(rows, method="gaussian", groups=PARTIES):
     return fitted._model
 
 
-@pytest.fixture(scope="module", params=["gaussian", "ridge", "eszsl", "auto"])
+@pytest.fixture(scope="module", params=["gaussian", "ridge", "eszsl", "sae", "auto"])
 def method(request):
     return request.param
 

@@ -43,8 +43,8 @@ class Explanation:
         description: what the class's description adds by itself; 0 unless samples are expected at
             descriptions (``method.prior = "semantics"``).
         offset: by how much the score of a seen class is lowered.
-        attributes: what attributes add, the largest amount first. Of ``ridge`` and ``eszsl`` they
-            split the score itself; of ``gaussian`` the lead over a class whose description is the
+        attributes: what attributes add, the largest amount first. Of ``ridge``, ``eszsl`` and
+            ``sae`` they split the score itself; of ``gaussian`` the lead over a class whose description is the
             mean of all, and none where the class is given by samples.
         other_attributes: what attributes add that are not named.
         places: what places of a picture add, where they do.

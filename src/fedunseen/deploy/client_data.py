@@ -148,7 +148,7 @@ class PartyData(OwnSamples):
             shape = benchmark.features.shape[1:]
             clip_norm = getattr(experiment.method, "clip_norm", None)
             check_scaling(experiment, shape, statistics, clip_norm)
-        for finding in misplaced_pictures(misplaced_files(benchmark)):
+        for finding in misplaced_pictures(**misplaced_files(benchmark)):
             warnings.warn(
                 f"{finding.what} {finding.remedy}", stacklevel=2
             )  # said to the party alone

@@ -38,14 +38,13 @@ def deployed(experiment: Experiment, overrides: Mapping[str, Any]) -> Experiment
 
 
 def _calibrates_itself(experiment: Experiment) -> bool:
-    """Return whether the method has an offset from classes left out of the sums; ridge regression
-    has none.
+    """Return whether the method has an offset from classes left out of the sums: Gaussian classes
+    alone have one.
     """
     method = experiment.method
-    return (
-        isinstance(getattr(method, "calibration", None), bool)
-        and getattr(method, "form", None) != "ridge"
-    )
+    return isinstance(getattr(method, "calibration", None), bool) and getattr(
+        method, "form", None
+    ) in (None, "gaussian")
 
 
 def tested(experiment: Experiment, benchmark: Benchmark) -> Benchmark:

@@ -22,6 +22,7 @@ WORSE = 1.0  # points of the harmonic mean after adapting
 WEAK_BEFORE = 20.0  # percent of a class's test samples from which on a fall counts
 LOST = 0.5  # of the answers or the accuracy that a class had before adapting
 NAMED = 3  # files that are named
+STRAYS = 10  # single files that are named
 LOSS_RISE = 1.5  # times the loss of the first rounds
 DIVERGED = 3.0  # times the cross-entropy of guessing; where a network collapses it stays near once
 LEAD = 3.0  # percentage points by which another closed form has to lead on classes left out
@@ -61,7 +62,7 @@ def diagnose(
         clipped_features(result),
         curved(result) if "curved" in result else None,
     ]
-    findings += misplaced_pictures(result.get("misplaced", ()))
+    findings += misplaced_pictures(result.get("misplaced", ()), result.get("strays", ()))
     findings += adapted(result["adapted"]) if "adapted" in result else []
     findings += [shown_tests(result["shown_tests"])] if "shown_tests" in result else []
     labels = answers.get("labels")
@@ -113,9 +114,11 @@ def conspicuous(
         )
 
 
-def misplaced_pictures(groups: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Warn of pictures in one class's folder that look like another's."""
-    for group in groups[:LISTED]:
+def misplaced_pictures(
+    misplaced: Sequence[Mapping[str, Any]] = (), strays: Sequence[Mapping[str, Any]] = ()
+) -> Iterator[Finding]:
+    """Warn of pictures in one class's folder that look like another's: groups, and single ones."""
+    for group in misplaced[:LISTED]:
         files = group["files"]
         place = group["place"]
         like = group["like"]
@@ -124,6 +127,18 @@ def misplaced_pictures(groups: Sequence[Mapping[str, Any]]) -> Iterator[Finding]
             f"{listed(files, NAMED)}.",
             f"To an encoder that knows neither class they are like the pictures of {like!r}.",
             "Look at them, move those that lie in the wrong folder, and run it again.",
+        )
+    if strays:
+        verb, it, lies = (
+            ("looks", "it", "it lies") if len(strays) == 1 else ("look", "them", "they lie")
+        )
+        files = [f"{stray['file']} (like {stray['like']!r})" for stray in strays]
+        yield Finding(
+            f"{counted(len(strays), 'picture')} {verb} like another class than its folder's: "
+            f"{listed(files, STRAYS)}.",
+            "A model of all other pictures would put "
+            f"{it} there. Where folders are in order, about three pictures in a thousand look so.",
+            f"Look at {it}. Where {lies} in the wrong folder, move {it} and run it again.",
         )
 
 

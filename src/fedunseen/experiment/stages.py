@@ -429,8 +429,8 @@ def report(setup: Setup) -> Setup:
     if remarks or setup.partition.remote:
         result["notes"] = remarks
     # The warnings of a coordinator go to the parties, who have the files.
-    if not setup.partition.remote and (groups := misplaced_files(setup.benchmark)):
-        result["misplaced"] = groups
+    if not setup.partition.remote:
+        result |= misplaced_files(setup.benchmark)
     if not setup.partition.remote and (curved := curved_boundaries(experiment, setup.benchmark)):
         result["curved"] = curved
     write_inputs(federation.scaler, setup.benchmark.space, directory.path)

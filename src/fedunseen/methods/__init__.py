@@ -32,6 +32,7 @@ METHODS = {
     "classifier": "fedunseen.methods.classifier:Classifier",
     "eszsl": "fedunseen.methods.closed_form.eszsl:ESZSL",
     "ridge": "fedunseen.methods.closed_form.ridge:Ridge",
+    "sae": "fedunseen.methods.closed_form.sae:SAE",
     "auto": "fedunseen.methods.auto:Auto",
     "gaussian": "fedunseen.methods.closed_form.gaussian:Gaussian",
 }

@@ -11,12 +11,17 @@ from fedunseen.methods.closed_form.base import ClosedForm, Discriminants
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.closed_form.left_out import estimable, lead_over, left_out_accuracy
 from fedunseen.methods.closed_form.ridge import Ridge
+from fedunseen.methods.closed_form.sae import SAE
 
-LEAD = 3.0  # percentage points by which ridge regression has to lead, beside its interval
+LEAD = 3.0  # percentage points by which another form has to lead, beside its interval
+WIDEST = 512  # features up to which an autoencoder is compared: its eigenvectors take their cube
+
+_RIVALS: dict[str, tuple[type[ClosedForm], str]] = {"ridge": (Ridge, "v"), "sae": (SAE, "encoder")}
+"""Form -> its class, and a parameter that it alone has."""
 
 
 class Auto(Gaussian, name="auto"):
-    """Gaussian classes, or ridge regression where classes left out of the sums are recognized
+    """Gaussian classes, or another closed form where classes left out of the sums are recognized
     better so.
     """
 
@@ -25,75 +30,97 @@ class Auto(Gaussian, name="auto"):
         is.
         """
 
-        form: Literal["gaussian", "ridge"] | None = None
-        """Unset: ridge regression where it does clearly better on classes left out of the sums,
-        otherwise Gaussian classes. With `calibration` it is Gaussian classes: ridge regression has
-        no offset of its own, without which it hardly ever answers with an unseen class."""
+        form: Literal["gaussian", "ridge", "sae"] | None = None
+        """Unset: ridge regression or, up to 512 features, the semantic autoencoder where it does
+        clearly better on classes left out of the sums, otherwise Gaussian classes. With
+        `calibration` it is Gaussian classes: the others have no offset of their own, without which
+        they hardly ever answer with an unseen class."""
 
-    @property
-    def _ridge(self) -> Ridge:
-        return Ridge(Ridge.Settings.model_validate({}), self.space, self.semantics, self.backbone)
+    def _rival(self, form: str) -> ClosedForm:
+        kind = _RIVALS[form][0]
+        settings = kind.Settings.model_validate({})
+        return kind(settings, self.space, self.semantics, self.backbone)
+
+    def _other(self, model: Params) -> ClosedForm | None:
+        """Return the closed form that a model is; None: Gaussian classes."""
+        for form, (_, parameter) in _RIVALS.items():
+            if parameter in model:
+                return self._rival(form)
+        return None
 
     def solve(self, sums: Params) -> Params:
-        """Return the model of these sums: a Gaussian's tensors, or those of ridge regression."""
+        """Return the model of these sums: a Gaussian's tensors, or those of another form."""
         form = self.settings.form
-        if form == "ridge":
-            return self._ridge.solve(sums)
+        if form in _RIVALS:
+            return self._rival(form).solve(sums)
         model = super().solve(sums)
-        if form is None and not self.settings.calibration and estimable(self, sums):
-            ours, theirs = left_out_accuracy(
-                [(super().quick(model), model, 0), (self._ridge, {}, 0)], sums
-            )
-            lead = lead_over(theirs, ours)
-            if lead["lead"] > max(LEAD, lead["ci95"]):
-                return self._ridge.solve(sums)
-        return model
+        if form is not None or self.settings.calibration or not estimable(self, sums):
+            return model
+        rivals = [self._rival(form) for form in _RIVALS if form != "sae" or self.width <= WIDEST]
+        tested = [(super().quick(model), model, 0), *((rival, {}, 0) for rival in rivals)]
+        ours, *theirs = left_out_accuracy(tested, sums)
+        leads = [lead_over(each, ours) for each in theirs]
+        clear = [
+            (lead["lead"], rival)
+            for lead, rival in zip(leads, rivals, strict=True)
+            if lead["lead"] > max(LEAD, lead["ci95"])
+        ]
+        return max(clear, key=lambda pair: pair[0])[1].solve(sums) if clear else model
 
     def choice(self, model: Params) -> dict[str, str]:
         """Return which closed form the model is."""
-        return {"form": "ridge" if "v" in model else "gaussian"}
+        other = self._other(model)
+        return {"form": "gaussian" if other is None else other.settings.name}
 
     def quick(self, model: Params) -> ClosedForm:  # type: ignore[override]
         """Return the closed form that the model is."""
-        return self._ridge if "v" in model else super().quick(model)
+        return self._other(model) or super().quick(model)
 
     def check_model(self, model: Params) -> None:
         """Check the closed form that the model is."""
-        if "v" not in model:
+        if self._other(model) is None:
             super().check_model(model)
 
     def units(self, model: Params) -> dict[str, float]:
         """Return the shrinkage of Gaussian classes."""
-        return {} if "v" in model else super().units(model)
+        return super().units(model) if self._other(model) is None else {}
 
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Return the scores of the closed form that the model is."""
-        if "v" in params:
-            return self._ridge.scores(params, inputs, semantics)
-        return super().scores(params, inputs, semantics)
+        other = self._other(params)
+        if other is None:
+            return super().scores(params, inputs, semantics)
+        return other.scores(params, inputs, semantics)
 
     def distances(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor | None:
-        """Return distances to Gaussian prototypes; None: ridge regression has none."""
-        return None if "v" in params else super().distances(params, inputs, semantics)
+        """Return distances to Gaussian prototypes; None: other forms have none."""
+        if self._other(params) is not None:
+            return None
+        return super().distances(params, inputs, semantics)
 
     def discriminants(
         self, params: Params, inputs: Tensor, semantics: Tensor, classes: Tensor
     ) -> Discriminants:
         """Return the linear functions of the closed form that the model is."""
-        if "v" in params:
-            return self._ridge.discriminants(params, inputs, semantics, classes)
-        return super().discriminants(params, inputs, semantics, classes)
+        other = self._other(params)
+        if other is None:
+            return super().discriminants(params, inputs, semantics, classes)
+        return other.discriminants(params, inputs, semantics, classes)
 
     def attribute_parts(
         self, params: Params, inputs: Tensor, semantics: Tensor, classes: Tensor
     ) -> Tensor:
         """Return what attributes add in the closed form that the model is."""
-        if "v" in params:
-            return self._ridge.attribute_parts(params, inputs, semantics, classes)
-        return super().attribute_parts(params, inputs, semantics, classes)
+        other = self._other(params)
+        if other is None:
+            return super().attribute_parts(params, inputs, semantics, classes)
+        parts = other.attribute_parts(params, inputs, semantics, classes)
+        assert parts is not None
+        return parts
 
     def graph_scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Return what :meth:`scores` does, for a graph."""
-        if "v" in params:
-            return self._ridge.graph_scores(params, inputs, semantics)
-        return super().graph_scores(params, inputs, semantics)
+        other = self._other(params)
+        if other is None:
+            return super().graph_scores(params, inputs, semantics)
+        return other.graph_scores(params, inputs, semantics)
