@@ -37,6 +37,11 @@ class Deployments(Hooks):
     """Clients elsewhere, and masks over what they send."""
 
     @classmethod
+    def applies(cls, experiment: Experiment) -> bool:
+        """Return whether clients are in other processes, or mask what they send."""
+        return bool(experiment.engine.distributed) or _masked(experiment)
+
+    @classmethod
     def dealt(
         cls, experiment: Experiment, benchmark: Benchmark
     ) -> tuple[Benchmark, Partition] | None:
@@ -48,8 +53,7 @@ class Deployments(Hooks):
     @classmethod
     def reads_samples(cls, experiment: Experiment) -> bool:
         """Return whether parties send their statistics in clear, from this process."""
-        privacy = getattr(experiment, "privacy", None)
-        return not experiment.deployed and (privacy is None or privacy.aggregation == "plain")
+        return not (experiment.deployed or _masked(experiment))
 
     @classmethod
     def remarks(cls, experiment: Experiment, benchmark: Benchmark) -> list[str]:
@@ -58,9 +62,9 @@ class Deployments(Hooks):
 
     def masks(self) -> Masking | None:
         """Return how parties mask what they send, if they do."""
-        privacy = getattr(self.scene.experiment, "privacy", None)
-        if privacy is None or privacy.aggregation == "plain":
+        if not _masked(self.scene.experiment):
             return None
+        privacy = self.scene.experiment.privacy
         from fedunseen.deploy.secagg.masks import (
             Masks,  # needs the libraries of the extra ``masked``
         )
@@ -86,6 +90,12 @@ class Deployments(Hooks):
         if issubclass(kind, Carrier):
             kind = over_link(settings, clients)
         return kind(strategy, settings, len(scene.benchmark.space.names), clients, notes)
+
+
+def _masked(experiment: Experiment) -> bool:
+    """Return whether parties mask what they send; without the folder ``safety`` none does."""
+    privacy = getattr(experiment, "privacy", None)
+    return privacy is not None and bool(privacy.aggregation == "masked")
 
 
 def clients_of(scene: Scene, patience: float, masks: Any, drops: bool) -> Clients:

@@ -61,7 +61,7 @@ def partition_of(experiment: Experiment, benchmark: Benchmark, seed: int) -> Par
 
 def dealt(experiment: Experiment, benchmark: Benchmark) -> tuple[Benchmark, Partition]:
     """Return the benchmark as a run uses it, and who holds what of it."""
-    for kind in hooks():
+    for kind in hooks(experiment):
         if (elsewhere := kind.dealt(experiment, benchmark)) is not None:
             return elsewhere
     return deal(experiment, benchmark)
@@ -204,13 +204,13 @@ def build_federation(
     method = _method(experiment, benchmark, inputs)
     if isinstance(method, ClosedForm):
         method.quantization = scaler.quantization
-        for kind in hooks():
+        for kind in hooks(experiment):
             kind.prepare_method(experiment, method, scaler.quantization)
     first = to_device(method.init(stream(seed, "initialisation")), device)
     sizes = {name: value.numel() for name, value in first.items()}
     rules.check(ModelFacts(experiment, method, first))
     scene = Scene(experiment, benchmark, partition, inputs, scaler, selection)
-    added = [kind(scene) for kind in hooks()]
+    added = [kind(scene) for kind in hooks(experiment)]
     strategy, filters, first = suited(strategy, method, first)
     if getattr(experiment.data, "unlabelled", False) == "summed":
         strategy = SoftSums(strategy, method)
@@ -341,7 +341,7 @@ def _method(experiment: Experiment, benchmark: Benchmark, inputs: Inputs) -> Met
     method: Method = find("method", experiment.method.name)(
         experiment.method, space, semantics, backbone
     )
-    for kind in hooks():
+    for kind in hooks(experiment):
         kind.prepare_method(experiment, method, None)
     experiment.task.prepare(method, benchmark)
     if method.frozen and method.trained and len(benchmark.train):

@@ -383,7 +383,7 @@ def check_removable(run: Run, in_part: bool) -> None:
             f"under strategy.name = {experiment.strategy.name!r} no party's updates are merged: "
             "run with a strategy that merges, for example fedavg"
         )
-    for kind in hooks():
+    for kind in hooks(experiment):
         if not trained and (why := kind.refuses_removal(experiment)):
             raise ExperimentError(why)
 
@@ -461,7 +461,7 @@ def _kept(run: Run, client: int) -> tuple[int, Path] | None:
     fitted = fitted_scales(experiment, run.manifest.get("image_shape"))
     fitted = (*fitted, *run.manifest.get("fitted", LEFT_TO_DATA))
     chosen = experiment.evaluation.selection != "last"
-    reads_all = any(kind.reads_absent_clients(experiment) for kind in hooks())
+    reads_all = any(kind.reads_absent_clients(experiment) for kind in hooks(experiment))
     if fitted or chosen or experiment.engine.name == "buffered" or reads_all:
         return None
     joins, _ = experiment.partition.rounds()

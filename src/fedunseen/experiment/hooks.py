@@ -91,7 +91,8 @@ class Scene:
 class Hooks:
     """What one feature adds to a federation; each default adds nothing.
 
-    One object is made for each federation; class methods answer before there is one.
+    Nothing is asked of a feature that the experiment does not choose (:meth:`applies`). One object
+    is made for each federation; class methods answer before there is one.
 
     Args:
         scene: what the federation is assembled of.
@@ -106,6 +107,11 @@ class Hooks:
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
+
+    @classmethod
+    def applies(cls, experiment: Experiment) -> bool:
+        """Return whether the experiment chooses the feature."""
+        return True
 
     @classmethod
     def hides_samples(cls, experiment: Experiment) -> bool:
@@ -188,16 +194,19 @@ class Hooks:
         return None
 
 
-def hooks() -> list[type[Hooks]]:
-    """Return the hooks of all folders that are there, in the order in which they are asked."""
-    return [at(place) for place in added("HOOKS")]
+def hooks(experiment: Experiment) -> list[type[Hooks]]:
+    """Return the hooks that apply, of all folders that are there, in the order in which they are
+    asked.
+    """
+    kinds: list[type[Hooks]] = [at(place) for place in added("HOOKS")]
+    return [kind for kind in kinds if kind.applies(experiment)]
 
 
 def reads_samples(experiment: Experiment) -> bool:
     """Return whether the clients' samples can be read in this process once sums are merged."""
-    return all(kind.reads_samples(experiment) for kind in hooks())
+    return all(kind.reads_samples(experiment) for kind in hooks(experiment))
 
 
 def hides_samples(experiment: Experiment) -> bool:
     """Return whether nothing may follow from what samples are like, as under privacy."""
-    return any(kind.hides_samples(experiment) for kind in hooks())
+    return any(kind.hides_samples(experiment) for kind in hooks(experiment))

@@ -50,7 +50,7 @@ class Batch(NamedTuple):
     pictures: NDArray[Any] | None
 
 
-def batches(run: StoredRun, paths: Sequence[Path]) -> Iterator[Batch]:
+def batches(run: StoredRun, paths: Sequence[str | Path]) -> Iterator[Batch]:
     """Yield samples of files, folders and arrays; see :meth:`fedunseen.Run.batches`."""
     held: list[_Part] = []
 
@@ -61,7 +61,7 @@ def batches(run: StoredRun, paths: Sequence[Path]) -> Iterator[Batch]:
             return Batch(names, run.encoded(rows), rows)
         return Batch(names, rows, run.pixels(rows))
 
-    for path in paths:
+    for path in map(Path, paths):
         for part in _folder(run, path) if path.is_dir() else _file(run, path):
             if held and (
                 part.pictures != held[0].pictures

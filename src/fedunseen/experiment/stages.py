@@ -425,7 +425,9 @@ def report(setup: Setup) -> Setup:
     if setup.chosen:
         result["chosen_on_validation"] = dict(setup.chosen)
         result |= {"stopped": setup.chosen["stopped"]} if "stopped" in setup.chosen else {}
-    remarks = [remark for kind in hooks() for remark in kind.remarks(experiment, setup.benchmark)]
+    remarks = [
+        remark for kind in hooks(experiment) for remark in kind.remarks(experiment, setup.benchmark)
+    ]
     if remarks or setup.partition.remote:
         result["notes"] = remarks
     # The warnings of a coordinator go to the parties, who have the files.

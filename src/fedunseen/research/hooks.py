@@ -34,31 +34,35 @@ _SHOWN = 12  # pictures of a trigger for the report
 class Attacks(Hooks):
     """Malicious clients, and what measures their success."""
 
+    drops_non_finite = True
+
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
         self.attack = make_attack(scene)
-        self.drops_non_finite = self.attack is not None
+
+    @classmethod
+    def applies(cls, experiment: Experiment) -> bool:
+        """Return whether there is an attack."""
+        return isinstance(experiment.attack, AttackSettings)
 
     @classmethod
     def reads_absent_clients(cls, experiment: Experiment) -> bool:
-        """Return whether there is an attack: triggers may be made of samples of all clients."""
-        return isinstance(experiment.attack, AttackSettings)
+        """Return True: triggers may be made of samples of all clients."""
+        return True
 
     def worker(self, worker: Worker, method: Method) -> Worker:
         """Let the malicious clients attack."""
-        return worker if self.attack is None else MaliciousWorker.around(worker, self.attack)
+        return MaliciousWorker.around(worker, self.attack)
 
-    def monitor(self) -> Monitor | None:
+    def monitor(self) -> Monitor:
         """Return what measures the triggers."""
-        return None if self.attack is None else AttackMonitor(self.attack)
+        return AttackMonitor(self.attack)
 
 
-def make_attack(scene: Scene) -> Attack | None:
-    """Return the attack, with its triggers, None for ``none``."""
+def make_attack(scene: Scene) -> Attack:
+    """Return the attack, with its triggers."""
     settings = scene.experiment.attack
     partition = scene.partition
-    if not isinstance(settings, AttackSettings):
-        return None
     count = len(partition.clients)
     for client in settings.clients:
         if client >= count:

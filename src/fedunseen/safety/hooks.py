@@ -26,16 +26,22 @@ from fedunseen.strategies.summed import Summed
 class Privacy(Hooks):
     """Noise on what clients send: client-level while training, sample-level on statistics."""
 
+    drops_non_finite = True
+
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
         self.level = scene.experiment.privacy.name
-        self.drops_non_finite = self.level != "none"
         self.poisson = self.level == "client-level"
 
     @classmethod
-    def hides_samples(cls, experiment: Experiment) -> bool:
-        """Return whether there is noise: what follows from samples would be another release."""
+    def applies(cls, experiment: Experiment) -> bool:
+        """Return whether there is noise."""
         return bool(experiment.privacy.name != "none")
+
+    @classmethod
+    def hides_samples(cls, experiment: Experiment) -> bool:
+        """Return True: what follows from samples would be another release."""
+        return True
 
     @classmethod
     def sample_norm(cls, experiment: Experiment) -> float | None:
@@ -46,8 +52,6 @@ class Privacy(Hooks):
     @classmethod
     def refuses_removal(cls, experiment: Experiment) -> str:
         """Return why noisy statistics cannot be subtracted."""
-        if experiment.privacy.name == "none":
-            return ""
         return (
             f"privacy.name = {experiment.privacy.name!r} has released noisy sums, from which "
             "nothing can be taken out: run it again without the party"
@@ -100,43 +104,46 @@ class Privacy(Hooks):
 class Defence(Hooks):
     """A rule that judges the clients' updates before they merge."""
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self.settings = scene.experiment.defence
-        self.drops_non_finite = self.settings.name != "none"
+    drops_non_finite = True
+
+    @classmethod
+    def applies(cls, experiment: Experiment) -> bool:
+        """Return whether there is a rule."""
+        return bool(experiment.defence.name != "none")
 
     @classmethod
     def reads_absent_clients(cls, experiment: Experiment) -> bool:
-        """Return whether there is a rule: it may draw training samples of all clients."""
-        return bool(experiment.defence.name != "none")
+        """Return True: a rule may draw training samples of all clients."""
+        return True
 
     def filters(self, method: Method) -> list[Filter]:
         """Return the rule."""
-        if self.settings.name == "none":
-            return []
-        chosen = find("defence", self.settings.name)
+        settings = self.scene.experiment.defence
+        chosen = find("defence", settings.name)
         scores = scores_of(self.scene, method) if chosen.asks_scores else None
-        return [Robust(chosen(self.settings, self.scene.experiment.run.seed, scores))]
+        return [Robust(chosen(settings, self.scene.experiment.run.seed, scores))]
 
 
 class Screening(Hooks):
     """Clients leave out samples of their own that look poisoned."""
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self.settings = scene.experiment.screening
-        self.notes = (*COUNTS, "threshold") if self.settings.name != "none" else ()
+    notes = (*COUNTS, "threshold")
+
+    @classmethod
+    def applies(cls, experiment: Experiment) -> bool:
+        """Return whether clients look for such samples."""
+        return bool(experiment.screening.name != "none")
 
     def worker(self, worker: Worker, method: Method) -> Worker:
         """Let the trainer screen its samples."""
-        if self.settings.name != "none":
-            screening = find("screening", self.settings.name)(self.settings, method.features)
-            worker.trainer = ScreenedTrainer.around(worker.trainer, screening)
+        settings = self.scene.experiment.screening
+        screening = find("screening", settings.name)(settings, method.features)
+        worker.trainer = ScreenedTrainer.around(worker.trainer, screening)
         return worker
 
-    def monitor(self) -> Monitor | None:
+    def monitor(self) -> Monitor:
         """Return what adds up the counts of the clients."""
-        return ScreeningMonitor() if self.settings.name != "none" else None
+        return ScreeningMonitor()
 
 
 def scores_of(scene: Scene, method: Method) -> Scores:

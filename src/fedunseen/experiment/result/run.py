@@ -193,7 +193,7 @@ class Run(StoredRun):
                 width), (n, height, width, 3) or (n, 3, height, width), bytes or numbers from 0
                 to 1. What is not a picture in a folder is left out with a warning.
         """
-        return batches(self, [Path(path) for path in paths])
+        return batches(self, paths)
 
     def read_examples(self, examples: Shown | None) -> dict[str, NDArray[Any] | ClassSum] | None:
         """Return the examples of each class as the model takes them, before scaling."""
@@ -215,7 +215,7 @@ class Run(StoredRun):
         if not isinstance(inputs, np.ndarray) and all(
             isinstance(item, (str, Path)) for item in inputs
         ):
-            inputs = np.concatenate([batch.rows for batch in self.batches(inputs)])
+            inputs = np.concatenate([batch.rows for batch in batches(self, inputs)])
         array: NDArray[Any] = np.asarray(inputs)
         sample = tuple(self.manifest["input_shape"])
         rows = array[None] if array.shape == sample else array

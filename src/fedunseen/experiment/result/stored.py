@@ -94,13 +94,17 @@ class StoredRun:
     @cached_property
     def experiment(self) -> Experiment:
         """The experiment, with the settings that were chosen on validation classes in force."""
-        check_known(self.manifest["experiment"], self.manifest.get("plugins"))
+        tree = self.manifest["experiment"]
         chosen = self.result.get("chosen_on_validation", {}).get("settings", {})
-        return Experiment.from_dict(
-            self.manifest["experiment"],
-            {**chosen, **self.overrides},
-            asks_rules=bool(self.overrides),  # otherwise the run has asked them
-        )
+        try:
+            return Experiment.from_dict(
+                tree,
+                {**chosen, **self.overrides},
+                asks_rules=bool(self.overrides),  # otherwise the run has asked them
+            )
+        except ExperimentError:
+            check_known(tree, self.manifest.get("plugins"))
+            raise
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
