@@ -11,7 +11,7 @@ import pytest
 
 import fedunseen
 from fedunseen.core.extensions import at, commands, further_modules, sections
-from fedunseen.core.registry import choosable, package_names
+from fedunseen.core.registry import choosable, find, package_names
 
 METHOD = """
 from fedunseen.methods.closed_form.ridge import Ridge
@@ -21,19 +21,17 @@ class Twice(Ridge, name="twice-ridge"):
     \"\"\"Ridge regression under another name.\"\"\"
 """
 RULE = """
-from fedunseen.experiment.rules.base import ConfigFacts, Rule
+from fedunseen.experiment.rules.base import Rule
 
-RULES = {
-    ConfigFacts: (
-        Rule(
-            "unlucky-seed",
-            lambda c: c.experiment.run.seed == 13,
-            problem="run.seed = {run.seed} brings bad luck",
-            remedy="take another one",
-            example={"run.seed": 13},
-        ),
-    )
-}
+RULES = (
+    Rule(
+        "unlucky-seed",
+        lambda c: c.experiment.run.seed == 13,
+        problem="run.seed = {run.seed} brings bad luck",
+        remedy="take another one",
+        example={"run.seed": 13},
+    ),
+)
 """
 SECTION = """
 TEMPLATE = "<section><h2>The weather</h2><p>{{ sky }} over {{ experiment.method.name }}</p></section>"
@@ -112,17 +110,17 @@ def test_a_file_is_a_command(copy):
     assert "greet-party" not in after
 
 
-def test_no_file_of_this_package_is_a_choice_by_accident():
+def test_every_further_file_of_this_package_adds_what_its_folder_is_for():
+    """A helper that no ``SHARED`` names fails here."""
     for section in choosable():
-        assert [name for name, place in package_names(section).items() if place.endswith(":")] == []
-    assert further_modules("fedunseen.experiment.rules") == ()
-    assert further_modules("fedunseen.cli") == ()
-    assert {command.panel for command in commands()} <= {
-        "Start",
-        "Use a finished run",
-        "Deploy",
-        "Research",
-    }
+        for name, place in package_names(section).items():
+            if place.endswith(":"):
+                assert find(section, name).Settings.model_fields["name"].default == name
+    for module in further_modules("fedunseen.experiment.rules"):
+        assert at(f"fedunseen.experiment.rules.{module}:RULES")
+    for command in commands():
+        assert callable(at(command.place)) or command.group
+        assert command.panel in ("Start", "Data", "Use a finished run", "Deploy", "Research")
 
 
 @pytest.mark.parametrize(

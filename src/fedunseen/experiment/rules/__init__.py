@@ -2,9 +2,9 @@
 
 A rule says when it applies, its sentence, the remedy and an example. The core's rules are here,
 those of a folder beside the core in its own module ``rules``. A further file of this folder is
-found by itself: its ``RULES`` has rules by the facts that they are asked about. The first rule that
-applies refuses. A single wrong setting is refused by its own section (pydantic), and what one
-method alone needs by that method.
+found by itself: its ``RULES`` lists rules about settings, or has rules by the facts that they are
+asked about. The first rule that applies refuses. A single wrong setting is refused by its own
+section (pydantic), and what one method alone needs by that method.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,7 +55,10 @@ _CORE: Mapping[type[ConfigFacts], Sequence[Rule[Any]]] = {
 def all_rules() -> Mapping[type[ConfigFacts], Sequence[Rule[Any]]]:
     """Return all rules by the facts that they are asked about: the core's first."""
     files = [f"{__name__}.{module}" for module in further_modules(__name__)]
-    further_rules = [import_module(place).RULES for place in (*files, *added("RULES"))]
+    tables = [import_module(place).RULES for place in (*files, *added("RULES"))]
+    further_rules = [
+        table if isinstance(table, Mapping) else {ConfigFacts: table} for table in tables
+    ]
     return {
         facts: (*core_rules, *(rule for table in further_rules for rule in table.get(facts, ())))
         for facts, core_rules in _CORE.items()
