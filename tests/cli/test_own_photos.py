@@ -149,6 +149,7 @@ def pictures(real_data, tmp_path):
     return sorted(tmp_path.glob("*.[jp][pn]g"))
 
 
+@pytest.mark.slow
 def test_an_exported_folder_answers_as_predict_does_without_this_package(
     own_photos, pictures, works, refused, tmp_path
 ):

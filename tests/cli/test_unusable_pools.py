@@ -4,7 +4,7 @@ written or changed.
 
 import shutil
 import time
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -142,6 +142,13 @@ def labelled(place):
     return data.features[data.train], names[data.labels[data.train]], table
 
 
+@pytest.fixture(scope="module")
+def fitted(labelled):
+    """Return a classifier of a method, fitted once."""
+    x, y, table = labelled
+    return cache(lambda method: ZeroShotClassifier(method).fit(x, y, classes=table))
+
+
 def spoilt(kind, rows):
     """Return an unlabelled pool, rows or files, of a kind."""
     return SPOIL.get(kind.partition(" of ")[0], lambda same: same)(rows)
@@ -221,7 +228,7 @@ error = partial(message_of, error=FedUnseenError)
     ("way", "kind"), [(way, kind) for way, kinds in CASES.items() for kind in kinds]
 )
 def test_an_unusable_pool_is_one_sentence(
-    way, kind, place, pool, photos, labelled, adapting, refused, tmp_path
+    way, kind, place, pool, photos, labelled, fitted, adapting, refused, tmp_path
 ):
     name, new = "method" if kind == "method" else "run", tmp_path / "new"
     if way == "command":
@@ -230,14 +237,13 @@ def test_an_unusable_pool_is_one_sentence(
         call = partial(error, load_run(place / name).adapt, pool(kind, in_memory=True), new)
     elif way.startswith("estimator"):
         x, y, table = labelled
-        model, rows = (
-            ZeroShotClassifier("ridge" if kind == "method" else "gaussian"),
-            pool(kind, in_memory=True),
-        )
+        method = "ridge" if kind == "method" else "gaussian"
+        rows = pool(kind, in_memory=True)
         if way == "estimator.fit":
+            model = ZeroShotClassifier(method)
             call = partial(error, model.fit, x, y, classes=table, unlabelled=rows)
         else:
-            call = partial(error, model.fit(x, y, classes=table).adapt, rows)
+            call = partial(error, fitted(method).adapt, rows)
     elif way == "run":
         more = {"method.name": "eszsl"} if kind == "method" else {}
         if "picture" in kind:

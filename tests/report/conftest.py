@@ -2,16 +2,16 @@ import functools
 
 import pytest
 
-from fedunseen import Experiment, run
+from fedunseen import Experiment, load_run
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory):
+def tiny(run_once):
     """Run an experiment with these settings, each once."""
 
     @functools.cache
     def make(source, *settings):
-        return run(Experiment.load(source, dict(settings)), tmp_path_factory.mktemp("runs") / "run")
+        return load_run(run_once(Experiment.load(source, dict(settings))))
 
     return make
 

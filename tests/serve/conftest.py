@@ -6,7 +6,7 @@ import threading
 import pytest
 from fastapi.testclient import TestClient
 
-from fedunseen import Experiment, load_run, run
+from fedunseen import Experiment, load_run
 from fedunseen.pages.serve import Recognizer
 from fedunseen.pages.serve.app import create_app
 from small_runs import METHOD
@@ -18,9 +18,9 @@ def single_thread(one_thread):
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory):
+def finished(run_once):
     """Run an experiment; return its run directory, not to be written to."""
-    return lambda experiment: run(experiment, tmp_path_factory.mktemp("runs") / "run").path
+    return run_once
 
 
 @pytest.fixture(scope="session")
@@ -41,11 +41,11 @@ def digits(finished):
 
 
 @pytest.fixture(scope="session")
-def features(finished, make_folder, tmp_path_factory):
+def features(finished, make_folder, made_once):
     """A run on feature vectors of nine numbers and classes of six attributes."""
     data = {
         "name": "folder",
-        "root": str(make_folder(tmp_path_factory.mktemp("data"))),
+        "root": str(made_once("small folder", make_folder)),
         "features": ["standard"],
     }
     sections = {"data": data, "partition": {"clients": 3}, "method": METHOD}
