@@ -20,7 +20,7 @@ from fedunseen import Experiment, Model, ZeroShotClassifier, load_model, load_ru
 from fedunseen.core import files
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.core.model_file import DAMAGED, NEWER
-from fedunseen.core.registry import find, names, package_names
+from fedunseen.core.registry import choosable, find, names, package_names
 from fedunseen.core.removed_settings import REMOVED, without_removed
 from fedunseen.methods.episodic import Episodic
 
@@ -175,8 +175,9 @@ def test_a_run_of_another_value_of_a_removed_setting_is_refused(tmp_path):
 
 
 def test_no_setting_that_was_removed_is_still_there():
-    for section, removed in REMOVED.items():
-        for key, value in removed.items():
+    """Of the sections that are there: each folder beside the core may be deleted."""
+    for section in REMOVED.keys() & choosable().keys():
+        for key, value in REMOVED[section].items():
             for name in value if isinstance(value, dict) else names(section):
                 assert key not in find(section, name).Settings.model_fields
 
