@@ -160,15 +160,11 @@ def test_a_name_may_have_outer_spaces(tmp_path):
         (pd.Categorical(["red"] * 100), "red"),
     ],
 )
-def test_a_column_that_is_no_number_is_named(column, value):
+def test_a_column_that_is_no_number_is_named_by_a_model_of_numbers(column, value):
     samples = FRAME.assign(c3=column)
     model = ZeroShotClassifier().fit(FRAME, NAMES, classes=ANIMALS)
-    for refusing in (
-        lambda: ZeroShotClassifier().fit(samples, NAMES),
-        lambda: model.predict(samples),
-    ):
-        with pytest.raises(ArgumentError, match=f"^the column 'c3' of X holds {value}"):
-            refusing()
+    with pytest.raises(ArgumentError, match=f"^the column 'c3' of X holds {value}"):
+        model.predict(samples)
     with pytest.raises(ArgumentError, match="the column 'c3' of X holds"):
         model.adapt(samples)
 

@@ -23,6 +23,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.ipc
+import pyarrow.parquet
 import scipy.io
 import torch
 from PIL import Image
@@ -34,7 +38,10 @@ from fedunseen.data import ClassSpace, read_features
 from fedunseen.data.benchmarks.folder import Folder
 from fedunseen.data.benchmarks.image_folder import ImageFolder
 from fedunseen.data.benchmarks.proposed_split import read_mat
+from fedunseen.data.columns import Treatment
+from fedunseen.data.columns.first_look import look
 from fedunseen.data.io.images import read_image
+from fedunseen.data.io.tables import open_table
 from fedunseen.deploy.remote.wire import WireError, pack, read_instruction, unpack
 
 SECONDS, MEMORY = 20, 3 * 2**30
@@ -239,8 +246,62 @@ def message(folder: Path, rng: np.random.Generator) -> None:
     read_instruction(tensors, torch.device("cpu"))
 
 
+MIXED = "size,coat,born,tame,label\n" + "".join(
+    f"{i}.5,{'fur' if i % 2 else 'wool'},2024-01-{1 + i % 28:02},{i % 3 == 0},cat\n"
+    for i in range(40)
+)
+
+
+def columns(folder: Path, rng: np.random.Generator) -> None:
+    """Look at a table of several kinds of columns, and read it: CSV, Parquet, Arrow's file and
+    stream formats, a folder of ``datasets``.
+    """
+    kind = rng.integers(5)
+    path = folder / "a.csv"
+    path.write_bytes(text_of(MIXED, rng) if kind == 0 else MIXED.encode())
+    if kind:
+        rows = pyarrow.csv.read_csv(path)
+        path = folder / f"a.{'parquet' if kind == 1 else 'arrow'}"
+        if kind == 1:
+            codec = ("snappy", "zstd", "none")[rng.integers(3)]
+            pyarrow.parquet.write_table(rows, path, row_group_size=16, compression=codec)
+        elif kind == 2:
+            pyarrow.feather.write_feather(
+                rows, path, compression=("lz4", "uncompressed")[rng.integers(2)]
+            )
+        else:
+            with pyarrow.ipc.new_stream(path, rows.schema) as stream:
+                stream.write_table(rows, 16)
+        if kind < 4 or rng.integers(2):
+            path.write_bytes(bytes_of(path.read_bytes(), rng))
+    if kind == 4:
+        state = json.dumps({"_data_files": [{"filename": "a.arrow"}]})
+        (folder / "saved").mkdir()
+        path.rename(folder / "saved" / "a.arrow")
+        path = folder / "saved"
+        (path / "state.json").write_bytes(
+            text_of(state, rng) if rng.integers(2) else state.encode()
+        )
+    found = look(open_table(path))
+    for _ in Treatment(found.columns).read(open_table(path), found.label):
+        pass
+
+
+def stated_columns(folder: Path, rng: np.random.Generator) -> None:
+    """Read the columns of an experiment."""
+    text = (
+        '[data]\nname = "table"\nroot = "."\ncolumns = [\n{ name = "a", kind = "number", bounds = [0, 1], '
+        'fill = 0.5 },\n{ name = "b", kind = "category", values = ["x", "y"], indicator = true },\n'
+        '{ name = "c", kind = "date", bounds = [2024-01-01, "2025-01-01"] }]\n[method]\nname = "gaussian"\n'
+        '[partition]\nkind = "iid"\n'
+    )
+    (folder / "a.toml").write_bytes(text_of(text, rng))
+    Experiment.load(folder / "a.toml")
+
+
 KINDS: tuple[Callable[[Path, np.random.Generator], None], ...] = (
     table, array, picture, experiment, manifest, message, own_features, own_pictures, wild_setting,
+    columns, stated_columns,
 )  # fmt: skip
 
 

@@ -34,6 +34,9 @@ from fedunseen.core.random import stream
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, ClassSpace, Scaler, fit_semantics
 from fedunseen.data.benchmark import check_unlabelled, described
+from fedunseen.data.columns import Column, Treatment
+from fedunseen.data.columns.first_look import look
+from fedunseen.data.io.tables import is_frame, of_frame, plain_numbers
 from fedunseen.data.labels import check_one_type, read_labels
 from fedunseen.data.names import class_name
 from fedunseen.evaluation.diagnosis import adapted as diagnosed
@@ -108,7 +111,11 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             ``calibration``, ``confidence``.
         curve_: name -> (rounds,) the mean of each loss over the parties, round by round; empty
             without a loss.
-        n_features_in_: numbers of a sample.
+        n_features_in_: numbers of a sample, once its columns are features.
+        columns_: how the columns of a data frame become features (``fedunseen.data.columns``).
+            Later frames are read by the names of their columns. A category of fewer than five rows,
+            and one that is new later, counts as ``other``. Empty for arrays, and for frames of
+            numbers alone, none of them missing.
 
     Example:
         Three parties hold two kinds of animals each. No one holds a zebra or an orca.
@@ -165,7 +172,8 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         """Train one model on the samples of all parties.
 
         Args:
-            X: (n, d) features.
+            X: (n, d) features; or a data frame, whose columns may be numbers, categories, booleans
+                and dates (``columns_``).
             y: (n,) class names. None, NaN and ``pandas.NA`` mark an unlabelled sample, and so does
                 -1 where ``classes`` is given and has no such class.
             classes: a mapping of class name -> attributes, numbers or a mapping of attribute name
@@ -174,21 +182,21 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
                 unseen ones. By default the constructor's, or else the classes of ``y``, each
                 described by itself alone.
             groups: (n,) which party holds each sample. By default one party holds all.
-            unlabelled: (m, d) samples to which the model is adapted (:meth:`adapt`).
+            unlabelled: (m, d) samples that the model is adapted to (:meth:`adapt`).
             sample_weight: (n,) how often each sample counts, at least 0; equal samples count
                 together. Fractions, which closed forms alone take, are rounded to a sixteenth of
                 the mean weight.
 
         Returns:
-            The estimator. Warnings name a better closed form, and a class that a calibration would
-            have emptied.
+            The estimator. Warnings name a better closed form, or a class emptied by calibration.
 
         Raises:
             ValueError: an array is of the wrong shape or type.
-            FedUnseenError: a combination makes no sense, or the training diverged.
+            FedUnseenError: no combination that makes sense, or the training diverged.
         """
         table = self.classes if classes is None else classes
         arrays = X, y, groups, unlabelled, sample_weight
+        X = self._learned_columns(X)
         X, y, pool, groups, weights = _without_unlabelled(X, y, table, groups, sample_weight)
         trained = find("method", self.method).trained
         once = isinstance(X, np.memmap) and not trained  # read by quantizing alone
@@ -198,8 +206,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         times, worth = _times(weights, rows, trained)
         if not times.all():
             rows, labels, groups, times = _that_count(times, rows, labels, groups)
-        if table is None:
-            table = _Table.of_labels(labels)
+        table = _Table.of_labels(labels) if table is None else table
         benchmark, times = self._benchmark(rows, labels, groups, table, once, times)
         federation = assemble(self._experiment, benchmark, _of_users(benchmark, times))
         if isinstance(federation.method, ClosedForm):
@@ -346,8 +353,24 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         """Return samples (n, d) that the model can score."""
         return to_float32(self._validated(X, reset=False), "X")
 
+    def _learned_columns(self, X: Any) -> Any:
+        """Find out the columns of a data frame; return it as :meth:`_featured` does."""
+        self.columns_ = _columns_of(X)
+        return self._featured(X)
+
+    def _featured(self, X: Any) -> Any:
+        """Return a data frame of several kinds of columns as features (n, d); all else as it is."""
+        if not self.columns_ or not is_frame(X):
+            return X
+        try:
+            parts = list(Treatment(self.columns_).read(of_frame(X, "X")))
+        except DataError as error:
+            raise ArgumentError(str(error), error.code) from None
+        return np.concatenate([part.features for part in parts])
+
     def _validated(self, X: ArrayLike, *labels: ArrayLike, **settings: Any) -> Any:
         """Return samples, and labels if they are given, as scikit-learn checks them."""
+        X = self._featured(X)
         try:
             checked = validate_data(self, X, *labels, **settings)
         except (TypeError, ValueError):
@@ -648,6 +671,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             "arguments": self._arguments(),
             "classes": self.classes_.tolist(),
             "feature_names": list(getattr(self, "feature_names_in_", [])),
+            "columns": [column.model_dump(mode="json") for column in self.columns_],
             "curve": self.curve_,
             "stays": list(self.stays_),
             "fitted": list(self._fitted),
@@ -692,6 +716,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             str(name): [float(value) for value in values] for name, values in about["curve"].items()
         }
         self.n_features_in_ = int(model.sample_shape[0])
+        self.columns_ = tuple(Column.model_validate(item) for item in about.get("columns", ()))
         if about["feature_names"]:
             self.feature_names_in_ = np.array(about["feature_names"], dtype=object)
 
@@ -952,6 +977,23 @@ def _without_unlabelled(
         _safe_indexing(X, without),
         *(None if values is None else _safe_indexing(values, kept) for values in beside),
     )
+
+
+def _columns_of(X: Any) -> tuple[Column, ...]:
+    """Return how the columns of a data frame become features; none where all are numbers."""
+    if not is_frame(X):
+        return ()
+    table = of_frame(X, "X")
+    if plain_numbers(table):
+        return ()
+    try:
+        found = look(table, labelled=False)
+    except DataError as error:
+        raise ArgumentError(str(error), error.code) from None
+    for note in found.notes:
+        if "missing cell" not in note.what:
+            warnings.warn(f"{note.what}: {note.why}", stacklevel=4)
+    return found.columns
 
 
 def _check_columns(X: Any) -> None:

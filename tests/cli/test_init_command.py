@@ -132,14 +132,16 @@ def test_a_table_of_samples_from_a_spreadsheet(works, tmp_path):
     folder.mkdir()
     describe(folder)
     done = works("init", tmp_path / "plants.csv")
-    assert f"wrote {folder / 'features.npz'}\nwrote {folder}.toml\n" in done.err
-    features, labels, split = (
-        np.load(folder / "features.npz")[key] for key in ("features", "labels", "split")
-    )
-    assert features.shape == (36, 2)
-    assert np.abs(features[labels == "red"].mean(0) - [220, 30]).max() < 2
-    assert set(split[np.isin(labels, ("yellow", "purple"))]) == {"test"}
-    assert [int((split[labels == name] == "test").sum()) for name in ("red", "green")] == [1, 1]
+    assert f"wrote {folder}.toml\n" in done.err
+    experiment, benchmark = loaded(tmp_path / "plants.toml")
+    assert benchmark.features.shape == (36, 2)
+    ends = np.array([column.bounds for column in experiment.data.columns])
+    values = ends[:, 0] + benchmark.features * (ends[:, 1] - ends[:, 0])
+    names = np.array(benchmark.space.names)[benchmark.labels]
+    assert np.abs(values[names == "red"].mean(0) - [220, 30]).max() < 2
+    assert set(names[benchmark.test_unseen]) == {"yellow", "purple"}
+    tested = names[benchmark.test_seen].tolist()
+    assert [tested.count(name) for name in ("red", "green")] == [1, 1]
     works("run", tmp_path / "plants.toml", "--out", tmp_path / "run")
 
 
@@ -337,6 +339,12 @@ def table_of(random, first, decimal=".", delimiter=","):
     return "".join(delimiter.join(line) + "\n" for line in lines)
 
 
+def loaded(file):
+    """Return an experiment and its benchmark."""
+    experiment = Experiment.load(file)
+    return experiment, load_data(experiment, 0)
+
+
 IDS = {  # header of the first column -> its cells, and why it is left out
     "id": (str, "it has another value in each line"),
     "Sample_ID": (lambda i: f"s{i:03}", "it has another value in each line"),
@@ -355,9 +363,8 @@ def test_a_column_that_only_tells_the_lines_apart_is_no_feature(works, tmp_path,
     done = works("init", tmp_path / "plants.csv")
     column = f"column {header!r}" if header else "the column without a name"
     assert f"- {column} left out: {why}, so it says nothing of a class\n" in done.err
-    features = np.load(tmp_path / "plants" / "features.npz")["features"]
-    assert features.shape == (36, 2)
-    assert features.max() < 300
+    columns = Experiment.load(tmp_path / "plants.toml").data.columns
+    assert [column.name for column in columns] == ["size", "weight"]
 
 
 def test_other_columns_stay_features(works, tmp_path):
@@ -369,30 +376,31 @@ def test_other_columns_stay_features(works, tmp_path):
         text = table_of(random, cells)
         (tmp_path / f"{name}.csv").write_text(f"{name},size,label,weight\n{text}", "utf-8")
         assert "left out" not in works("init", tmp_path / f"{name}.csv").err
-        features = np.load(tmp_path / name / "features.npz")["features"]
-        assert features[:, 0].tolist() == [float(cells(i)) for i in range(36)]
+        values = np.array([float(cells(i)) for i in range(36)])
+        _, benchmark = loaded(tmp_path / f"{name}.toml")
+        np.testing.assert_array_equal(
+            benchmark.features[:, 0], (values / values.max()).astype(np.float32)
+        )
 
 
 @pytest.mark.parametrize("first", ["sep=;\n", "\ufeffsep=;\r\n", '"sep=;"\n', "sep=\t\n", ""])
-def test_a_table_of_a_spreadsheet_with_decimal_commas(works, tmp_path, first):
+def test_a_table_of_a_spreadsheet_with_decimal_commas(works, refused, tmp_path, first):
     mark = "\t" if "\t" in first else ";"
-    text = table_of(np.random.default_rng(0), lambda i: "-1,85e-05", ",", mark)
+    text = table_of(np.random.default_rng(0), lambda i: ("-1,85e-05", "1,5")[i % 2], ",", mark)
     header = mark.join(["tiny", "size", "label", "weight"])
     (tmp_path / "plants.csv").write_text(f"{first}{header}\n{text}", "utf-8", newline="")
     (tmp_path / "plants").mkdir()
     describe(tmp_path / "plants")
     works("init", tmp_path / "plants.csv")
-    features = np.load(tmp_path / "plants" / "features.npz")["features"]
-    assert features.shape == (36, 3)
-    assert set(features[:, 0].tolist()) == {float(np.float32(-1.85e-05))}
-    assert 2 < features[:, 1].mean() < 300
+    experiment, benchmark = loaded(tmp_path / "plants.toml")
+    assert experiment.data.columns[0].bounds == (-1.85e-05, 1.5)
+    assert benchmark.features[:3, 0].tolist() == [0, 1, 0]
+    assert benchmark.features.shape == (36, 3)
     # the line of a fault is that of the file
     lines = (tmp_path / "plants.csv").read_text("utf-8").splitlines()
     lines[4] = lines[4].replace("e", "x", 1)
-    (tmp_path / "plants" / "features.npz").unlink()
     (tmp_path / "plants.csv").write_text("\n".join(lines), "utf-8")
-    with pytest.raises(AssertionError, match="line 5, column"):
-        works("init", tmp_path / "plants.csv", "--force")
+    assert "plants.csv, line 5, column" in refused("init", tmp_path / "plants.csv", "--force")
 
 
 def test_features_whose_labels_are_names_need_no_table(works, refused, make_folder, tmp_path):

@@ -52,7 +52,7 @@ def place(digits, make_folder, tmp_path_factory):
     tables = {
         "names": "name\nzebra\n",
         "known": "name\n47\n",
-        "sized": "label,size\nred,1\nblue,many\n",
+        "sized": "label,size\nred,1\nred,2\nblue,many\n",
     }
     for name, text in {**tables, "unlabelled": "colour,size\nred,1\n"}.items():
         (place / f"{name}.csv").write_text(text, "utf-8")
@@ -163,6 +163,8 @@ CASES = {  # code -> words of the command: what the sentence says
         "run small.toml --resume": "--resume needs --out",
         "run small.toml --out file/below": "file/below cannot be written (",
     },
+    "mixed-types": {"init sized.csv": "sized.csv, line 4, column 'size': 'many' is no number"},
+    "no-label-column": {"init unlabelled.csv": "unlabelled.csv has no column 'label'"},
     "data": {
         "data check none": "the folder none is missing: name one that is there",
         "data check empty": "empty has the layout of no benchmark",
@@ -171,8 +173,6 @@ CASES = {  # code -> words of the command: what the sentence says
         "health deployed": "status.json is damaged",
         "init none": "the folder none is missing",
         "init empty": "empty has neither features.npz nor folders with pictures",
-        "init sized.csv": "sized.csv, line 3, column 'size': 'many' is not a number",
-        "init unlabelled.csv": "unlabelled.csv has no column 'label'",
         "ledger none": "the folder none is missing",
         "predict run none.png": "none.png is missing",
         "predict run file": "file is not a readable image: give another file",

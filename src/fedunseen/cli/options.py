@@ -107,7 +107,10 @@ Named = Annotated[
 ]
 Support = Annotated[
     Path | None,
-    typer.Option(metavar="FOLDER", help="A folder with a folder of examples for each class."),
+    typer.Option(
+        metavar="FOLDER",
+        help="A folder with a folder of examples for each class; or a table with classes.",
+    ),
 ]
 Plugins = Annotated[
     list[Path] | None,
@@ -141,7 +144,8 @@ DeltaLimit = Annotated[
     ),
 ]
 Data = Annotated[
-    Path, typer.Option(help="Your data: classes.csv and features.npz, or folders of images.")
+    Path,
+    typer.Option(help="Your data: classes.csv, and features.npz, a table or folders of images."),
 ]
 State = Annotated[
     Path | None,

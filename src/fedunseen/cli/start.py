@@ -22,8 +22,8 @@ def init(
         Path,
         typer.Argument(
             metavar="FOLDER",
-            help="A folder of pictures for each class, or with features.npz, or a table of "
-            "samples.",
+            help="A folder of pictures for each class, or with features.npz; or a table: CSV, "
+            "Parquet, Arrow, a folder of parts.",
         ),
     ],
     out: Annotated[
@@ -40,6 +40,21 @@ def init(
             "alone.",
         ),
     ] = False,
+    label: Annotated[
+        str, typer.Option(metavar="COLUMN", help="Of a table: the column with the classes.")
+    ] = "",
+    ids: Annotated[
+        list[str] | None,
+        typer.Option("--id", metavar="COLUMN", help="Leave out a column that names the row."),
+    ] = None,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--as",
+            metavar="COLUMN=KIND",
+            help="What a column is: number, category, boolean or date; repeatable.",
+        ),
+    ] = None,
     as_json: opt.Json = False,
 ) -> None:
     """Look at your data and write an experiment that suits them; `fedunseen run` takes it as it
@@ -47,7 +62,7 @@ def init(
     """
     from fedunseen.cli.bars import preparation_bars
     from fedunseen.core.files import write_text
-    from fedunseen.experiment.init_template import suggest
+    from fedunseen.experiment.init_template import TableOptions, suggest
 
     place = data.resolve()
     file = out or data.parent / f"{place.stem if place.is_file() else place.name}.toml"
@@ -59,8 +74,11 @@ def init(
         raise ExperimentError(
             f"{file} is there already: give --force to write it again, or --out for another file"
         )
+    options = None
+    if label or ids or kinds:
+        options = TableOptions(label, ids or (), dict(_kind_of(text) for text in kinds or ()))
     with preparation_bars():
-        suggestion = suggest(data, file, force)
+        suggestion = suggest(data, file, force, options)
     write_text(file, suggestion.text)
     say(*(f"- {choice.what}: {choice.why}" for choice in suggestion.choices))
     say(
@@ -71,6 +89,14 @@ def init(
     choices = [choice._asdict() for choice in suggestion.choices]
     written = [str(path) for path in suggestion.written]
     print_json(as_json, {"experiment": str(file), "written": written, "choices": choices})
+
+
+def _kind_of(text: str) -> tuple[str, Any]:
+    """Read COLUMN=KIND; a column's name may hold an equals sign."""
+    name, equals, kind = text.rpartition("=")
+    if not equals or not name:
+        raise ExperimentError(f"--as {text}: write COLUMN=KIND, for example --as zip=category")
+    return name, kind
 
 
 def new(
@@ -123,6 +149,7 @@ _EXTRAS = {
     "litert": ("ai-edge-litert", "runs quantised TFLite models"),
     "flower": ("flwr", "runs as an app in a federation of Flower"),
     "nvflare": ("nvflare", "runs as a job in a federation of NVFlare"),
+    "arrow": ("pyarrow", "reads Parquet and Arrow tables"),
     "privacy": ("dp-accounting", "adds up what differential privacy costs"),
     "masked": ("pycryptodome", "connects parties, and hides single updates from the coordinator"),
     "serve": ("fastapi", "answers over HTTP, with a page to try a model"),

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.core.arrays import load_arrays
+from fedunseen.core.arrays import MAPPED, load_arrays
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import cache_folder, replacing
 from fedunseen.core.memory import Mapped
@@ -119,6 +120,33 @@ def cached_arrays(
     with usable(path.parent), replacing(path) as temporary, temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, **computed)
     return dict(computed)
+
+
+def joined_rows(blocks: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Return blocks (n, d) as one array; from 64 MiB on it is a memory map.
+
+    The map's file has no name: the system removes it with the array.
+    """
+    parts: list[NDArray[np.float32]] = []
+    file = None
+    rows = width = 0
+    for block in blocks:
+        rows += len(block)
+        width = block.shape[1]
+        parts.append(block)
+        if file is None and 4 * rows * width >= MAPPED:
+            with usable(folder := cache_folder()):
+                folder.mkdir(parents=True, exist_ok=True)
+                file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # the map outlives this
+        if file is not None:
+            with usable(cache_folder()):
+                for part in parts:
+                    file.write(np.ascontiguousarray(part, dtype=np.float32).data)
+            parts.clear()
+    if file is None:
+        return np.concatenate(parts)
+    file.flush()
+    return Mapped(file, np.float32, "c", 0, (rows, width))
 
 
 def array_digest(array: NDArray[Any]) -> str:

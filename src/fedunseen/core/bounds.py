@@ -25,6 +25,8 @@ OUTSIDE = "out-of-bounds"
 MALFORMED = "malformed"
 """The codes of refusals: NaN or infinity; beyond its bounds; of another type or shape."""
 
+_TEXTS = (".name", ".prompt", ".label", "data.missing", "data.columns.values")
+"""Ends of the names of settings that are texts, also where they read as numbers."""
 _DEPTH = 16  # of lists and tables within each other in a header
 _SHOWN = 60  # characters of a received name or value in a message
 
@@ -237,7 +239,7 @@ def _check_length(name: str, value: Any, depth: int, setting: bool) -> None:
 
 def _reads_as_number(name: str, text: str) -> bool:
     """Return whether a setting would become a number, which the text hides from the bounds."""
-    if name.endswith((".name", ".prompt")):
+    if name.endswith(_TEXTS):
         return False
     try:
         float(text)

@@ -24,6 +24,7 @@ BENCHMARKS = {
     "digit-pairs": "fedunseen.data.benchmarks.digit_pairs:DigitPairs",
     "digits": "fedunseen.data.benchmarks.digits:Digits",
     "folder": "fedunseen.data.benchmarks.folder:Folder",
+    "table": "fedunseen.data.benchmarks.table:TableBenchmark",
     "images": "fedunseen.data.benchmarks.image_folder:ImageFolder",
     "arrays": "fedunseen.data.benchmarks.folder:Arrays",
     "cub": "fedunseen.data.benchmarks.published:Cub",

@@ -6,7 +6,7 @@ entry point of another package. The command needs no change: it asks the benchma
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -58,6 +58,8 @@ class BenchmarkLoader(Named):
     """
     layout: ClassVar[str] = ""
     """The layout for people, where ``needs`` does not say it."""
+    reads_tables: ClassVar[bool] = False
+    """Its settings state columns: :meth:`tabular` and :meth:`examples` read tables by them."""
 
     @classmethod
     def load(cls, settings: Any, seed: int) -> Benchmark:
@@ -92,6 +94,38 @@ class BenchmarkLoader(Named):
             DataError: if the file is missing, damaged or of another kind.
         """
         return read_features(Path(path))
+
+    @classmethod
+    def tabular(cls, source: Any, settings: Any) -> Iterator[NDArray[Any]] | None:
+        """Return the samples (n, d) of a table block by block, by the columns that the settings
+        state.
+
+        Args:
+            source: a file, a folder of parts, a data frame, or a list of rows, each a mapping of
+                column -> cell.
+            settings: an instance of ``Settings``.
+
+        Returns:
+            None where ``source`` is no table.
+
+        Raises:
+            DataError: the table is damaged, lacks a column, or has a cell of another kind.
+        """
+        raise TypeError(f"{cls.__name__} has no columns")
+
+    @classmethod
+    def examples(cls, source: Any, settings: Any) -> dict[str, NDArray[Any]] | None:
+        """Return class name -> samples (n, d) of a table with a column of classes; otherwise as
+        :meth:`tabular`.
+        """
+        raise TypeError(f"{cls.__name__} has no columns")
+
+    @classmethod
+    def first_settings(cls, root: Path, own: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what ``[data]`` needs beside the root and a party's ``own`` settings to look at
+        its folder, before a coordinator has said what it asks for.
+        """
+        return {}
 
     @classmethod
     def holds(cls, folder: Path) -> bool:

@@ -62,7 +62,7 @@ _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?(@[\w-][\w./-]*)?", re.ASCI
 _FILE_NAME = re.compile(r".*\.(npy|npz|txt|gz|vec|pth?|bin|safetensors|tflite|onnx|json)")
 _PACKAGED = {"vectors": ("minilm",), "words": ("one-hot",)}
 """What settings may say that name a file by its name alone, and no file."""
-_WORDING = ("name", "prompt")  # settings that open nothing
+_WORDING = ("name", "prompt", "label", "columns", "missing")  # settings that open nothing
 # code of what depends on no sample, as REFUSED
 _SPACE = "refused-space"
 # epsilon and delta up to which noise is taken to hide single samples

@@ -9,7 +9,7 @@ import os
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,14 +28,18 @@ from fedunseen.data.benchmark import empty_split
 from fedunseen.data.benchmarks.folder import Folder
 from fedunseen.data.benchmarks.image_benchmark import Listing
 from fedunseen.data.benchmarks.image_folder import UNLABELLED, ImageFolder
+from fedunseen.data.benchmarks.table import TableBenchmark
 from fedunseen.data.class_table import OwnData, class_names
+from fedunseen.data.columns import Kind, Treatment
+from fedunseen.data.columns.first_look import Found as TableFound
+from fedunseen.data.columns.first_look import look
 from fedunseen.data.io.csv_io import read_csv, write_csv
 from fedunseen.data.io.images import fault_of, list_images
+from fedunseen.data.io.tables import SPLIT, SUFFIXES, Table, find_table, is_table, open_table
 from fedunseen.data.names import plain
 from fedunseen.experiment.class_folders import class_folders, layout_remarks, party_folders
 from fedunseen.experiment.dataset_checks import Remark, alike_spellings, few_pictures, remarks
 from fedunseen.experiment.picture_scan import Scan, scan_pictures, without_pictures
-from fedunseen.experiment.sample_table import convert
 
 _SIDE = 224  # of pictures, where they are large enough: what the encoder was trained on
 _FEWEST = 3  # that can take turns as unseen ones: drawn samples mislead on features of a kernel
@@ -65,6 +69,22 @@ class _Found:
     choices: list[Remark] = field(default_factory=list)
     features: Sequence[str] = ()
     parties: int = 0  # that have a folder each; 0: the partition makes them up
+    columns: list[dict[str, Any]] = field(default_factory=list)  # of a table
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """What a user says of a table.
+
+    Attributes:
+        label: the column with the classes; "": it is recognized.
+        ids: columns that name the row, and are left out.
+        kinds: column -> what its cells are.
+    """
+
+    label: str = ""
+    ids: Sequence[str] = ()
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
 
 
 def start(
@@ -105,38 +125,56 @@ _WHY_FOLDERS = {
     "clients": "folders with pictures to train on",
 }
 _UNITS = "so that the units of columns do not matter"
+_STATED = "from each column's own bounds, not from samples"
 _CURVED = "boundaries curve; between machines, owners have to agree to a kernel"
 
 
-def suggest(data: Path, file: Path, force: bool = False) -> Suggestion:
-    """Look at data and write what suits them; a class table or features that are missing are made
-    in their folder.
+def suggest(
+    data: Path, file: Path, force: bool = False, options: TableOptions | None = None
+) -> Suggestion:
+    """Look at data and write what suits them; a class table that is missing is made in their
+    folder.
     """
-    table = data if data.is_file() else _table(data)
-    folder = data.with_suffix("") if data.is_file() else data
+    table = _table(data)
+    if table is None and options is not None:
+        raise ExperimentError(
+            f"{data} is no table: leave out --label, --id and --as, which are about columns"
+        )
+    folder = data.with_suffix("") if table == data and not data.is_dir() else data
     if table is None:
-        existing_folder(folder, "name one with your pictures or features")
+        existing_folder(folder, "name one with your pictures, features or table")
         folder = _inner(folder)
     written: list[Path] = []
-    left_out: list[Remark] = []
     try:
         if table is not None:
-            path, left_out = convert(table, folder, lambda names: _split(folder, names)[1])
-            written.append(path)
-        kind = _features if (folder / "features.npz").is_file() else _pictures
-        renewed = _renewed(folder) if force and kind is _pictures else []
-        answers = kind(folder, written)
+            answers = _rows(table, folder, written, force, options or TableOptions(), file)
+        elif (folder / "features.npz").is_file():
+            answers = _features(folder, written)
+        else:
+            renewed = _renewed(folder, _picture_names(folder)) if force else []
+            answers = _pictures(folder, written)
+            answers.choices[:0] = renewed
         if table is None and folder != data:
             answers.choices.insert(
                 0, Remark(f"the folder {folder}", "the folders of the classes lie in it")
             )
-        answers.choices[:0] = [*renewed, *left_out]
         text, choices = _render(answers, folder, file)
     except BaseException:
         for path in written:  # nothing half-done stays behind
             path.unlink(missing_ok=True)
         raise
     return Suggestion(text, tuple(choices), tuple(written))
+
+
+def _table(data: Path) -> Path | None:
+    """Return the table that a path is, or the one in a folder without features and pictures."""
+    if not data.is_dir():
+        return data if data.suffix.lower() in SUFFIXES or data.is_file() else None
+    if is_table(data):
+        return find_table(data)
+    inner = find_table(data)
+    others = [child for child in data.iterdir() if child.is_dir() and child != inner]
+    return None if others else inner
 
 
 def _inner(folder: Path) -> Path:
@@ -152,17 +190,21 @@ def _inner(folder: Path) -> Path:
     )
 
 
-def _renewed(folder: Path) -> list[Remark]:
-    """Bring a class table of names alone up to date with the folders: a class that was renamed
-    keeps its mark.
+def _picture_names(folder: Path) -> list[str]:
+    """Return the classes that have pictures."""
+    classes = class_folders(folder)
+    scan = scan_pictures(classes)
+    return [name for name in classes if scan.classes[name]]
+
+
+def _renewed(folder: Path, names: Sequence[str]) -> list[Remark]:
+    """Bring a class table of names alone up to date with the classes: one that was renamed keeps
+    its mark.
     """
     table = folder / "classes.csv"
     (_, header), *rows = read_csv(table) if table.is_file() else [(0, [""])]
     if set(header) != {"name", "split"}:
         return []
-    classes = class_folders(folder)
-    scan = scan_pictures(classes)
-    names = [name for name in classes if scan.classes[name]]
     lines = {row[header.index("name")]: row[header.index("split")] for _, row in rows}
     new = [name for name in names if plain(name) not in {plain(other_name) for other_name in lines}]
     removed = [
@@ -295,6 +337,87 @@ def _left_out(count: int, first: Path, choices: list[Remark]) -> _Line:
     return "skip_unreadable", True, f"{count} cannot be read, such as {first.name}"
 
 
+def _rows(
+    place: Path,
+    folder: Path,
+    written: list[Path],
+    force: bool,
+    options: TableOptions,
+    file: Path,
+) -> _Found:
+    """Look at a table."""
+    table = open_table(place)
+    class_table = folder / "classes.csv"
+    known = class_names(class_table, "minilm") if class_table.is_file() else ()
+    found = look(table, options.label, options.ids, options.kinds, known)
+    choices = [Remark(*note) for note in found.notes]
+    if class_table.is_file():
+        choices += _renewed(folder, found.names) if force else []
+    else:
+        ordered, unseen, rule = _unseen_of(table, found, folder)
+        choices.append(_write_table(folder, ordered, unseen, written, rule))
+    lines, encoder = _descriptions(folder, choices, f"the column {found.label!r}")
+    settings = TableBenchmark.Settings(
+        root=folder, table=place, label=found.label, columns=found.columns, text_encoder=encoder
+    )
+    benchmark = TableBenchmark.load(settings, 0)
+    if found.unlabelled:
+        lines.append(("unlabelled", True, f"{found.unlabelled} samples whose label is empty"))
+        note = Remark(
+            f"{found.unlabelled} unlabelled samples", "the trained model is adapted to them"
+        )
+        choices.append(note)
+    choices.append(
+        Remark(
+            f"{counted(len(found.columns), 'column')} as {benchmark.features.shape[1]} features",
+            f"{file.name} has their kinds, bounds, fills and vocabularies: edit them, and read "
+            "them before the file leaves this machine",
+        )
+    )
+    features = _scalings(benchmark, choices, stated=True)
+    where = Path(os.path.relpath(place.resolve(), file.resolve().parent)).as_posix()
+    data: list[_Line] = [
+        ("name", "table", ""),
+        ("table", where, ""),
+        ("label", found.label, "the column with the classes"),
+        ("bounds", [[0, 1]], "every column lies there, by its own bounds"),
+        *lines,
+    ]
+    return _Found(
+        benchmark.space,
+        f"{found.rows} samples",
+        data,
+        "vectors",
+        to_spare(benchmark.space, benchmark.labels[benchmark.train]),
+        choices,
+        features,
+        columns=[column.model_dump(mode="json", exclude_defaults=True) for column in found.columns],
+    )
+
+
+def _unseen_of(table: Table, found: TableFound, folder: Path) -> tuple[list[str], list[str], str]:
+    """Return the classes, the unseen ones, and the rule: those without a row marked ``train``, or a
+    fifth of them.
+    """
+    if SPLIT not in table.names:
+        rule = "about a fifth, spread over the alphabet, kept out of training to test with"
+        return *_split(folder, found.names, "the classes"), rule
+    trained: set[str] = set()
+    for part in Treatment(found.columns).read(table, found.label, SPLIT):
+        assert part.labels is not None
+        assert part.split is not None
+        trained.update(part.labels[part.split == "train"].tolist())
+    ordered = sorted(found.names, key=str.lower)
+    unseen = [name for name in ordered if name not in trained]
+    if not unseen or not trained:
+        raise DataError(
+            f"{table.source}: its column {SPLIT!r} does not tell which classes are unseen (they "
+            f"have rows for 'test' alone): write {folder / 'classes.csv'} with the columns name, "
+            "split and the attributes"
+        )
+    return ordered, unseen, "all their rows are marked 'test', so no one trains on them"
+
+
 def _features(folder: Path, written: list[Path]) -> _Found:
     """Look at ``features.npz``."""
     choices = []
@@ -349,8 +472,10 @@ def _features(folder: Path, written: list[Path]) -> _Found:
     )
 
 
-def _scalings(benchmark: Benchmark, choices: list[Remark]) -> Sequence[str]:
-    """Return the scalings that suit a table, if others than usual, and add why."""
+def _scalings(benchmark: Benchmark, choices: list[Remark], stated: bool = False) -> Sequence[str]:
+    """Return the scalings that suit a table, if others than usual, and add why; ``stated``: bounds
+    of features are.
+    """
     from fedunseen.experiment.suited_features import suited_features  # needs PyTorch: a second
 
     described: Sequence[Scaling] = ("centre", "l2") if can_be_centered(benchmark.space) else ()
@@ -358,13 +483,18 @@ def _scalings(benchmark: Benchmark, choices: list[Remark]) -> Sequence[str]:
     if "kernel" in features and found is not None:
         gain = f"{found.linear:.0f} % of held-out samples are recognized, {found.curved:.0f} % with"
         choices.append(Remark("boundaries between classes curve", f"{gain} a kernel"))
-    elif features:
+        return ("min-max", "kernel") if stated else features
+    if stated:
+        return ("min-max",)
+    if features:
         why = "each is standardized, and has a range of its own"
         choices.append(Remark("features in several units", why))
     return features
 
 
-def _split(folder: Path, names: Sequence[str]) -> tuple[list[str], list[str]]:
+def _split(
+    folder: Path, names: Sequence[str], named: str = "the folder"
+) -> tuple[list[str], list[str]]:
     """Return the classes by the alphabet, and a fifth of them (at least two), which is kept out of
     training.
     """
@@ -378,7 +508,7 @@ def _split(folder: Path, names: Sequence[str]) -> tuple[list[str], list[str]]:
             raise ExperimentError(
                 f"{folder} has no classes.csv, and the name of the class {name!r} does not say "
                 "what it looks like: write classes.csv with the columns name, split and the "
-                "attributes, or rename the folder"
+                f"attributes, or rename {named}"
             )
     ordered = sorted(names, key=str.lower)
     if len(ordered) < 4:
@@ -406,7 +536,7 @@ def _write_table(
 
 
 def _descriptions(
-    folder: Path, choices: list[Remark]
+    folder: Path, choices: list[Remark], named: str = "the folders"
 ) -> tuple[list[tuple[str, Any, str]], str | None]:
     """Return the lines of ``[data]`` that say what describes the classes, and the text encoder
     where one does.
@@ -416,7 +546,7 @@ def _descriptions(
         return [], None
     _text_encoder(folder)
     choices += name_remarks(
-        [row[header.index("name") if "name" in header else 0] for _, row in rows]
+        [row[header.index("name") if "name" in header else 0] for _, row in rows], named
     )
     choices.append(
         Remark(
@@ -429,9 +559,9 @@ def _descriptions(
     ], "minilm"
 
 
-def name_remarks(names: Sequence[str]) -> list[Remark]:
+def name_remarks(names: Sequence[str], named: str = "the folders") -> list[Remark]:
     """Return what looks odd about names that a text encoder of English reads: words that it does
-    not know, two names that it takes for one.
+    not know, two names that it takes for one. ``named``: what else has the names.
     """
     from fedunseen.experiment.new_names import alike_names, strange_names  # loads PyTorch
 
@@ -439,7 +569,7 @@ def name_remarks(names: Sequence[str]) -> list[Remark]:
     found = []
     if strange := strange_names(names, settings):
         why = (
-            "the text encoder was trained on English: give the folders and classes.csv English "
+            f"the text encoder was trained on English: give {named} and classes.csv English "
             "names, or describe the classes by attributes in classes.csv, and call init again with "
             "--force"
         )
@@ -462,18 +592,6 @@ def _text_encoder(folder: Path) -> None:
             "split and the attributes, or pip install 'fedunseen[text]', which describes classes "
             "by their names"
         )
-
-
-def _table(folder: Path) -> Path | None:
-    """Return the one table of samples in a folder that has neither features nor pictures."""
-    if not folder.is_dir() or (folder / "features.npz").is_file():
-        return None
-    tables = [path for path in sorted(folder.glob("*.csv")) if path.name != "classes.csv"]
-    return (
-        tables[0]
-        if len(tables) == 1 and not any(child.is_dir() for child in folder.iterdir())
-        else None
-    )
 
 
 def _render(suggested: _Found, folder: Path, file: Path) -> tuple[str, list[Remark]]:
@@ -504,7 +622,8 @@ def _render(suggested: _Found, folder: Path, file: Path) -> tuple[str, list[Rema
     reasons = {**_WHY, "selection": f"{short} to set some aside for validation"}
     reasons |= _WHY_FOLDERS if suggested.parties else {}
     if suggested.features:
-        reasons["features"] = _CURVED if "kernel" in suggested.features else _UNITS
+        usual = _STATED if suggested.columns else _UNITS
+        reasons["features"] = _CURVED if "kernel" in suggested.features else usual
     text = (
         f"# {folder.resolve().name}: {suggested.title} of {len(space.names)} classes, {seen} seen "
         f"and {unseen} unseen.\n# Run it:    fedunseen run {quote(str(file))}\n# Every key: "
@@ -516,6 +635,8 @@ def _render(suggested: _Found, folder: Path, file: Path) -> tuple[str, list[Rema
             for key, value in content.items()
         ]
         text += _section(section, data + lines if section == "data" else lines)
+        if section == "data" and suggested.columns:
+            text += _column_lines(suggested.columns)
     if suggested.kind == "images":
         why = "each picture passes through it once; pip install 'fedunseen[photos]' brings it"
         choices.append(
@@ -527,6 +648,12 @@ def _render(suggested: _Found, folder: Path, file: Path) -> tuple[str, list[Rema
 
     Experiment.from_dict(tomllib.loads(text))  # refuses what does not go together
     return text, [first, *choices]
+
+
+def _column_lines(columns: Sequence[Mapping[str, Any]]) -> str:
+    """Write the columns of a table, a line for each."""
+    lines = "".join(f"  {toml_value(column)},\n" for column in columns)
+    return f"# what becomes a feature, and how: docs/data.md\ncolumns = [\n{lines}]\n"
 
 
 def _section(name: str, content: Sequence[tuple[str, Any, str]]) -> str:

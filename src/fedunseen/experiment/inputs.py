@@ -61,8 +61,12 @@ def batches(run: StoredRun, paths: Sequence[str | Path]) -> Iterator[Batch]:
             return Batch(names, run.encoded(rows), rows)
         return Batch(names, rows, run.pixels(rows))
 
+    data = run.experiment.data
+    loader: type[BenchmarkLoader] = find("data", data.name)
     for path in map(Path, paths):
-        for part in _folder(run, path) if path.is_dir() else _file(run, path):
+        table = loader.tabular(path, data) if loader.reads_tables else None
+        parts = _folder(run, path) if path.is_dir() else _file(run, path)
+        for part in parts if table is None else _of_table(path, table):
             if held and (
                 part.pictures != held[0].pictures
                 or sum(len(held_part.names) for held_part in held) >= _BATCH
@@ -72,6 +76,16 @@ def batches(run: StoredRun, paths: Sequence[str | Path]) -> Iterator[Batch]:
             held.append(part)
     if held:
         yield joined()
+
+
+def _of_table(path: Path, table: Iterator[NDArray[Any]]) -> Iterator[_Part]:
+    """Yield the samples of a table's blocks in parts."""
+    count = 0
+    for block in table:
+        for start in range(0, len(block), _BATCH):
+            rows = block[start : start + _BATCH]
+            yield _Part([f"{path}[{count + i}]" for i in range(len(rows))], rows, False)
+            count += len(rows)
 
 
 def _folder(run: StoredRun, folder: Path) -> Iterator[_Part]:

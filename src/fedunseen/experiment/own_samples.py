@@ -20,7 +20,10 @@ from fedunseen.experiment.parsing import validated
 from fedunseen.methods.closed_form.base import ClosedFormSettings
 
 # Of [data]: the coordinator decides.
-_TAKEN = ("features", "semantics", "size", "resize", "text_encoder", "prompt", "unlabelled")
+_TAKEN = (
+    "features", "semantics", "size", "resize", "text_encoder", "prompt", "unlabelled", "label",
+    "columns", "missing",
+)  # fmt: skip
 
 REMOVAL_BATCH = int(ClosedFormSettings.model_fields["removal_batch"].default)
 """Fewer samples of a party need its consent to a removal; a coordinator's own number is only its
@@ -32,7 +35,7 @@ class OwnSamples:
     """The samples of a folder, read with the settings of a run that apply to them.
 
     Args:
-        folder: of arrays (``features.npz``) or of pictures.
+        folder: of arrays (``features.npz``), of a table, or of pictures.
         owner_settings: ``{"section.key": value}`` that the folder's owner decides.
         settings: the run's ``[data]``.
 
@@ -48,14 +51,15 @@ class OwnSamples:
     ) -> None:
         self.folder = folder
         self.owner_settings = dict(owner_settings or {})
-        self.kind = "folder" if (folder / "features.npz").exists() else "images"
+        self.kind = "table" if find("data", "table").holds(folder) else "images"
+        if (folder / "features.npz").exists():
+            self.kind = "folder"
         table = folder / "classes.csv"
-        first = {}
-        if self.kind == "images" and table.is_file() and names_in(table) is not None:
+        own = within("data.", self.owner_settings)
+        first = {} if settings else find("data", self.kind).first_settings(folder, own)
+        if self.kind != "folder" and table.is_file() and names_in(table) is not None:
             first["text_encoder"] = "minilm"  # no one has said yet what describes names alone
-        self.benchmark = self._read(
-            {**first, **(settings or {}), **within("data.", self.owner_settings)}
-        )
+        self.benchmark = self._read({**first, **(settings or {}), **own})
 
     def tell_left_out(self, say: Callable[[str], object]) -> None:
         """Say which samples are of classes that the class table marks as unseen: no party trains on

@@ -86,8 +86,8 @@ class _Scores(nn.Module):
 
 
 def export_model(run: Run, folder: Path, card: str) -> list[Path]:
-    """Write ``model.onnx``, ``model.json``, ``classes.csv``, ``predict.py`` and ``README.md`` into
-    a new folder.
+    """Write ``model.onnx``, ``model.json``, ``classes.csv``, ``predict.py``, ``README.md`` and, for
+    a model of a table, ``columns.py`` into a new folder.
     """
     run = run.first
     run.check_one_model("to export", choosable=True)
@@ -116,15 +116,24 @@ def export_model(run: Run, folder: Path, card: str) -> list[Path]:
             },
             "inputs": _INPUTS,
             "output": "scores",
+            **_columns(run),
         }
         write_json(partial / "model.json", about)
         script = files("fedunseen.pages").joinpath("portable_predict.py.txt").read_text("utf-8")
         write_text(partial / "predict.py", script)
         write_text(partial / "README.md", card)
-    return [
-        folder / name
-        for name in ("model.onnx", "model.json", "classes.csv", "predict.py", "README.md")
-    ]
+        names = ["model.onnx", "model.json", "classes.csv", "predict.py", "README.md"]
+        if "columns" in about:
+            source = files("fedunseen.data.columns").joinpath("treatment.py").read_text("utf-8")
+            write_text(partial / "columns.py", source)
+            names.append("columns.py")
+    return [folder / name for name in names]
+
+
+def _columns(run: Run) -> dict[str, Any]:
+    """Return how the columns of a table become samples; nothing where samples are no table's."""
+    data = run.experiment.data.model_dump(mode="json")
+    return {key: data[key] for key in ("columns", "missing") if data.get("columns")}
 
 
 def _traced(model: Model) -> tuple[Any, _Scores]:

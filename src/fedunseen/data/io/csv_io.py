@@ -42,7 +42,7 @@ def number(text: str, where: str, *parts: object) -> float:
             raise DataError(
                 f"{where}: {text!r} has a comma where a number has a point: write {point}"
             )
-        raise DataError(f"{where}: {text!r} is not a number")
+        raise DataError(f"{where}: {text!r} is not a number: write one, or leave the line out")
     wrong = (
         "too large: float32 holds at most 3.4e38" if math.isfinite(value) else "not a finite number"
     )

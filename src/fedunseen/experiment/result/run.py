@@ -14,6 +14,8 @@ from fedunseen.confidence.explanation import Explanation
 from fedunseen.core.arrays import to_float32
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import free_folder
+from fedunseen.core.registry import find
+from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import check_unlabelled
 from fedunseen.experiment.changed import adapt_run, write_changed
 from fedunseen.experiment.hub_models import SCHEME, fetched_model
@@ -51,7 +53,8 @@ class Run(StoredRun):
 
         Args:
             inputs: samples as the benchmark's raw ones, (n, d) features or (n, channels, height,
-                width) maps or images; or paths of images or feature files.
+                width) maps or images; or paths of images or feature files. Of a run on a table: a
+                table's path, a data frame, or a list of rows, each a mapping of column -> cell.
             classes: classes to add, or to replace by name: a CSV file (name, attributes...) or
                 ``{name: attributes}``; of a run whose classes a text encoder describes, a list of
                 names or a file of names alone, too.
@@ -59,7 +62,7 @@ class Run(StoredRun):
             among: rank ``all`` classes, only ``unseen`` ones (added ones included), or only the
                 ``given`` ones.
             support: examples of classes: a folder with a folder of examples for each class, or
-                ``{name: examples}``.
+                ``{name: examples}``; of a run on a table, a table with the column of classes.
 
         Returns:
             For each input its ranking, best first. Seen classes are lowered by the run's
@@ -199,6 +202,10 @@ class Run(StoredRun):
         """Return the examples of each class as the model takes them, before scaling."""
         if examples is None:
             return None
+        data = self.experiment.data
+        loader: type[BenchmarkLoader] = find("data", data.name)
+        if loader.reads_tables and (labelled := loader.examples(examples, data)) is not None:
+            return dict(labelled)
         return {
             name: class_examples
             if isinstance(class_examples, ClassSum)
@@ -210,6 +217,10 @@ class Run(StoredRun):
         """Return samples (n, ...) as the model takes them, before scaling."""
         if isinstance(inputs, (str, Path)):
             inputs = [inputs]
+        data = self.experiment.data
+        loader: type[BenchmarkLoader] = find("data", data.name)
+        if loader.reads_tables and (blocks := loader.tabular(inputs, data)) is not None:
+            inputs = np.concatenate(list(blocks))
         if not len(inputs):
             raise DataError("there is nothing to predict: give at least one input")
         if not isinstance(inputs, np.ndarray) and all(

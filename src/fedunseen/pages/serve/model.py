@@ -503,7 +503,11 @@ class Recognizer:
         )
 
     def samples(self, rows: Any) -> NDArray[Any]:
-        """Return samples (n, ...) from numbers."""
+        """Return samples (n, ...) from numbers, or from rows of a table by the names of its
+        columns.
+        """
+        if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
+            return self.run.read_inputs(rows)
         try:
             array = np.asarray(rows)
         except ValueError:

@@ -1,0 +1,158 @@
+"""Tables turned into features by stated columns, block by block."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedunseen.core.errors import DataError, ExperimentError, counted
+from fedunseen.data.columns.settings import Column, check_columns
+from fedunseen.data.columns.treatment import (
+    MISSING,
+    CellError,
+    beyond,
+    encode,
+    feature_names,
+    is_missing,
+    text_of,
+)
+from fedunseen.data.io.tables import Block, Cells, Table
+from fedunseen.data.names import did_you_mean
+
+
+class Examples(NamedTuple):
+    """Some rows of a table.
+
+    Attributes:
+        features: (n, d).
+        labels: (n,) class names, "" where the cell is missing; None without a column of labels.
+        split: (n,) the text of the column that says what is for tests; None without one.
+        where: the place of each row, for messages.
+    """
+
+    features: NDArray[np.float32]
+    labels: NDArray[np.str_] | None
+    split: NDArray[np.str_] | None
+    block: Block
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """How tables become features.
+
+    Attributes:
+        columns: in the order of their features; others are ignored.
+        missing: texts that stand for a missing cell.
+    """
+
+    columns: tuple[Column, ...]
+    missing: tuple[str, ...] = MISSING
+
+    def __post_init__(self) -> None:
+        check_columns(self.columns)
+        if not self.columns:
+            raise ExperimentError(
+                "data.columns is empty, so that no column becomes a feature: let `fedunseen init` "
+                "write the columns of a table",
+                "no-columns",
+            )
+
+    @cached_property
+    def feature_names(self) -> list[str]:
+        """The names of the features, in order."""
+        return [name for column in self.columns for name in feature_names(column)]
+
+    def read(self, table: Table, label: str = "", split: str = "") -> Iterator[Examples]:
+        """Yield the features of a table, some thousand rows at a time.
+
+        Args:
+            table: has all columns, in any order.
+            label: the column with the classes; "": none is read.
+            split: the column that says what is for tests; "": none is read.
+
+        Raises:
+            DataError: a column is missing or of another type, a cell cannot be read, or there is no
+                row.
+        """
+        names = [column.name for column in self.columns]
+        wanted = list(dict.fromkeys(name for name in (*names, label, split) if name))
+        self._check_names(table, wanted)
+        rows = 0
+        clipped = dict.fromkeys(names, 0)
+        for block in table.blocks(wanted):
+            features = np.concatenate(
+                [self._features(table, block, column, clipped) for column in self.columns], axis=1
+            )
+            texts = [self._texts(block.cells[name]) if name else None for name in (label, split)]
+            rows += block.rows
+            yield Examples(features, texts[0], texts[1], block)
+        if not rows:
+            raise DataError(
+                f"{table.source} has a header, but no row: give one for each sample", "empty-table"
+            )
+        _warn_of_clipped(table, clipped)
+
+    def _check_names(self, table: Table, wanted: Sequence[str]) -> None:
+        """Refuse a table without a column that is needed, or with cells that are not read."""
+        used = {column.name for column in self.columns}
+        for name in wanted:
+            if name not in table.names:
+                others = [other for other in table.names if other not in used]
+                hint = did_you_mean(name, others).removeprefix(": ")
+                missing = f"{name!r} ({hint})" if hint else repr(name)
+                raise DataError(
+                    f"{table.source} has no column {missing}: add it, or rename the one that has "
+                    "its cells",
+                    "missing-column",
+                )
+            if name in table.other:
+                raise DataError(
+                    f"{table.source}, column {name!r}: its cells are of the type "
+                    f"{table.other[name]}: save numbers, texts, booleans or dates",
+                    "wrong-type",
+                )
+
+    def _features(
+        self, table: Table, block: Block, column: Column, clipped: dict[str, int]
+    ) -> NDArray[np.float32]:
+        """Return the features (n, width) of one column, and count its clipped cells."""
+        distinct, places = block.cells[column.name]
+        try:
+            features = encode(column, distinct, self.missing)
+            outside = beyond(column, distinct, self.missing)
+        except CellError as error:
+            _refuse(table, block, column.name, error)
+        if outside.any():
+            clipped[column.name] += int(outside[places].sum())
+        return features[places]
+
+    def _texts(self, cells: Cells) -> NDArray[np.str_]:
+        """Return the texts (n,) of a column, "" where a cell is missing."""
+        listed = cells.distinct
+        distinct = listed.tolist() if isinstance(listed, np.ndarray) else listed
+        texts = [text_of(value) if not is_missing(value, ("",)) else "" for value in distinct]
+        return np.array(texts, dtype=np.str_)[cells.places]
+
+
+def _refuse(table: Table, block: Block, name: str, error: CellError) -> NoReturn:
+    """Refuse a cell, by the first row that has it."""
+    row = int(np.argmax(block.cells[name].places == error.place))
+    place = f"{table.source}, {block.where(row)}, column {name!r}"
+    raise DataError(f"{place}: {error}", error.code) from None
+
+
+def _warn_of_clipped(table: Table, clipped: dict[str, int]) -> None:
+    """Say how many cells are outside of the bounds of their column."""
+    for name, count in clipped.items():
+        if count:
+            warnings.warn(
+                f"{table.source}, column {name!r}: {counted(count, 'cell')} outside of its bounds "
+                "in data.columns, and clipped: widen the bounds before training if they are right",
+                stacklevel=4,
+            )
