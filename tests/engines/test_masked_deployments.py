@@ -343,6 +343,7 @@ def removed(link, run_, removing, out):
     return Removing(run_, NAMES, True, removing).over(met, out)
 
 
+@pytest.mark.slow
 def test_removals_of_several_parties_are_one_masked_sum(link, tmp_path, monkeypatch):
     """North, south and west leave; east answers with sums of no sample, and no one else's can be
     told apart.
