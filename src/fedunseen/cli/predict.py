@@ -29,8 +29,8 @@ def predict(
         list[Path],
         typer.Argument(
             metavar="INPUT...",
-            help="Images, folders of them, arrays of features or images (.npy .npz .csv), or "
-            "tables as the run's.",
+            help="Images, texts, folders of them, arrays of features or images (.npy .npz .csv), "
+            "or tables as the run's.",
         ),
     ],
     classes: opt.Described = None,

@@ -26,6 +26,7 @@ BENCHMARKS = {
     "folder": "fedunseen.data.benchmarks.folder:Folder",
     "table": "fedunseen.data.benchmarks.table:TableBenchmark",
     "images": "fedunseen.data.benchmarks.image_folder:ImageFolder",
+    "texts": "fedunseen.data.benchmarks.text_folder:TextFolder",
     "arrays": "fedunseen.data.benchmarks.folder:Arrays",
     "cub": "fedunseen.data.benchmarks.published:Cub",
     "awa2": "fedunseen.data.benchmarks.published:Awa2",

@@ -28,14 +28,20 @@ _LONGEST = 512  # tokens, where a model does not say how many it takes
 VECTORS = "vectors:"
 
 
-def embed_texts(texts: Sequence[str], encoder: str) -> NDArray[np.float32]:
-    """Turn texts into vectors; what a model computes is kept in the cache folder."""
+def embed_texts(texts: Sequence[str], encoder: str, apart: bool = False) -> NDArray[np.float32]:
+    """Turn texts into vectors; what a model computes is kept in the cache folder.
+
+    With ``apart`` a text's bits do not depend on the texts beside it, whose padding may round
+    differently: samples need that, so that sums are the same for any partition.
+    """
     if encoder.startswith(VECTORS):
         return _sum_of_words(texts, Path(encoder.removeprefix(VECTORS)).expanduser())
     folder = _folder(encoder)
-    depends = {"weights": files_digest(_files_in(folder)), "texts": list(texts)}
+    depends: dict[str, Any] = {"weights": files_digest(_files_in(folder)), "texts": list(texts)}
+    depends |= {"apart": True} if apart else {}
+    at_once = 1 if apart else _AT_ONCE
     return cached_arrays(
-        "texts", depends, ("vectors",), lambda: {"vectors": _by_model(texts, folder)}
+        "texts", depends, ("vectors",), lambda: {"vectors": _by_model(texts, folder, at_once)}
     )["vectors"]
 
 
@@ -153,7 +159,7 @@ _TOWERS = {
 """``model_type`` -> its text part. Other models are read as sentence encoders."""
 
 
-def _by_model(texts: Sequence[str], folder: Path) -> NDArray[np.float32]:
+def _by_model(texts: Sequence[str], folder: Path, at_once: int) -> NDArray[np.float32]:
     require_transformers("a text encoder")
     import transformers
 
@@ -181,8 +187,8 @@ def _by_model(texts: Sequence[str], folder: Path) -> NDArray[np.float32]:
         limit = min(limit, int(text_config.max_position_embeddings))
     out = []
     with torch.inference_mode():
-        for start in range(0, len(texts), _AT_ONCE):
-            part = list(texts[start : start + _AT_ONCE])
+        for start in range(0, len(texts), at_once):
+            part = list(texts[start : start + at_once])
             tokens = tokenizer(
                 part, padding=padding, truncation=True, max_length=limit, return_tensors="pt"
             )

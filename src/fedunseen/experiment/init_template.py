@@ -27,8 +27,9 @@ from fedunseen.data.base import can_be_centered, to_spare
 from fedunseen.data.benchmark import empty_split
 from fedunseen.data.benchmarks.folder import Folder
 from fedunseen.data.benchmarks.image_benchmark import Listing
-from fedunseen.data.benchmarks.image_folder import UNLABELLED, ImageFolder
+from fedunseen.data.benchmarks.image_folder import UNLABELLED, ImageFolder, holds_texts
 from fedunseen.data.benchmarks.table import TableBenchmark
+from fedunseen.data.benchmarks.text_folder import TextFolder, read_text
 from fedunseen.data.class_table import OwnData, class_names
 from fedunseen.data.columns import Kind, Treatment
 from fedunseen.data.columns.first_look import Found as TableFound
@@ -150,6 +151,8 @@ def suggest(
             answers = _rows(table, folder, written, force, options or TableOptions(), file)
         elif (folder / "features.npz").is_file():
             answers = _features(folder, written)
+        elif _holds_texts(folder):
+            answers = _texts(folder, written)
         else:
             renewed = _renewed(folder, _picture_names(folder)) if force else []
             answers = _pictures(folder, written)
@@ -275,6 +278,41 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
     title = f"{np.count_nonzero(np.delete(listing.labels, unreadable) >= 0)} pictures"
     spare = to_spare(listing.space, listing.labels[~listing.test])
     found = _Found(listing.space, title, [("name", "images", ""), *lines], "images", spare, choices)
+    if listing.users is not None:
+        found.parties = len(np.unique(listing.users[listing.ids(settings)["train"]]))
+    return found
+
+
+def _holds_texts(folder: Path) -> bool:
+    """Say whether a folder has ``.txt`` files in folders of classes, and nothing else."""
+    return holds_texts(folder) or any(map(holds_texts, party_folders(folder)))
+
+
+def _texts(folder: Path, written: list[Path]) -> _Found:
+    """Look at a folder of ``.txt`` files for each class."""
+    classes = class_folders(folder)
+    for path in (path for files in classes.values() for path in files):
+        read_text(path)
+    choices = [*layout_remarks(folder)]
+    lines: list[_Line] = []
+    if party_folders(folder):
+        lines.append(("folders", "parties", "they hold the folders of classes"))
+    if not (folder / "classes.csv").is_file():
+        ordered, unseen = _split(folder, list(classes))
+        rule = "about a fifth, spread over the alphabet, kept out of training to test with"
+        choices.append(_write_table(folder, ordered, unseen, written, rule))
+    _descriptions(folder, choices)
+    _text_encoder(folder)
+    lines.append(("text_encoder", "minilm", "reads the texts, and names without attributes"))
+    settings: Any = TextFolder.Settings.model_validate(
+        {"root": folder, **{key: value for key, value, _ in lines}}
+    )
+    listing = TextFolder.listing(settings, 0)
+    spare = to_spare(listing.space, listing.labels[~listing.test])
+    why = "data.text_encoder names another, of a hub or in a folder"
+    choices.append(Remark("MiniLM (91 MB) turns texts into numbers", why))
+    title = f"{np.count_nonzero(listing.labels >= 0)} texts"
+    found = _Found(listing.space, title, [("name", "texts", ""), *lines], "vectors", spare, choices)
     if listing.users is not None:
         found.parties = len(np.unique(listing.users[listing.ids(settings)["train"]]))
     return found

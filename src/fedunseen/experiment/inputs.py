@@ -63,10 +63,16 @@ def batches(run: StoredRun, paths: Sequence[str | Path]) -> Iterator[Batch]:
 
     data = run.experiment.data
     loader: type[BenchmarkLoader] = find("data", data.name)
-    for path in map(Path, paths):
-        table = loader.tabular(path, data) if loader.reads_tables else None
-        parts = _folder(run, path) if path.is_dir() else _file(run, path)
-        for part in parts if table is None else _of_table(path, table):
+    for given in paths:
+        path = Path(given)
+        parts: Iterator[_Part]
+        if hasattr(loader, "read_texts") and _is_sentence(path):
+            parts = iter([_Part([str(given)], loader.read_texts([str(given)], data), False)])
+        elif loader.reads_tables and (table := loader.tabular(path, data)) is not None:
+            parts = _of_table(path, table)
+        else:
+            parts = _folder(run, path) if path.is_dir() else _file(run, path)
+        for part in parts:
             if held and (
                 part.pictures != held[0].pictures
                 or sum(len(held_part.names) for held_part in held) >= _BATCH
@@ -76,6 +82,14 @@ def batches(run: StoredRun, paths: Sequence[str | Path]) -> Iterator[Batch]:
             held.append(part)
     if held:
         yield joined()
+
+
+def _is_sentence(path: Path) -> bool:
+    """Say whether what was given is a text, and no name of a file."""
+    try:
+        return not path.exists() and path.suffix.lower() not in (".txt", *FEATURE_SUFFIXES)
+    except (OSError, ValueError):  # too long for a name
+        return True
 
 
 def _of_table(path: Path, table: Iterator[NDArray[Any]]) -> Iterator[_Part]:

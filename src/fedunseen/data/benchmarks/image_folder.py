@@ -10,7 +10,7 @@ label; only ``data.unlabelled = true`` reads them.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -25,6 +25,7 @@ from fedunseen.data.class_table import OwnData, class_names, read_class_table
 from fedunseen.data.io.images import is_readable, list_images
 from fedunseen.data.names import check_collisions, did_you_mean, plain
 
+TEXT = ".txt"
 UNLABELLED = "unlabelled"  # the folder of pictures without a label
 _TRAIN = ("train", "training")
 _TEST = ("test", "testing")
@@ -38,6 +39,8 @@ class ImageFolder(ImageBenchmark, name="images"):
     page = "yours"
     needs = ("classes.csv",)
     layout = "classes.csv, CLASS/IMAGE or train/CLASS/IMAGE and test/CLASS/IMAGE"
+    sample: ClassVar[str] = "image"
+    """What a file holds."""
 
     class Settings(ImageSettings, OwnData):
         """Settings of ``images``."""
@@ -60,13 +63,13 @@ class ImageFolder(ImageBenchmark, name="images"):
         in_test: list[bool] = []
         holders: list[str] = []
         for folder, c, half in folders:
-            for file in list_images(folder):
+            for file in cls.files_of(folder):
                 files.append((folder.relative_to(root) / file).as_posix())
                 labels.append(c)
                 in_test.append(half == "test")
                 holders.append(folder.parent.name)
         if settings.unlabelled:
-            pool = [(Path(UNLABELLED) / file).as_posix() for file in list_images(root / UNLABELLED)]
+            pool = [f"{UNLABELLED}/{file}" for file in cls.files_of(root / UNLABELLED)]
             if not settings.part:
                 check_unlabelled(len(pool), str(root / UNLABELLED))
             files += pool
@@ -81,15 +84,15 @@ class ImageFolder(ImageBenchmark, name="images"):
         trained = classes[~test & (classes >= 0)]
         if not np.isin(classes, np.union1d(space.seen, space.unseen)).any() and settings.part:
             raise DataError(
-                f"{root} has no image of a seen or unseen class of {table}: add a folder of some "
-                "class"
+                f"{root} has no {cls.sample} of a seen or unseen class of {table}: add a folder of "
+                "some class"
             )
         for c in space.seen.tolist() if not settings.part else ():
             if c not in trained:
                 place = root / halves[0] if halves else root
                 raise DataError(
                     f"the seen class {space.names[c]!r} of {table} has no folder in {place}: add "
-                    "one with its images, or mark the class as unseen"
+                    f"one with its {cls.sample}s, or mark the class as unseen"
                 )
         if not halves:
             unseen = ~np.isin(classes, space.seen)
@@ -102,7 +105,7 @@ class ImageFolder(ImageBenchmark, name="images"):
         if settings.folders == "parties":
             users = np.unique(np.array(holders), return_inverse=True)[1].astype(np.int64)
         return Listing(
-            f"images/{root.resolve().name}",
+            f"{settings.name}/{root.resolve().name}",
             root,
             files,
             classes,
@@ -132,7 +135,7 @@ class ImageFolder(ImageBenchmark, name="images"):
         ids = {plain(name): i for i, name in enumerate(names)}
         if settings.folders == "parties":
             parties = [(party, "") for party in child_folders(root) if party.name != UNLABELLED]
-            return root, table, [], _folders_of_classes(parties, ids, names, table)
+            return root, table, [], cls._folders(parties, ids, names, table)
         halves = split_folders(root, ids)
         if halves and len({half for _, half in halves}) == 1 and not settings.part:
             there = halves[0][1]
@@ -141,13 +144,76 @@ class ImageFolder(ImageBenchmark, name="images"):
                 f"{root} has the folder {halves[0][0].name}, but not {absent_half}: add it, or put "
                 f"the classes' folders in {root}"
             )
-        folders = _folders_of_classes(halves or [(root, "")], ids, names, table)
+        folders = cls._folders(halves or [(root, "")], ids, names, table)
         return root, table, [folder.name for folder, _ in halves], folders
 
     @classmethod
+    def _folders(
+        cls,
+        places: Sequence[tuple[Path, str]],
+        ids: dict[str, int],
+        names: tuple[str, ...],
+        table: Path,
+    ) -> list[tuple[Path, int, str]]:
+        """Return the classes' folders in all places, with their ids and the places' halves."""
+        return [
+            (folder, c, half)
+            for place, half in places
+            for folder, c in cls._class_folders(place, ids, names, table)
+        ]
+
+    @classmethod
+    def _class_folders(
+        cls, place: Path, ids: dict[str, int], names: tuple[str, ...], table: Path
+    ) -> list[tuple[Path, int]]:
+        """Return the classes' folders in ``place`` with their class ids."""
+        folders = [
+            folder
+            for folder in child_folders(place)
+            if folder.name != UNLABELLED or plain(UNLABELLED) in ids
+        ]
+        check_collisions([decoded(folder.name) for folder in folders], f"{place}: the folders")
+        used = []
+        for folder in folders:
+            files = cls.files_of(folder)
+            if plain(decoded(folder.name)) not in ids:
+                near = did_you_mean(decoded(folder.name), names)
+                if not near and not any(cls.readable(folder / file) for file in files):
+                    continue  # a folder of something else, or of photos that need a package
+                deeper = any(
+                    plain(decoded(child.name)) in ids
+                    for child in folder.iterdir()
+                    if child.is_dir()
+                )
+                hint = near or ": add a line for it"
+                if deeper:
+                    hint = (
+                        f": it holds the folders of classes, so move them to {place}, or set "
+                        "data.folders = 'parties'"
+                    )
+                raise DataError(f"the folder {folder} is of no class in {table}{hint}")
+            if not files:
+                raise DataError(f"the folder {folder} has no {cls.sample}: add some, or remove it")
+            used.append((folder, ids[plain(decoded(folder.name))]))
+        return used
+
+    @classmethod
+    def files_of(cls, folder: Path) -> list[str]:
+        """Return the files of a class's folder, relative to it."""
+        return list_images(folder)
+
+    @classmethod
+    def readable(cls, path: Path) -> bool:
+        """Say whether a file looks like a sample."""
+        return is_readable(path)
+
+    @classmethod
     def holds(cls, folder: Path) -> bool:
-        """Say whether a folder has a class table, and no features that belong to it."""
-        return (folder / "classes.csv").is_file() and not (folder / "features.npz").exists()
+        """Say whether a folder has a class table, and neither features nor texts that belong to
+        it.
+        """
+        there = (folder / "classes.csv").is_file() and not (folder / "features.npz").exists()
+        return there and not holds_texts(folder)
 
     @classmethod
     def missing(cls, root: Path, settings: Mapping[str, Any]) -> list[str]:
@@ -189,45 +255,7 @@ def split_folders(root: Path, classes: Collection[str] = ()) -> list[tuple[Path,
     return [(by_name[name], half) for name, half in roles.items() if name in by_name]
 
 
-def _folders_of_classes(
-    places: Sequence[tuple[Path, str]], ids: dict[str, int], names: tuple[str, ...], table: Path
-) -> list[tuple[Path, int, str]]:
-    """Return the classes' folders in all places, with their ids and the places' halves."""
-    return [
-        (folder, c, half)
-        for place, half in places
-        for folder, c in _class_folders(place, ids, names, table)
-    ]
-
-
-def _class_folders(
-    place: Path, ids: dict[str, int], names: tuple[str, ...], table: Path
-) -> list[tuple[Path, int]]:
-    """Return the classes' folders in ``place`` with their class ids."""
-    folders = [
-        folder
-        for folder in child_folders(place)
-        if folder.name != UNLABELLED or plain(UNLABELLED) in ids
-    ]
-    check_collisions([decoded(folder.name) for folder in folders], f"{place}: the folders")
-    used = []
-    for folder in folders:
-        files = list_images(folder)
-        if plain(decoded(folder.name)) not in ids:
-            near = did_you_mean(decoded(folder.name), names)
-            if not near and not any(is_readable(folder / file) for file in files):
-                continue  # a folder of something else, or of photos that need a package
-            deeper = any(
-                plain(decoded(child.name)) in ids for child in folder.iterdir() if child.is_dir()
-            )
-            hint = near or ": add a line for it"
-            if deeper:
-                hint = (
-                    f": it holds the folders of classes, so move them to {place}, or set "
-                    "data.folders = 'parties'"
-                )
-            raise DataError(f"the folder {folder} is of no class in {table}{hint}")
-        if not files:
-            raise DataError(f"the folder {folder} has no image: add some, or remove it")
-        used.append((folder, ids[plain(decoded(folder.name))]))
-    return used
+def holds_texts(folder: Path) -> bool:
+    """Say whether the folders in a folder hold ``.txt`` files and nothing else."""
+    files = [file for child in child_folders(folder) for file in list_images(child)]
+    return bool(files) and all(file.lower().endswith(TEXT) for file in files)

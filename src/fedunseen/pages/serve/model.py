@@ -502,6 +502,11 @@ class Recognizer:
             self.run.encoded(rows) if self.run.manifest.get("picture_shape") else rows
         )
 
+    def read_texts(self, texts: Sequence[str]) -> NDArray[Any]:
+        """Return texts as samples (n, ...), as the run takes them."""
+        data = self.run.experiment.data
+        return self.run.read_inputs(find("data", data.name).read_texts(texts, data))
+
     def samples(self, rows: Any) -> NDArray[Any]:
         """Return samples (n, ...) from numbers, or from rows of a table by the names of its
         columns.

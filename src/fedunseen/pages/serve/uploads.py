@@ -123,8 +123,7 @@ def read_texts(model: Recognizer, texts: Sequence[Any]) -> NDArray[Any]:
         raise DataError("text must be a list of texts, none of them empty")
     if len(texts) > MOST_SAMPLES:
         raise TooLargeError(f"there are {len(texts)} texts: send at most {MOST_SAMPLES} at a time")
-    lines = "\n".join(" ".join(text.split()) for text in texts)
-    return _read_file(model, Upload("text.txt", lines.encode("utf-8", "replace")))
+    return checked(model.read_texts([" ".join(text.split()) for text in texts]))
 
 
 def checked(samples: NDArray[Any]) -> NDArray[Any]:

