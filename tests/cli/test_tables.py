@@ -65,6 +65,12 @@ def test_init_writes_the_columns_for_people_to_edit(ship):
     assert ship.run.result["zsl"] > 70
 
 
+def test_a_check_of_the_folder_reads_the_table_beside_it(works, ship):
+    found = works("data", "check", ship.folder / "ship", "--json").answer
+    assert (found["benchmark"], found["problems"]) == ("table", [])
+    assert (found["samples"], found["classes"], found["unseen"]) == (240, 6, 2)
+
+
 def test_an_edited_column_changes_the_features(ship):
     tree = tomllib.loads(ship.file.read_text("utf-8"))
     tree["data"] |= {"root": str(ship.folder / "ship"), "table": str(ship.folder / "ship.csv")}

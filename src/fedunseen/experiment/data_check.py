@@ -49,9 +49,9 @@ def check(
                 f"{key}: only settings of the data can be given here, such as data.splits=FOLDER"
             )
     folder = existing_folder(folder.expanduser(), "name one that is there")
-    name, kind, root = _recognise(folder)
     settings = {key.removeprefix("data."): value for key, value in (overrides or {}).items()}
-    file, written = _experiment_there(root)
+    name, root, file, written = _layout(folder)
+    kind = find("data", name)
     settings = {**written, **settings}
     data = {"name": name, **kind.section(root), **settings}
     facts: dict[str, Any] = {
@@ -101,9 +101,22 @@ def check(
     return facts
 
 
+def _layout(folder: Path) -> tuple[str, Path, str | None, dict[str, Any]]:
+    """Return the benchmark in a folder, its root, and the experiment that ``init`` has written for
+    it, which also says where a table is: it may lie beside the folder.
+    """
+    file, written = _experiment_there(folder)
+    if name := written.pop("name", ""):
+        return name, folder, file, written
+    name, _, root = _recognise(folder)
+    file, written = _experiment_there(root)
+    written.pop("name", "")
+    return name, root, file, written
+
+
 def _experiment_there(root: Path) -> tuple[str | None, dict[str, Any]]:
     """Return the experiment file that ``init`` has written beside a folder, and its settings of the
-    data; none where it is of other data, or cannot be read.
+    data without the root; none where it is of other data, or cannot be read.
     """
     file = root.resolve().with_name(f"{root.resolve().name}.toml")
     try:
@@ -112,7 +125,9 @@ def _experiment_there(root: Path) -> tuple[str | None, dict[str, Any]]:
             return None, {}
     except (ExperimentError, KeyError, TypeError):
         return None, {}
-    return str(file), {key: value for key, value in data.items() if key not in ("name", "root")}
+    if not isinstance(data.get("name"), str) or data["name"] not in _kinds():
+        return None, {}
+    return str(file), {key: value for key, value in data.items() if key != "root"}
 
 
 def _looked_at(root: Path, settings: Mapping[str, Any], part: bool) -> list[Remark]:

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, ExperimentError, counted, unknown
 from fedunseen.data.columns.settings import KINDS, Column, Kind
@@ -219,14 +220,14 @@ class _Seen:
 
     def add(self, cells: Cells, block: Block) -> None:
         """Take the cells of the next rows."""
-        if isinstance(cells.distinct, np.ndarray):
+        distinct = cells.distinct
+        if isinstance(distinct, np.ndarray):
+            if distinct.dtype.kind == "f" and not np.isinf(distinct).any():
+                self._take(self._add_floats(distinct[cells.places], block))
+                return
             distinct = (
-                cells.distinct.astype("datetime64[us]").tolist()
-                if cells.distinct.dtype.kind == "M"
-                else cells.distinct.tolist()
-            )
-        else:
-            distinct = list(cells.distinct)
+                distinct.astype("datetime64[us]") if distinct.dtype.kind == "M" else distinct
+            ).tolist()
         counts = np.bincount(cells.places, minlength=len(distinct))
         values = np.full(len(distinct), np.nan)
         for i, value in enumerate(distinct):
@@ -242,6 +243,21 @@ class _Seen:
                 self.counts[text_of(value)] += count
                 self.many = len(self.counts) > _DISTINCT
         self._take(values[cells.places])
+
+    def _add_floats(self, values: NDArray[np.float64], block: Block) -> NDArray[np.float64]:
+        """Count floats (n,) as :meth:`add` counts other values, all at once, and return them."""
+        missing = np.isnan(values)
+        for kind, where in (("missing", missing), ("numbers", ~missing)):
+            if count := int(where.sum()):
+                row = int(np.argmax(where))
+                self.first.setdefault(kind, (str(values[row]), block.where(row)))
+                setattr(self, kind, getattr(self, kind) + count)
+        if not self.many:
+            numbers, counts = np.unique(values[~missing], return_counts=True)
+            for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+                self.counts[text_of(number)] += count
+            self.many = len(self.counts) > _DISTINCT
+        return values
 
     def _kind(self, value: Any) -> tuple[str, float]:
         """Return what a cell is, and its number; NaN if it has none."""
