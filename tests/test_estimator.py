@@ -482,6 +482,24 @@ def test_the_constructors_arguments_are_saved_too(table, tmp_path):
     assert model.calibration_ != 0
 
 
+def test_a_table_that_fit_was_given_does_not_count_in_a_later_fit_and_its_loss_is_said(tmp_path):
+    """As scikit-learn has it: arguments of the constructor survive, those of ``fit`` do not."""
+    samples, names = X[HELD], NAMES[HELD]
+    model = ZeroShotClassifier(random_state=None).fit(samples, names, classes=TABLE)
+    model.save(tmp_path / "model")
+    loaded = ZeroShotClassifier.load(tmp_path / "model")
+    assert loaded.get_params() == model.get_params()
+    assert (loaded.classes, loaded.random_state) == (None, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        clone(loaded).fit(samples, names)  # it was never given one
+        ZeroShotClassifier.load(tmp_path / "model").fit(samples, names, classes=TABLE)
+    for again in (model, loaded):
+        with pytest.warns(UserWarning, match="this fit has no table of classes, and the one that"):
+            again.fit(samples, names)
+        assert again.classes_.tolist() == sorted(set(names.tolist()))
+
+
 def test_a_random_state_that_was_drawn_is_saved_as_its_seed(tmp_path):
     drawn = ZeroShotClassifier("fedzsl", rounds=1, random_state=np.random.RandomState(5))
     model = fit(drawn)

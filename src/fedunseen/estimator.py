@@ -41,7 +41,7 @@ from fedunseen.data.labels import check_one_type, read_labels
 from fedunseen.data.names import class_name
 from fedunseen.evaluation.diagnosis import adapted as diagnosed
 from fedunseen.evaluation.diagnosis import bounded_calibration, outdone
-from fedunseen.experiment.assemble import assemble, resolve_defaults
+from fedunseen.experiment.assemble import assemble, resolve_defaults, twins
 from fedunseen.experiment.calibration_folds import FEW, ChosenOffset, choose_offset
 from fedunseen.experiment.changed import adaptation_note
 from fedunseen.experiment.encoding import make_backbone
@@ -98,7 +98,8 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             of the accuracies on unseen and on seen classes, as the literature compares methods.
             ``"uniform"``: over classes. A number: the share of questions about unseen classes. A
             mapping: class -> how often it is asked for.
-        classes: what describes each class, where ``fit`` is not given it.
+        classes: what describes each class, where ``fit`` is not given it. ``clone``, ``load`` and a
+            later ``fit`` keep this table, and not one that ``fit`` was given.
         random_state: what every random choice depends on. Closed forms make none: neither it nor
             the order of samples changes them.
 
@@ -194,7 +195,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             ValueError: an array is of the wrong shape or type.
             FedUnseenError: no combination that makes sense, or the training diverged.
         """
-        table = self.classes if classes is None else classes
+        table = self._table(classes)
         arrays = X, y, groups, unlabelled, sample_weight
         X = self._learned_columns(X)
         X, y, pool, groups, weights = _without_unlabelled(X, y, table, groups, sample_weight)
@@ -220,6 +221,21 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         if pools:
             self._adapt(pools)
         return self
+
+    def _table(self, classes: Any) -> Any:
+        """Return the table of classes for a fit; None: there is none.
+
+        As scikit-learn has it, what an earlier fit was given does not count. A table that is then
+        missing would be missed late, so that this is said.
+        """
+        if classes is None and self.classes is None and getattr(self, "_given_table", False):
+            warnings.warn(
+                "classes: this fit has no table of classes, and the one that an earlier fit was "
+                "given does not count: give it again, or to the constructor, which keeps it",
+                stacklevel=3,
+            )
+        self._given_table = classes is not None
+        return self.classes if classes is None else classes
 
     def _benchmark(
         self,
@@ -676,6 +692,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             "stays": list(self.stays_),
             "fitted": list(self._fitted),
             "parties": list(self._clients.items()) if statistics else [],
+            "given_table": self._given_table,
         }
         write_model_file(Path(path), content, tensors)
 
@@ -712,6 +729,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         self._clients = {name: int(k) for name, k in about["parties"]}
         self._fitted = tuple(about["fitted"])
         self.stays_ = tuple(about["stays"])
+        self._given_table = bool(about.get("given_table", False))
         self.curve_ = {
             str(name): [float(value) for value in values] for name, values in about["curve"].items()
         }
@@ -723,7 +741,8 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
     def _arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments as JSON values."""
         arguments = self.get_params(deep=False)
-        arguments["random_state"] = self._seed
+        if self.random_state is not None:
+            arguments["random_state"] = self._seed
         if self.classes is not None:
             ids, attributes, semantics = described(self.classes)
             arguments["classes"] = {
@@ -931,10 +950,13 @@ def _times(
 
 
 def _with_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return saved arguments of the constructor, with the table of classes as a mapping."""
+    """Return saved arguments of the constructor, with the table of classes as a mapping and lists
+    as tuples.
+    """
+    arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in arguments.items()}
     table = arguments.get("classes")
     if table is None:
-        return dict(arguments)
+        return arguments
     rows = zip(table["names"], table["semantics"], strict=True)
     classes = {name: dict(zip(table["attributes"], row, strict=True)) for name, row in rows}
     return {**arguments, "classes": classes}
@@ -1040,23 +1062,9 @@ def _warn_if_bounded(chosen: ChosenOffset) -> None:
 
 
 def _warn_of_twins(space: ClassSpace, method: type[Method]) -> None:
-    """Warn of two classes that have the same description and nothing else that tells them apart:
-    samples of both, where the method keeps their means.
-    """
-    first: dict[bytes, int] = {}
-    unseen = set(space.unseen.tolist())
-    if not method.zero_shot or (method.task == "any-shot" and not unseen):
-        return
-    for c, row in enumerate(space.semantics + 0.0):  # -0 is 0
-        twin = first.setdefault(row.tobytes(), c)
-        if twin != c and (method.task != "any-shot" or {c, twin} & unseen):
-            warnings.warn(
-                f"The classes {space.names[twin]!r} and {space.names[c]!r} have the same "
-                "description, so that nothing tells them apart: describe them differently, or "
-                "leave one out.",
-                stacklevel=4,
-            )
-            return
+    """Warn of two classes that nothing tells apart."""
+    if said := twins(space, method):
+        warnings.warn(said, stacklevel=4)
 
 
 def _warn_if_outdone(method: Method, sums: Params, model: Params) -> None:

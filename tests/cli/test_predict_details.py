@@ -65,6 +65,24 @@ def test_reasons_name_attributes_and_places_and_are_written_as_pictures(works, s
     assert shown[-1] == f"  Where: {answers[0]['why_places']}"
 
 
+def test_added_classes_are_explained_and_a_single_choice_has_no_percentage(works, sure, tmp_path):
+    header, *rows = (sure / "classes.csv").read_text("utf-8").splitlines()
+    own = dict(zip(header.split(","), rows[47].split(","), strict=True))
+    table = tmp_path / "new.csv"
+    keys = [key for key in own if key == "name" or key.startswith(("left", "right"))]
+    cells = ["forty-seven" if key == "name" else own[key] for key in keys]
+    table.write_text(f"{','.join(keys)}\n{','.join(cells)}\n", "utf-8")
+    given = ("predict", sure, *IMAGES, "--classes", table, "--why")
+    answers = works(*given, "--json").answer
+    grown = load_run(sure).model.learn(load_run(sure).described(table))
+    names = [answer["classes"][0]["name"] for answer in answers]
+    reasons = grown.explain(load_run(sure).read_inputs(IMAGES), classes=names)
+    assert [answer["why"] for answer in answers] == [one.sentence() for one in reasons]
+    shown = works(*given, "--among", "given").out
+    assert shown.count("  1. forty-seven  the only choice\n") == len(IMAGES)
+    assert shown.count("  Why forty-seven: ") == len(IMAGES)
+
+
 def test_pictures_of_reasons_need_reasons(refused, sure, tmp_path):
     said = refused("predict", sure, IMAGES[0], "--why-pictures", tmp_path / "heat")
     assert "--why-pictures shows reasons: give --why, too" in said
@@ -99,7 +117,8 @@ def test_a_table_keeps_its_columns_and_new_ones_follow(works, sure, tmp_path):
         (("--sets", 1), "--sets 1 is not between 0 and 1"),
         (("--sets", 0), "--sets 0 is not between 0 and 1"),
         (("--sets", "nan"), "--sets nan is not between 0 and 1"),
-        (("--why", "--among", "unseen"), "are about the run's own classes"),
+        (("--sets", 0.9, "--among", "unseen"), "--sets is about the run's own classes"),
+        (("--why", "--support", EXAMPLES), "--why does not go with --support"),
     ],
 )
 def test_details_that_cannot_be_are_refused(refused, sure, words, said):

@@ -144,7 +144,7 @@ def test_few_samples_prove_little():
 def test_the_remedy_depends_on_what_can_be_set():
     guessed = np.full(120, 6)
     solved = at_chance(THREE, guessed, 3, trained=False).remedy  # no rate, no rounds: other advice
-    assert "shows it examples" in solved
+    assert "attributes into classes.csv, or show examples with fedunseen learn" in solved
     assert "method.lr" not in solved
     assert "data.features" not in solved + at_chance(THREE, guessed, 3, scaled=True).remedy
 

@@ -446,3 +446,12 @@ def test_parties_elsewhere_send_their_sums_too(started, tmp_path):
     assert away.result["start"] == here.result["start"]
     for name, value in here.params.items():
         assert torch.allclose(value, away.params[name], atol=1e-6)
+
+
+def test_two_classes_with_one_description_are_said_where_a_run_begins(make_folder, tmp_path):
+    def twins(rows, arrays):
+        rows[12][2:] = rows[11][2:]
+
+    data = {"name": "folder", "root": str(make_folder(tmp_path / "data", twins))}
+    with pytest.warns(UserWarning, match="The classes 'k' and 'l' have the same description"):
+        load_data(Experiment.from_dict({"data": data, "method": {"name": "gaussian"}}), 0)

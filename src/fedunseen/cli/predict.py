@@ -101,7 +101,9 @@ def predict(
 ) -> None:
     """Rank classes for new inputs, also classes that the model was never trained on."""
     _check(path, classes, class_names, table, among, top)
-    _check_details(sets, why, bool(class_names or classes or support) or among != "all")
+    _check_details(
+        sets, bool(class_names or classes or support) or among != "all", why and support is not None
+    )
     if heat is not None and not why:
         raise ArgumentError("--why-pictures shows reasons: give --why, too")
     settings = overrides_of(overrides)
@@ -137,8 +139,8 @@ def predict(
             "were not compared with held-out samples."
         )
     if table is None and not as_json:
-        for answer in answers:
-            _show(answer, scores)
+        for answer, (_, ranking, _) in zip(answers, ranked, strict=True):
+            _show(answer, scores, len(ranking) == 1)
 
 
 def _expectations(
@@ -157,8 +159,8 @@ def _expectations(
     return [one.content() for one in found]
 
 
-def _show(answer: dict[str, Any], scores: bool) -> None:
-    """Print the ranking of one input, and what is said of it."""
+def _show(answer: dict[str, Any], scores: bool, only: bool) -> None:
+    """Print the ranking of one input, and what is said of it; ``only``: one class competed."""
     print(shown(answer["input"]))
     unfamiliar = float(answer.get("unfamiliar", 1.0))
     odd = unfamiliar <= ALARM
@@ -166,6 +168,7 @@ def _show(answer: dict[str, Any], scores: bool) -> None:
         score = f"  {ranked['score']:z.3f}" if scores else ""
         # percentages are of samples like the known ones alone
         stated = "not stated" if odd else percent(ranked["probability"])
+        stated = "the only choice" if only else stated
         print(f"  {place}. {shown(ranked['name'])}  {stated}{score}")
     if odd:
         print(
@@ -223,17 +226,23 @@ def _check_classes(
         )
 
 
-def _check_details(sets: float | None, why: bool, changes_classes: bool) -> None:
-    """Refuse a coverage that is none, and details of classes that the run does not have."""
+def _check_details(sets: float | None, changes_classes: bool, explains_shown: bool) -> None:
+    """Refuse a coverage that is none, sets of classes that the run does not have, and reasons of
+    classes that are shown.
+    """
     if sets is not None and not 0 < sets < 1:
         raise ArgumentError(
             f"--sets {sets:g} is not between 0 and 1: give for example 0.9, for sets that hold the "
             "right class nine times in ten"
         )
-    if changes_classes and (sets is not None or why):
+    if changes_classes and sets is not None:
         raise ArgumentError(
-            "--sets and --why are about the run's own classes: leave out --class, --classes, "
-            "--support and --among, or add the classes with `fedunseen learn` first"
+            "--sets is about the run's own classes: leave out --class, --classes, --support and "
+            "--among, or add the classes with `fedunseen learn` first"
+        )
+    if explains_shown:
+        raise ArgumentError(
+            "--why does not go with --support: add the classes with `fedunseen learn` first"
         )
 
 
@@ -260,6 +269,7 @@ def _ranked(
     model = reader.model
     described = reader.described(classes)  # once: a text encoder takes seconds
     shown = None if support is None else reader.read_examples(support)
+    grown = model.learn(described) if wanted.why and described else model
     for batch in reader.batches(inputs):
         names, rows, _ = batch
         details: list[dict[str, Any]] = [{} for _ in names]
@@ -269,15 +279,24 @@ def _ranked(
         if wanted.sets is not None:
             for detail, inside in zip(details, model.predict_set(rows, wanted.sets), strict=True):
                 detail["set"] = [model.space.names[c] for c in inside.nonzero()[0]]
-        if wanted.why:
-            _explain(reader, batch, details, wanted.heat)
         rankings = reader.predict(rows, described, None, among, shown)
+        if wanted.why:
+            answers = [ranking[0].name for ranking in rankings]
+            _explain(reader, grown, batch, answers, details, wanted.heat)
         yield from zip(names, rankings, details, strict=True)
 
 
-def _explain(run: Any, batch: Any, details: list[dict[str, Any]], heat: Path | None) -> None:
-    """Add reasons to details, and write pictures of them."""
-    explanations = run.model.explain(batch.rows, maps=run.maps_of(batch.pictures))
+def _explain(
+    run: Any,
+    model: Any,
+    batch: Any,
+    answers: list[str],
+    details: list[dict[str, Any]],
+    heat: Path | None,
+) -> None:
+    """Add the reasons for answers to details, and write pictures of them."""
+    maps = run.maps_of(batch.pictures)
+    explanations = model.explain(batch.rows, maps=maps, classes=answers)
     for detail, explanation in zip(details, explanations, strict=True):
         detail["why"] = explanation.sentence()
         detail["why_attributes"] = explanation.attribute_sentence() if explanation.parts else ""

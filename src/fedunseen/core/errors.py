@@ -90,6 +90,18 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
+def part_of(number: int, of: int, kind: str) -> str:
+    """Return how many things of a kind, a plural, as the subject of a sentence.
+
+    Example:
+        >>> part_of(2, 5, "seen classes"), part_of(1, 1, "seen classes")
+        ('2 of 5 seen classes', 'The only seen class')
+    """
+    if of == 1:
+        return f"The only {kind.removesuffix('es') if kind.endswith('sses') else kind[:-1]}"
+    return f"{number} of {of} {kind}"
+
+
 FEW = 12
 """So many known names are listed whole; of more, only the nearest."""
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.core.errors import counted
+from fedunseen.core.errors import counted, part_of
 from fedunseen.evaluation.summary import listed
 from fedunseen.metrics import harmonic_mean
 
@@ -284,8 +284,8 @@ def at_chance(
         ("L" if scaled else f"Set {_SCALED}, l")
         + "ower method.lr, or train for more rounds (strategy.rounds)."
         if trained
-        else "Do not use its answers about these classes; fedunseen learn shows it examples of "
-        "them.",
+        else "Do not use its answers about these classes. If names alone describe them, write "
+        "attributes into classes.csv, or show examples with fedunseen learn.",
     )
 
 
@@ -369,7 +369,7 @@ def never_answered(labels: Ids, answers: Ids, names: Sequence[str], kind: str) -
         return None
     verb = "is" if len(never) == 1 else "are"
     return Finding(
-        f"{len(never)} of {len(classes)} {kind} classes {verb} never the answer: "
+        f"{part_of(len(never), len(classes), f'{kind} classes')} {verb} never the answer: "
         f"{listed(never, LISTED)}.",
         "To the model another class always fits better, also for their own samples.",
         "See in the table of confusions which classes they are taken for."

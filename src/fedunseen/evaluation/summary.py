@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen import metrics
+from fedunseen.core.errors import part_of
 
 Ids = NDArray[np.int64]
 
@@ -100,14 +101,15 @@ def weak_classes(
 def weak_words(weak: Sequence[Weak], of: int, kind: str) -> str:
     """Name the weak classes in a sentence."""
     if not weak:
-        return f"None of the {of} {kind}: each has at least half of its samples right."
+        whose = part_of(1, 1, kind) if of == 1 else f"Each of the {of} {kind}"
+        return f"{whose} has at least half of its samples right."
     examples = [
         f"{item.name} ({item.accuracy:.0f} %; most often predicted as {item.instead})"
         for item in weak
     ]
     verb, whose = ("has", "its") if len(weak) == 1 else ("have", "their")
     return (
-        f"{len(weak)} of {of} {kind} {verb} less than half of {whose} samples right: "
+        f"{part_of(len(weak), of, kind)} {verb} less than half of {whose} samples right: "
         f"{listed(examples)}."
     )
 
@@ -124,7 +126,7 @@ def rule_words(weak: Sequence[Weak], of: int, kind: str, setting: str) -> str:
     other = "unseen" if kind == "seen classes" else "seen"
     lose = "loses" if len(weak) == 1 else "lose"
     return (
-        f"{len(weak)} of {of} {kind} {lose} answers because {other} classes are favored: "
+        f"{part_of(len(weak), of, kind)} {lose} answers because {other} classes are favored: "
         f"{listed(examples)}. {setting}"
     )
 

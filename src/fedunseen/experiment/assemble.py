@@ -19,7 +19,7 @@ from fedunseen.core.parameters import to_device
 from fedunseen.core.random import stream
 from fedunseen.core.registry import find
 from fedunseen.core.samples import Inputs, Samples, ScaledSamples, slice_of
-from fedunseen.data import Benchmark, Scaler, Scaling, fit_semantics
+from fedunseen.data import Benchmark, ClassSpace, Scaler, Scaling, fit_semantics
 from fedunseen.experiment import rules
 from fedunseen.experiment.dataset_checks import foreign_names
 from fedunseen.experiment.encoding import encode, make_backbone
@@ -51,7 +51,28 @@ def load_data(experiment: Experiment, seed: int) -> Benchmark:
             "or describe them by attributes",
             stacklevel=2,
         )
+    if said := twins(benchmark.space, find("method", experiment.method.name)):
+        warnings.warn(said, stacklevel=2)
     return encode(experiment, benchmark)
+
+
+def twins(space: ClassSpace, method: type[Method]) -> str:
+    """Say which two classes have the same description and nothing else that tells them apart:
+    samples of both, where the method keeps their means; "" where there are none.
+    """
+    first: dict[bytes, int] = {}
+    unseen = set(space.unseen.tolist())
+    if not method.zero_shot or (method.task == "any-shot" and not unseen):
+        return ""
+    for c, row in enumerate(space.semantics + 0.0):  # -0 is 0
+        twin = first.setdefault(row.tobytes(), c)
+        if twin != c and (method.task != "any-shot" or {c, twin} & unseen):
+            return (
+                f"The classes {space.names[twin]!r} and {space.names[c]!r} have the same "
+                "description, so that nothing tells them apart: describe them differently, or "
+                "leave one out."
+            )
+    return ""
 
 
 def partition_of(experiment: Experiment, benchmark: Benchmark, seed: int) -> Partition:
