@@ -371,6 +371,28 @@ def test_noise_that_hides_no_single_sample_needs_the_owner(epsilon, delta, hides
     assert refused.value.code == "refused-settings"
 
 
+@pytest.mark.parametrize(
+    ("asked", "remedy"), [(1, "if the owner agrees$"), (5, "taken back .* = 5$")]
+)
+def test_a_refusal_names_the_remedy_of_who_has_asked(asked, remedy, tmp_path):
+    """The larger number counts, so that --min-samples 1 alone lifts nothing of a coordinator's."""
+    write_all(tmp_path)
+    settings = {"data__features": ["standard", "l2"], "method__min_samples": asked}
+    header, tensors = greeting(experiment(tmp_path, **settings), tmp_path / "run")
+
+    def join(min_samples):
+        held = PartyData(tmp_path / NAMES[0], masked=True, min_samples=min_samples)
+        return held.prepare(header, tensors)
+
+    with pytest.raises(FedUnseenError, match=remedy):
+        join(5)
+    if asked == 1:
+        assert join(1).samples == 18
+        return
+    with pytest.raises(FedUnseenError, match=remedy):
+        join(1)
+
+
 ABSORBED = 2.0**28  # float32 has multiples of 32 beyond it, and so no smaller difference
 
 

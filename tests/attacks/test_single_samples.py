@@ -259,9 +259,10 @@ class Link:
         self.parties = {}
         for name in NAMES:
             data = place / "data" / name
-            prepare = PartyData(data, masked=True, min_samples=min_samples).prepare
+            held = PartyData(data, masked=True, min_samples=min_samples)
+            held.consent = ("moments",)  # what is left out of these has tests of its own
             folders, kit = {"DATA": data}, place / "kits" / name
-            self.parties[name] = Party(prepare, folder / name, self.said.append, folders, kit)
+            self.parties[name] = Party(held.prepare, folder / name, self.said.append, folders, kit)
 
     def present(self):
         return dict.fromkeys(NAMES, "token")

@@ -178,10 +178,11 @@ def test_samples_are_removed_in_one_masked_sum_by_real_processes(machine, tmp_pa
         folder,
     )
     host = ["digit-pairs-gaussian", *sets(settings), *MASKED]
-    deployment = Deployment(machine, NAMES, folder, *host, join=["--masked"])
+    all_samples = ["--masked", "--consent", "moments"]  # as in one process
+    deployment = Deployment(machine, NAMES, folder, *host, join=all_samples)
     deployment.end(deployment.host(), {name: deployment.join(name) for name in NAMES})
     deployment.more = [
-        "--masked",
+        *all_samples,
         "--removal",
         "--consent",
         "removal",

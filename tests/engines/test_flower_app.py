@@ -112,7 +112,8 @@ class Federation(Machine):
             "state": f"state-{name}",
             "out": f"model-{name}",
         }
-        settings |= {"credentials": f"kits/{name}", **config}
+        # the sums of one process have all samples
+        settings |= {"credentials": f"kits/{name}", "consent": "moments", **config}
         text = " ".join(f'{key}="{value}"' for key, value in settings.items())
         keys = (
             "--root-certificates",

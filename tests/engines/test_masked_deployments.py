@@ -150,11 +150,10 @@ class Table:
     def start(self, name):
         """Start a party's process, or start it again: what is in memory is lost."""
         kit, folders = self.kits and self.kits / name, {"DATA": self.data / name}
-        prepare, say = (
-            PartyData(self.data / name, removal=self.removal, min_samples=self.min_samples).prepare,
-            self.said[name].append,
-        )
-        self.party[name] = Party(prepare, self.folder / name, say, folders, kit, self.consent)
+        held = PartyData(self.data / name, removal=self.removal, min_samples=self.min_samples)
+        held.consent = ("moments",)  # of few samples, whose second moments show them
+        say, consent = self.said[name].append, self.consent
+        self.party[name] = Party(held.prepare, self.folder / name, say, folders, kit, consent)
         self.here[name] = f"{self.here[name]}+"
 
     def restart(self):

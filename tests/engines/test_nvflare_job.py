@@ -81,7 +81,7 @@ def simulated(folder, dealt, experiment, settings, own=None, party=None):
     }
     (local / "resources.json").write_text(json.dumps(classes))
     (local / "fedunseen.json").write_text(
-        json.dumps({"data": f"{dealt}/data/{{site}}", **(own or {})})
+        json.dumps({"data": f"{dealt}/data/{{site}}", "consent": "moments", **(own or {})})
     )
     words = [
         sys.executable,

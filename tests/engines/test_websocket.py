@@ -430,6 +430,12 @@ def test_only_a_key_and_the_coordinators_challenge_let_a_party_in(place):
         assert not link.seen
         async with dialled(place, key=own):
             await asyncio.to_thread(until, lambda: link.present() == {"north": "token"})
+        await asyncio.to_thread(until, lambda: not link.present())
+        link.holders.gone("north", True)  # after its time, another process may take the name
+        async with dialled(place, key=other) as connection:
+            assert await closed(connection) == messages.REFUSED
+        async with dialled(place, key=own):
+            await asyncio.to_thread(until, lambda: link.present() == {"north": "token"})
 
     with place.host() as link:
         asyncio.run(knock())

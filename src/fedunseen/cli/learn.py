@@ -148,8 +148,12 @@ def sums(
     consent: Annotated[
         bool,
         typer.Option(
-            "--consent", help="Remove fewer samples than method.removal_batch, or than features."
+            "--consent",
+            help="Remove fewer samples than method.removal_batch, or some that sums show.",
         ),
+    ] = False,
+    moments: Annotated[
+        bool, typer.Option("--moments", help="--removal: you joined with --consent moments.")
     ] = False,
     plugins: opt.Plugins = None,
     as_json: opt.Json = False,
@@ -169,7 +173,7 @@ def sums(
                 f"{path} says that its sums have classes of any size, since it is not of a "
                 "deployment: give --min-samples 1 if the owner agrees"
             )
-        count = write_removal(run, data, out, samples or (), consent, min_samples)
+        count = write_removal(run, data, out, samples or (), consent, min_samples, moments)
         return say(f"to be removed: {counted(count, 'sample')}", f"file:   {out}")
     counts, left_out = write_class_sums(run.first, data, out, min_samples)
     if left_out:

@@ -26,6 +26,30 @@ def left_out_sentence(counts: Mapping[str, float], minimum: int) -> str:
     )
 
 
+def consent_to_single(asked: int) -> str:
+    """Return how the owner consents to sums that can show single samples.
+
+    Args:
+        asked: ``method.min_samples`` of the coordinator, which the owner cannot lower.
+    """
+    given = "give --min-samples 1 if the owner agrees"
+    if asked == 1:
+        return given
+    return f"{given}, once the coordinator has taken back method.min_samples = {asked}"
+
+
+def alone_sentence(count: int) -> str:
+    """Return the sentence about samples that a party leaves out since second moments would show
+    them alone, for its owner alone; "" if there are none.
+    """
+    if not count:
+        return ""
+    return (
+        f"left out of all sums: {count} samples that second moments would show, since they stand "
+        "alone in some feature or direction; --consent moments sends them"
+    )
+
+
 def near_mean_sentence(count: int) -> str:
     """Return the sentence about samples that a party leaves out since the coordinator's mean is
     near them, for its owner alone; "" if there are none.
@@ -34,5 +58,6 @@ def near_mean_sentence(count: int) -> str:
         return ""
     return (
         f"left out of all sums: {count} samples near the mean that the coordinator takes off, "
-        "which unit length would make stand out; --min-samples 1 sends them"
+        "which unit length would make stand out; --min-samples 1 sends them, unless the "
+        "coordinator asks for more (method.min_samples)"
     )

@@ -44,7 +44,12 @@ from fedunseen.experiment.own_samples import (
     check_removed_classes,
     named_samples,
 )
-from fedunseen.experiment.party_sums import REFUSED, check_moments, check_scaling
+from fedunseen.experiment.party_sums import (
+    REFUSED,
+    check_removed,
+    check_scaling,
+    without_alone,
+)
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.federation import Federation
 from fedunseen.federation.growth import check_new_name, described_as, read_space, seen_through
@@ -147,7 +152,8 @@ class PartyData(OwnSamples):
         if exact and getattr(experiment.method, "min_samples", 1) > 1:
             shape = benchmark.features.shape[1:]
             clip_norm = getattr(experiment.method, "clip_norm", None)
-            check_scaling(experiment, shape, statistics, clip_norm)
+            asked = header["experiment"]["method"].get("min_samples", 1)
+            check_scaling(experiment, shape, statistics, clip_norm, asked)
         for finding in misplaced_pictures(**misplaced_files(benchmark)):
             warnings.warn(
                 f"{finding.what} {finding.remedy}", stacklevel=2
@@ -165,18 +171,14 @@ class PartyData(OwnSamples):
                 "kind",
                 "refused-shape",
             )
-        held: tuple[str, ...] = ()
         if space is not None:
-            held = _held(benchmark)
             if (new := _bringing(benchmark, space, cells.left_out)) is not None:
                 return new
             benchmark = seen_through(benchmark, space)
         federation = _federation(experiment, benchmark, scaler, client, clients)
         _warn_of_clipped(experiment, benchmark, scaler)
-        return replace(
-            self._ready(experiment, benchmark, federation, party_benchmark, cells, client),
-            held=held,
-        )
+        ready = self._ready(experiment, benchmark, federation, party_benchmark, cells, client)
+        return ready if space is None else replace(ready, held=ready.names)
 
     def _tree(self, header: Mapping[str, Any], statistics: Params) -> dict[str, Any]:
         """Return the coordinator's sections with this party's ``[data]``, with which its samples
@@ -235,11 +237,10 @@ class PartyData(OwnSamples):
     ) -> Ready:
         """Return the party with its engine, which trains on the samples that take part."""
         engine = _in_process(federation)
-        samples = engine.worker.restrict(client, cells.taking)
-        method = federation.method
-        agreed = "moments" in self.consent or (self.removal is not None and self.removal.consent)
-        if isinstance(method, ClosedForm) and cells.minimum > 1 and not agreed:
-            check_moments(engine.worker.read(samples), method, self.folder)
+        closed = isinstance(federation.method, ClosedForm)
+        if closed and cells.minimum > 1 and "moments" not in self.consent:
+            cells = self._without_alone(engine, cells, client)
+        samples = engine.worker.restrict(client, np.setdiff1d(cells.taking, cells.few))
         classes = np.unique(benchmark.labels[samples])
         rows = party_benchmark.unlabelled if self._soft else np.setdiff1d(cells.taking, cells.few)
         keep = None
@@ -255,6 +256,24 @@ class PartyData(OwnSamples):
             left_out=cells.left_out,
             check_removal=partial(self._check_removal, party_benchmark, cells),
         )
+
+    def _without_alone(self, engine: InProcess, cells: _Cells, client: int) -> _Cells:
+        """Leave out samples that second moments would show alone, and refuse to remove some whose
+        moments, or those of the others, would.
+        """
+        worker = engine.worker
+        method = worker.method
+        assert isinstance(method, ClosedForm)
+        held = worker.samples[client]
+        moments = method.moments(*worker.read(held), cells.minimum)
+        kept, sentence = without_alone(held, moments, cells.taking, self.folder)
+        kept = worker.restrict(client, kept)
+        if self.removal is not None and not self.removal.consent:
+            removed = np.isin(kept, cells.taking)
+            check_removed(method.moments(*worker.read(kept), cells.minimum), removed)
+        few = np.union1d(cells.few, np.intersect1d(np.setdiff1d(held, kept), cells.taking))
+        left_out = "; ".join(filter(None, (cells.left_out, sentence)))
+        return replace(cells, few=few, left_out=left_out)
 
     def _check_removal(
         self, party_benchmark: Benchmark, cells: _Cells, ledger: Ledger, plan: str

@@ -54,7 +54,12 @@ from fedunseen.experiment.own_samples import (
     check_removed_classes,
     named_samples,
 )
-from fedunseen.experiment.party_sums import check_moments, coded, samples_in_sums
+from fedunseen.experiment.party_sums import (
+    check_removed,
+    coded,
+    samples_in_sums,
+    without_alone,
+)
 from fedunseen.experiment.reasons import reason_tensors
 from fedunseen.experiment.result.run import Run
 from fedunseen.experiment.running import run as train_run
@@ -526,11 +531,13 @@ def write_removal(
     samples: Sequence[int] = (),
     consent: bool = False,
     min_samples: int = 1,
+    moments: bool = False,
 ) -> int:
     """Write the statistics of a party's samples, for the coordinator to subtract; return how many
     samples there are.
 
-    ``min_samples`` is that of the party when it took part: classes with fewer were in no sum.
+    ``min_samples`` and ``moments`` (``--consent moments``) are those of the party when it took
+    part: some samples were in no sum.
     """
     if out.exists():
         raise ExperimentError(f"{out} exists already: name another file with --out")
@@ -543,11 +550,16 @@ def write_removal(
     minimum = _minimum(run, min_samples)
     clip_norm = getattr(run.experiment.method, "clip_norm", None)
     held, _ = samples_in_sums(run, benchmark, minimum, clip_norm)
+    method = run.method
+    assert isinstance(method, ClosedForm)
+    ids = np.arange(len(benchmark.space.names))
+    if minimum > 1 and not moments:
+        read = coded(run, benchmark, held, ids)
+        held, _ = without_alone(held, method.moments(*read, minimum), held, folder)
     rows = _removed_of(benchmark, held, rows, minimum, consent)
-    if minimum > 1 and not consent:
-        ids = np.arange(len(benchmark.space.names))
-        assert isinstance(run.method, ClosedForm)
-        check_moments(coded(run, benchmark, rows, ids), run.method, folder)
+    if minimum > 1 and not consent and not moments:
+        read = coded(run, benchmark, held, ids)
+        check_removed(method.moments(*read, minimum), np.isin(held, rows))
     write_tensors(out, _statistics(run, benchmark, rows, held, min_samples), {})
     return len(rows)
 

@@ -18,11 +18,12 @@ from fedunseen.core.bounds import check_statistics
 from fedunseen.core.errors import RefusedError, counted
 from fedunseen.core.parameters import Params
 from fedunseen.core.samples import CodedRows, ScaledSamples
+from fedunseen.core.small_cells import alone_sentence, consent_to_single
 from fedunseen.data import Benchmark
 from fedunseen.data.scaling import FITTED
 from fedunseen.experiment.result.stored import StoredRun
 from fedunseen.experiment.schema import Experiment
-from fedunseen.methods.closed_form.base import ClosedForm
+from fedunseen.methods.closed_form.set_apart import Moments
 from fedunseen.methods.closed_form.statistics import in_large_classes
 
 REFUSED = "refused-settings"
@@ -37,6 +38,7 @@ def check_scaling(
     shape: Sequence[int],
     statistics: Params,
     clip_norm: float | None,
+    asked: int,
 ) -> None:
     """Refuse scalings under which exact sums of many samples can show one of them.
 
@@ -52,13 +54,15 @@ def check_scaling(
         shape: of a sample at the party.
         statistics: what features are scaled with, by name.
         clip_norm: to what length samples are shortened; None: none is.
+        asked: ``method.min_samples`` of the coordinator.
 
     Raises:
         RefusedError: code ``refused-settings``.
     """
+    consent = consent_to_single(asked)
     steps = tuple(experiment.data.features or ())
     if clip_norm is not None:
-        _check_clip(steps, shape, statistics, clip_norm)
+        _check_clip(steps, shape, statistics, clip_norm, consent)
     if len(shape) != 1:
         return
     after = steps[1:] if steps[:2] == ("centre", "l2") else steps
@@ -75,13 +79,17 @@ def check_scaling(
         if applies:
             raise RefusedError(
                 f"data.features = {list(steps)} can let sums show single samples, since {why}: ask "
-                f"the coordinator {remedy}, or give --min-samples 1 if the owner agrees",
+                f"the coordinator {remedy}, or {consent}",
                 REFUSED,
             )
 
 
 def _check_clip(
-    steps: tuple[str, ...], shape: Sequence[int], statistics: Params, clip_norm: float
+    steps: tuple[str, ...],
+    shape: Sequence[int],
+    statistics: Params,
+    clip_norm: float,
+    consent: str,
 ) -> None:
     """Refuse to shorten samples (``method.clip_norm``) that may be of very different lengths.
 
@@ -96,32 +104,56 @@ def _check_clip(
     if not alike or clip_norm < 1:
         raise RefusedError(
             f"method.clip_norm = {clip_norm:g} can make sums nearly those of one sample: ask the "
-            "coordinator for 1 or more, data.features = ['l2'] and data.quantization = 8, or give "
-            "--min-samples 1 if the owner agrees",
+            "coordinator for 1 or more, data.features = ['l2'] and data.quantization = 8, or "
+            f"{consent}",
             REFUSED,
         )
 
 
-def check_moments(read: tuple[Tensor | CodedRows, Tensor], method: ClosedForm, where: Path) -> None:
-    """Refuse exact second moments of fewer different samples than features, which show them.
+def without_alone(
+    held: NDArray[np.int64], moments: Moments, taking: NDArray[np.int64], where: Path
+) -> tuple[NDArray[np.int64], str]:
+    """Return which samples stay if those leave that second moments would show alone, and the
+    sentence about these for their owner.
 
     Args:
-        read: samples as statistics take them, and their labels.
-        method: that sums them, with the party's ``min_samples``.
+        held: the ids of all samples.
+        moments: their statistics.
+        taking: the ids of those that take part.
         where: the party's folder.
 
     Raises:
-        RefusedError: it depends on samples, so that under masks it has no code of its own.
+        RefusedError: none of those that take part stays. It depends on samples, so that under masks
+            it has no code of its own.
     """
-    few = method.too_few_for_moments(*read)
-    if few is not None:
+    apart = moments.left_out()
+    kept = held[~apart.alone.numpy()]
+    if np.isin(taking, held).any() and not np.isin(taking, kept).any():
         raise RefusedError(
-            f"{where}: the second moments of {counted(few.samples, 'different sample')} with "
-            f"{few.features} features that vary can show each of them to the coordinator and to "
-            "who has the model: take part with more samples than features, ask the coordinator for "
-            "privacy.name = 'sample-level', or give --consent if the owner agrees (`moments`, for "
-            "a removal `removal`)"
+            f"{where}: the second moments of {counted(apart.samples, 'different sample')} with "
+            f"{apart.features} features that vary can show each of them to the coordinator and to "
+            "who has the model: take part with more samples than features and classes, ask the "
+            "coordinator for privacy.name = 'sample-level', or give --consent moments if the owner "
+            "agrees"
         )
+    return kept, alone_sentence(len(held) - len(kept))
+
+
+def check_removed(moments: Moments, removed: NDArray[np.bool_]) -> None:
+    """Refuse a removal if the second moments of the removed samples, or of the others, show one
+    alone.
+
+    Raises:
+        RefusedError: it depends on samples.
+    """
+    for some in (removed, ~removed):
+        if moments.show_one(torch.from_numpy(np.flatnonzero(some))):
+            raise RefusedError(
+                f"the second moments of {counted(int(removed.sum()), 'removed sample')}, or of the "
+                "others, can show some of them: remove more at once, or all, or consent to the "
+                "removal if the owner agrees",
+                "removal-of-few",
+            )
 
 
 def samples_in_sums(
@@ -144,7 +176,8 @@ def samples_in_sums(
         shape = features.shape[1:]
         statistics = {n: torch.from_numpy(v) for n, v in run.scaler.statistics.items()}
         check_statistics(statistics, list(shape), "")
-        check_scaling(run.experiment, shape, statistics, clip_norm)
+        asked = int(getattr(run.experiment.method, "min_samples", 1))
+        check_scaling(run.experiment, shape, statistics, clip_norm, asked)
         rows = rows[~run.scaler.near_mean(features, np.arange(len(rows)))]
     enough, few = in_large_classes(benchmark, rows, min_samples)
     return rows[enough], few

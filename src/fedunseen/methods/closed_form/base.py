@@ -16,7 +16,7 @@ from fedunseen.data import Quantization, Scaling
 from fedunseen.methods.base import Candidates, Method
 from fedunseen.methods.closed_form import statistics
 from fedunseen.methods.closed_form.influence import influence
-from fedunseen.methods.closed_form.statistics import Spread
+from fedunseen.methods.closed_form.set_apart import Moments
 
 _BLOCK = 1024  # maps averaged at once
 
@@ -125,15 +125,11 @@ class ClosedForm(Method):
         )
         return sums if self.release is None else self.release.nothing(sums)
 
-    def too_few_for_moments(self, inputs: Tensor | CodedRows, labels: Tensor) -> Spread | None:
-        """Return of how many samples and features exact second moments would show samples; None:
-        they would not.
-        """
-        classes = len(self.space.names)
-        few = max(2, self.min_samples)
-        return statistics.too_few_for_moments(
-            self._averaged(inputs), labels, classes, self.quantization, few
-        )
+    def moments(self, inputs: Tensor | CodedRows, labels: Tensor, min_samples: int) -> Moments:
+        """Return samples whose exact :meth:`statistics` a party with ``min_samples`` sends."""
+        classes = int(labels.max()) + 1 if len(labels) else 0
+        inputs = self._averaged(inputs)
+        return Moments(inputs, labels, classes, min_samples, self.clip_norm, self.quantization)
 
     def _averaged(self, inputs: Tensor | CodedRows) -> Tensor | CodedRows:
         """Return vectors as they are, and of frozen maps their means over cells."""

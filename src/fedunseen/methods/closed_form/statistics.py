@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -77,21 +77,11 @@ def statistics(
             8 * BLOCK, max(BLOCK, CODES // width)
         )  # less often added to the sums, which may be larger
     for start in range(0, len(labels), step):
-        rows, beyond = _read(inputs, slice(start, start + step))
-        part_labels = torch.as_tensor(labels[start : start + step]).to(rows.device)
-        if quantization is None:
-            rows = rows.to(torch.float64)
-            if clip_norm is not None:
-                rows = rows * (clip_norm / rows.norm(dim=1, keepdim=True).clamp(min=clip_norm))
-        else:
-            if rows.is_floating_point():
-                codes, beyond = quantization.codes(rows.cpu().numpy())
-                rows = torch.from_numpy(codes).to(rows.device)
-            if hidden is not None and bool(hidden.few.any()):
-                rows = hidden.applied(rows, part_labels)
-            rows = rows if clip_norm is None else shortened(rows, quantization, clip_norm)
-            if hidden is None:
-                sums["clipped"] += beyond
+        some = slice(start, start + step)
+        rows, beyond = rows_summed(inputs, labels, some, clip_norm, quantization, hidden)
+        part_labels = torch.as_tensor(labels[some]).to(rows.device)
+        if quantization is not None and hidden is None:
+            sums["clipped"] += beyond
         if square is None:
             square = torch.zeros(width, width, dtype=sums["square"].dtype, device=rows.device)
         add_products(square, rows)
@@ -106,6 +96,36 @@ def statistics(
             "features (data.features)"
         )
     return sums
+
+
+def rows_summed(
+    inputs: Tensor | CodedRows | NDArray[Any],
+    labels: Tensor | NDArray[np.int64],
+    some: slice,
+    clip_norm: float | None,
+    quantization: Quantization | None,
+    hidden: "Hidden | None",
+) -> tuple[Tensor, int]:
+    """Return some samples (n, d) as statistics add them up, and how many features are clipped."""
+    beyond = 0
+    if isinstance(inputs, CodedRows):
+        rows, beyond = inputs.codes(some)
+    elif isinstance(inputs, np.ndarray):  # a copy: torch does not take what is read-only
+        kind = None if inputs.dtype.kind == "i" else np.float64
+        rows = torch.from_numpy(np.array(inputs[some], dtype=kind))
+    else:
+        rows = inputs[some]
+    if quantization is None:
+        rows = rows.to(torch.float64)
+        if clip_norm is not None:
+            rows = rows * (clip_norm / rows.norm(dim=1, keepdim=True).clamp(min=clip_norm))
+        return rows, 0
+    if rows.is_floating_point():
+        codes, beyond = quantization.codes(rows.cpu().numpy())
+        rows = torch.from_numpy(codes).to(rows.device)
+    if hidden is not None and bool(hidden.few.any()):
+        rows = hidden.applied(rows, torch.as_tensor(labels[some]).to(rows.device))
+    return (rows if clip_norm is None else shortened(rows, quantization, clip_norm)), beyond
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +177,7 @@ def hidden_features(
     return Hidden(few, instead)
 
 
-def _rows_of(
+def raw_rows(
     inputs: Tensor | CodedRows | NDArray[Any], class_rows: Tensor
 ) -> Iterator[NDArray[Any]]:
     """Yield samples before any scaling, if that is known."""
@@ -178,7 +198,7 @@ def few_of_class(
     (d,) the whole numbers that all have instead: see :func:`hidden_features`.
     """
     width = inputs.shape[1]
-    class_rows = class_rows[first_of_equal(_rows_of(inputs, class_rows))]
+    class_rows = class_rows[first_of_equal(raw_rows(inputs, class_rows))]
     below, above = torch.zeros(2, width, dtype=torch.int64)
     rounded: _Middle | None = None
     for part in torch.split(class_rows, max(BLOCK, 2 * min_samples)):
@@ -261,51 +281,6 @@ def _coded(
     return quantization.codes(chosen)[0], [torch.from_numpy(chosen.astype(np.float32))]
 
 
-class Spread(NamedTuple):
-    """How much second moments are of.
-
-    Attributes:
-        samples: different ones.
-        features: that vary.
-    """
-
-    samples: int
-    features: int
-
-
-def too_few_for_moments(
-    inputs: Tensor | CodedRows,
-    labels: Tensor,
-    classes: int,
-    quantization: Quantization | None,
-    min_samples: int,
-) -> Spread | None:
-    """Return what second moments would be of where that are fewer different samples than features
-    that vary; otherwise None. Samples count as the sums have them.
-
-    Such a matrix is of the rank of the samples: all of them lie in the space that it spans, in
-    which independent components find them (``tests/attacks/test_second_moments.py``).
-    """
-    hidden = hidden_features(inputs, labels, classes, quantization, min_samples)
-    width = inputs.shape[1]
-
-    def summed() -> Iterator[NDArray[Any]]:
-        for start in range(0, len(labels), BLOCK):
-            rows, _ = _read(inputs, slice(start, start + BLOCK))
-            if quantization is not None and rows.is_floating_point():
-                rows = torch.from_numpy(quantization.codes(rows.cpu().numpy())[0])
-            if hidden is not None:
-                rows = hidden.applied(rows, labels[start : start + BLOCK])
-            yield from rows.cpu().numpy()
-
-    distinct = sum(first_of_equal(summed(), width))
-    if distinct >= width:
-        return None
-    rows = np.stack(list(summed())) if distinct else np.zeros((0, width))
-    varying = int((rows != rows[:1]).any(axis=0).sum())
-    return Spread(distinct, varying) if distinct < varying else None
-
-
 def in_large_classes(
     benchmark: Benchmark, rows: NDArray[np.int64], minimum: int
 ) -> tuple[NDArray[np.bool_], dict[int, int]]:
@@ -322,16 +297,6 @@ def in_large_classes(
     ]
     small = {int(c): count for c, count in zip(classes, counts, strict=True) if count < minimum}
     return (np.array(counts, dtype=np.int64) >= minimum)[places], small
-
-
-def _read(inputs: Tensor | CodedRows | NDArray[Any], some: slice) -> tuple[Tensor, int]:
-    """Return some samples, and how many of their features were clipped already."""
-    if isinstance(inputs, CodedRows):
-        return inputs.codes(some)
-    if isinstance(inputs, np.ndarray):  # a copy: torch does not take what is read-only
-        kind = None if inputs.dtype.kind == "i" else np.float64
-        return torch.from_numpy(np.array(inputs[some], dtype=kind)), 0
-    return inputs[some], 0
 
 
 def check_capacity(samples: int, quantization: Quantization) -> None:

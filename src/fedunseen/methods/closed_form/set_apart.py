@@ -1,0 +1,201 @@
+r"""Samples that exact second moments show alone.
+
+Counts, class sums and second moments together are :math:`M = \sum_i z_i z_i^T` of
+:math:`z_i = (e_{y_i}, x_i)`, the class's indicator and the features. For a direction p,
+:math:`M p = \sum_i (z_i^T p)\, z_i`: whoever finds a direction in which one sample alone differs
+from 0 reads that sample. The largest share that a sample has of a direction is its leverage,
+
+.. math:: h_i = z_i^T M^+ z_i = \frac{1}{n_c} + (x_i - \mu_c)^T W^+ (x_i - \mu_c),
+
+with W the scatter within classes. It is 1 for the only sample of a class, for a sample that alone
+has another value of some feature, and for every sample where these are no more than features and
+classes. Features are directions that anyone can try, so that there nine tenths are too much.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedunseen.core.samples import CodedRows
+from fedunseen.data import Quantization
+from fedunseen.methods.closed_form.statistics import (
+    BLOCK,
+    Hidden,
+    hidden_features,
+    raw_rows,
+    rows_summed,
+)
+
+_LEVERAGE = 0.99  # of a sample, at most
+_SHARE = 0.9  # of what a feature varies within classes, at most
+_NUMBERS = 2**24  # in float64 at once
+_RIDGE = 1e-4  # of W; its whole numbers are 0 or about 1 at least
+_SMALLEST = float(torch.finfo(torch.float64).tiny)
+
+
+class Apart(NamedTuple):
+    """What second moments show.
+
+    Attributes:
+        alone: (n,) bool, the samples that they show alone.
+        samples: how many different samples there are.
+        features: how many features vary within a class.
+    """
+
+    alone: Tensor
+    samples: int
+    features: int
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Samples whose exact statistics are sent.
+
+    Attributes:
+        inputs: (n, d).
+        labels: (n,).
+        classes: how many classes there are.
+        min_samples: that a class must have.
+        clip_norm: the length to which samples are shortened.
+        quantization: how samples are rounded.
+    """
+
+    inputs: Tensor | CodedRows
+    labels: Tensor
+    classes: int
+    min_samples: int
+    clip_norm: float | None = None
+    quantization: Quantization | None = None
+
+    def left_out(self) -> Apart:
+        """Return which samples must leave so that statistics of the others show none alone.
+
+        Without them others may stand alone, or too few of their class be left, so that they leave
+        too. Features are hidden as for those that stay.
+        """
+        copies = self._copies()
+        labels = self.labels.cpu()
+        stays = torch.ones(len(labels), dtype=torch.bool)
+        first: Apart | None = None
+        while bool(stays.any()):
+            kept = torch.nonzero(stays)[:, 0]
+            rows = self._rows(kept)
+            found = _set_apart(rows, labels[kept], copies[kept], self._whole)
+            first = first or found
+            if not bool(found.alone.any()):
+                break
+            while bool(found.alone.any()):
+                stays[kept[found.alone]] = False
+                self._leave_small(stays, labels, copies)
+                still = stays[kept]
+                kept = kept[still]
+                rows = rows[still.to(rows.device)]
+                found = _set_apart(rows, labels[kept], copies[kept], self._whole)
+        return Apart(~stays, *(first[1:] if first else (0, 0)))
+
+    def show_one(self, places: Tensor) -> bool:
+        """Return whether statistics of some of the samples show one alone, with the features
+        hidden that are hidden of all.
+        """
+        everyone = torch.arange(len(self.labels))
+        rows = self._rows(everyone)[places.to(self.labels.device)]
+        copies = self._copies()
+        found = _set_apart(rows, self.labels.cpu()[places], copies[places], self._whole)
+        return bool(found.alone.any())
+
+    @property
+    def _whole(self) -> bool:
+        return self.quantization is not None
+
+    def _rows(self, places: Tensor) -> Tensor:
+        """Return some samples as statistics add them up."""
+        inputs, labels = self._some(places)
+        hidden = hidden_features(inputs, labels, self.classes, self.quantization, self.min_samples)
+        return torch.cat(list(self._blocks(inputs, labels, hidden)))
+
+    def _some(self, places: Tensor) -> tuple[Tensor | CodedRows, Tensor]:
+        inputs = self.inputs
+        labels = self.labels[places.to(self.labels.device)]
+        if isinstance(inputs, CodedRows):
+            return CodedRows(inputs.samples, inputs.rows[places.to(inputs.rows.device)]), labels
+        return inputs[places.to(inputs.device)], labels
+
+    def _blocks(
+        self, inputs: Tensor | CodedRows, labels: Tensor, hidden: Hidden | None
+    ) -> Iterator[Tensor]:
+        for start in range(0, len(labels), BLOCK):
+            some = slice(start, start + BLOCK)
+            yield rows_summed(inputs, labels, some, self.clip_norm, self.quantization, hidden)[0]
+
+    def _copies(self) -> Tensor:
+        """Return (n,) numbers that are the same for the same sample of a class, saved again."""
+        raw = raw_rows(self.inputs, torch.arange(len(self.labels)))
+        digests = (hashlib.sha256(np.ascontiguousarray(row).data).digest() for row in raw)
+        keys = list(zip(digests, self.labels.tolist(), strict=True))
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        return torch.tensor([numbers[key] for key in keys], dtype=torch.int64)
+
+    def _leave_small(self, stays: Tensor, labels: Tensor, copies: Tensor) -> None:
+        """Let classes leave of which fewer than ``min_samples`` different samples stay."""
+        for c in torch.unique(labels[stays]).tolist():
+            of_class = labels == c
+            if len(torch.unique(copies[stays & of_class])) < self.min_samples:
+                stays &= ~of_class
+
+
+def _set_apart(rows: Tensor, labels: Tensor, copies: Tensor, whole: bool) -> Apart:
+    """Return which samples (n, d) exact statistics show alone; copies count together.
+
+    Args:
+        rows: as they are summed.
+        labels: (n,) on the CPU.
+        copies: (n,) the same number for the same sample.
+        whole: they are whole numbers.
+    """
+    if not len(rows):
+        return Apart(torch.zeros(0, dtype=torch.bool), 0, 0)
+    count = torch.bincount(labels).double().to(rows.device)
+    labels = labels.to(rows.device)
+    parts = torch.split(
+        torch.arange(len(rows), device=rows.device), max(1, _NUMBERS // rows[0].numel())
+    )
+    means = rows.new_zeros(len(count), rows.shape[1], dtype=torch.float64)
+    for part in parts:
+        means.index_add_(0, labels[part], rows[part].double())
+    means /= count.clamp(min=1)[:, None]
+    within = means.new_zeros(rows.shape[1], rows.shape[1])
+    for part in parts:
+        differences = rows[part] - means[labels[part]]
+        within.addmm_(differences.T, differences)
+    energy = within.diagonal().clone()
+    factor = _factor(within, whole)
+    largest = []
+    for part in parts:
+        differences = rows[part] - means[labels[part]]
+        whitened = torch.linalg.solve_triangular(factor, differences.T, upper=False)
+        leverage = whitened.square().sum(0) + 1 / count[labels[part]]
+        share = (differences.square() / energy.clamp(min=_SMALLEST)).amax(1)
+        largest.append(torch.maximum(leverage / _LEVERAGE, share / _SHARE).cpu())
+    times = torch.bincount(copies)[copies]
+    alone = times * torch.cat(largest) > 1
+    return Apart(alone, len(torch.unique(copies)), int((energy > 0).sum()))
+
+
+def _factor(within: Tensor, whole: bool) -> Tensor:
+    """Return the Cholesky factor of the scatter with as little on its diagonal as it takes."""
+    ridge = _RIDGE if whole else 1e-9 * float(within.diagonal().mean()) + _SMALLEST
+    while True:
+        padded = within.clone()
+        padded.diagonal().add_(ridge)
+        found = torch.linalg.cholesky_ex(padded)
+        if not int(found.info):
+            factor: Tensor = found.L
+            return factor
+        ridge *= 10
