@@ -467,32 +467,24 @@ def accuracy_intervals(
     """
     if seen.all() or not seen.any():
         return {}
-    unseen = ~seen
-    u, of_u = _with_variance(labels[unseen], gzsl[unseen])
-    s, of_s = _with_variance(labels[seen], gzsl[seen])
+    every = np.ones_like(seen)
+    cases = {"zsl": (~seen, zsl), "gzsl_unseen": (~seen, gzsl), "gzsl_seen": (seen, gzsl)}
+    found = {}
+    for name, (rows, right) in {**cases, "gzsl_accuracy": (every, gzsl)}.items():
+        _, places, counts = np.unique(labels[rows], return_inverse=True, return_counts=True)
+        hits = np.bincount(places, right[rows], len(counts))
+        share = (hits + 1) / (counts + 2)
+        variance = 1e4 * float((share * (1 - share) / counts).sum()) / len(counts) ** 2
+        found[name] = 100 * float((hits / counts).mean()), variance
+    u, of_u = found["gzsl_unseen"]
+    s, of_s = found["gzsl_seen"]
     slopes = (2 * u**2 / (s + u) ** 2, 2 * s**2 / (s + u) ** 2) if s + u else (1.0, 1.0)
-    found = {
-        "zsl": _with_variance(labels[unseen], zsl[unseen]),
-        "gzsl_unseen": (u, of_u),
-        "gzsl_seen": (s, of_s),
-        "gzsl_harmonic": (harmonic_mean(u, s), slopes[0] ** 2 * of_s + slopes[1] ** 2 * of_u),
-        "gzsl_accuracy": _with_variance(labels, gzsl),
-    }
+    variance = slopes[0] ** 2 * of_s + slopes[1] ** 2 * of_u
+    found["gzsl_harmonic"] = harmonic_mean(u, s), variance
     return {
         name: (max(0.0, mean - _Z * variance**0.5), min(100.0, mean + _Z * variance**0.5))
         for name, (mean, variance) in found.items()
     }
-
-
-def _with_variance(labels: Ids, right: Right) -> tuple[float, float]:
-    """Return the per-class accuracy in percent, and its variance; see
-    :func:`accuracy_intervals`.
-    """
-    _, places, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    hits = np.bincount(places, right, len(counts))
-    share = (hits + 1) / (counts + 2)
-    variance = share * (1 - share) / counts
-    return 100 * float((hits / counts).mean()), 1e4 * float(variance.sum()) / len(counts) ** 2
 
 
 def _harmonic(

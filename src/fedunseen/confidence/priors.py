@@ -81,8 +81,11 @@ def offset_for(folds: Sequence[Answers], prior: Prior, share: float) -> float:
     """
     balanced = best_offset(folds)
     if prior == "balanced":
-        gained = _harmonic(folds, balanced) - _harmonic(folds, 0.0)
-        return balanced if gained >= _LEAST_GAIN else 0.0
+        gained = [
+            accuracies(answers, balanced).gzsl_harmonic - accuracies(answers, 0.0).gzsl_harmonic
+            for answers in folds
+        ]
+        return balanced if np.mean(gained) >= _LEAST_GAIN else 0.0
     gaps = np.unique(np.concatenate([answers.gap for answers in folds]))
     if len(gaps) > _CANDIDATES:
         gaps = np.unique(np.quantile(gaps, np.linspace(0, 1, _CANDIDATES)))
@@ -97,12 +100,6 @@ def offset_for(folds: Sequence[Answers], prior: Prior, share: float) -> float:
         return 0.0
     best = np.flatnonzero(right >= right.max() - 1e-9)
     return float(tried[best[np.abs(tried[best] - balanced).argmin()]])
-
-
-def _harmonic(folds: Sequence[Answers], offset: float) -> float:
-    """Return the harmonic mean of U and S in percent, in the mean over folds."""
-    each = [accuracies(answers, offset).gzsl_harmonic for answers in folds]
-    return float(np.mean(each))
 
 
 def _curve(folds: Sequence[Answers], offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

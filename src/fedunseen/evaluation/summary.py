@@ -24,20 +24,6 @@ SWING = 3.0  # percentage points of half an interval from which on it is said
 LEAST = 2.0  # percentage points of the harmonic mean that another decision rule must promise
 
 
-def intervals(answers: Mapping[str, NDArray[Any]], unseen: Ids) -> dict[str, list[float]]:
-    """Return how far chance in drawing test samples moves each accuracy: its 95 % interval in
-    percent by its name; nothing where no answers were recorded.
-    """
-    if "labels" not in answers or "gzsl_answers" not in answers:
-        return {}
-    labels, zsl, gzsl = (
-        answers[name].astype(np.int64) for name in ("labels", "zsl_answers", "gzsl_answers")
-    )
-    seen = ~np.isin(labels, unseen)
-    found = metrics.accuracy_intervals(labels, seen, zsl == labels, gzsl == labels)
-    return {name: [round(end, 2) for end in ends] for name, ends in found.items()}
-
-
 def interval_words(result: Mapping[str, Any]) -> str:
     """Say between which numbers accuracies lie on so few test samples; "" where they are many."""
     found: Mapping[str, Sequence[float]] = result.get("intervals", {})

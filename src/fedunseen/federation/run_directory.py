@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
@@ -40,9 +41,10 @@ from fedunseen.core.runs import read_json, read_manifest, read_result
 from fedunseen.core.tensor_store import StoredTensors, TensorStore, read_records, write_records
 from fedunseen.data import ClassSpace
 from fedunseen.evaluation.diagnosis import conspicuous, diagnose
-from fedunseen.evaluation.summary import intervals, summarize
+from fedunseen.evaluation.summary import summarize
 from fedunseen.federation.engine import PartyStatus
 from fedunseen.federation.federation import State
+from fedunseen.metrics import accuracy_intervals
 
 _WAITING = (
     "quorum",
@@ -212,9 +214,7 @@ class RunDirectory:
         )
 
     def _judged(self, result: Mapping[str, Any], measured: Measured | None) -> dict[str, Any]:
-        """Return ``warnings``, the findings of a diagnosis, ``intervals`` and ``summary``; of
-        several seeds, the warnings of each.
-        """
+        """Return ``warnings``, ``intervals`` and ``summary``; of several seeds, their warnings."""
         if "seeds" in result:
             runs = {
                 seed: RunDirectory(self.path / f"seed-{seed}").result() or {}
@@ -265,10 +265,11 @@ class RunDirectory:
         )
         findings = [*conspicuous(result, space.names, self._party_names()), *findings]
         prior = manifest["experiment"].get("evaluation", {}).get("prior", "balanced")
+        intervals = _intervals(answers, space.unseen)
         summary = summarize(result, answers, space.names, space.unseen, descriptions, prior)
         return {
             "warnings": [warning._asdict() for warning in findings],
-            **({"intervals": found} if (found := intervals(answers, space.unseen)) else {}),
+            **({"intervals": intervals} if intervals else {}),
             **({"summary": summary} if summary else {}),
         }
 
@@ -609,3 +610,14 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
         elif a != b:
             changed.append(f"{name} was {a!r}, is {b!r}")
     return changed
+
+
+def _intervals(
+    answers: Mapping[str, NDArray[Any]], unseen: NDArray[np.int64]
+) -> dict[str, tuple[float, float]]:
+    """Return 95 % intervals of accuracies; nothing where no answers were recorded."""
+    if "labels" not in answers or "gzsl_answers" not in answers:
+        return {}
+    labels = answers["labels"]
+    right = [answers[name] == labels for name in ("zsl_answers", "gzsl_answers")]
+    return accuracy_intervals(labels, ~np.isin(labels, unseen), *right)

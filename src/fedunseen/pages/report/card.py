@@ -5,7 +5,6 @@ chosen, as Markdown.
 import html
 import json
 import re
-from collections.abc import Mapping
 from shlex import quote
 from typing import Any
 
@@ -14,6 +13,7 @@ from fedunseen.core.registry import find
 from fedunseen.evaluation.measures import TITLES, ZERO_SHOT_MEASURES
 from fedunseen.evaluation.summary import listed
 from fedunseen.experiment.result.run import Run
+from fedunseen.experiment.schema import Experiment
 from fedunseen.pages.report.parts import render
 from fedunseen.pages.report.reproducibility import from_python, shown_command
 
@@ -43,7 +43,7 @@ def model_card(run: Run, hub: str = "") -> str:
     result = run.result
     few_shot = "few_shot" in result
     context = {
-        "head": _head(run, few_shot),
+        "head": _head(experiment, few_shot),
         "first": first,
         "experiment": experiment,
         "manifest": {"data": None, **first.manifest},
@@ -54,7 +54,7 @@ def model_card(run: Run, hub: str = "") -> str:
             [f"{_inert(name)} ({count})" for name, count in result.get("shown", {}).items()],
             _LISTED,
         ),
-        "result": {"seeds": None, "warnings": (), "adapted": None, **result},
+        "result": {"seeds": None, "warnings": (), "adapted": None, "shown": {}, **result},
         "few_shot": few_shot,
         "merges": find("strategy", experiment.strategy.name).merges,
         "client": first.manifest.get("client", first.client),
@@ -79,20 +79,14 @@ def model_card(run: Run, hub: str = "") -> str:
     return render("texts/card.md", context)
 
 
-def _head(run: Run, few_shot: bool) -> dict[str, Any]:
+def _head(experiment: Experiment, few_shot: bool) -> dict[str, Any]:
     """Return what the card tells machines."""
-    experiment = run.first.experiment
     task = "few-shot" if few_shot else "zero-shot"
     return {
         "library_name": "fedunseen",
         "tags": ["federated-learning", task, experiment.method.name],
         "datasets": [experiment.data.name],
     }
-
-
-def _with_counts(counts: Mapping[str, int]) -> list[str]:
-    """Return names that no page takes for more, each with its count."""
-    return [f"{_inert(name)} ({count})" for name, count in counts.items()]
 
 
 def write_card(run: Run) -> None:
