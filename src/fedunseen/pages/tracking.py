@@ -3,6 +3,7 @@ writes them.
 """
 
 import os
+import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,8 +13,10 @@ from typing import Any
 
 from fedunseen.core.errors import ExperimentError, MissingDependencyError, unknown
 from fedunseen.core.files import parse_json, write_json
+from fedunseen.experiment.result.run import load_run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.callbacks import Progress, scalars
+from fedunseen.pages.mlflow_model import save_pyfunc
 
 
 class _TensorBoard:
@@ -107,7 +110,23 @@ class _MLflow:
 
     def close(self) -> None:
         if self.run:
+            if (self.out / "result.json").exists():
+                self._log_model()
             self.client.set_terminated(self.run)
+
+    def _log_model(self) -> None:
+        """Log the model of a complete run, for ``mlflow.pyfunc.load_model``."""
+        first = load_run(self.out).first
+        if not first.one_model or first.model.method.task == "few-shot":
+            return  # no single model answers without examples
+        try:
+            with tempfile.TemporaryDirectory() as place:
+                save_pyfunc(first.model, Path(place) / "model")
+                self.client.log_artifacts(self.run, str(Path(place) / "model"), "model")
+        except Exception as error:  # of a library or its server: must not end the run
+            warnings.warn(
+                f"--track does not log the model ({type(error).__name__}: {error})", stacklevel=2
+            )
 
 
 TRACKERS: dict[str, type[_TensorBoard | _MLflow]] = {"tensorboard": _TensorBoard, "mlflow": _MLflow}
