@@ -63,7 +63,7 @@ ELSEWHERE = {
 }
 
 OTHER_PROGRAMS = {
-    "curl", "docker", "journalctl", "make", "pip", "printf", "python", "source", "sudo", "tensorboard", "uv",
+    "cp", "curl", "docker", "journalctl", "make", "pip", "printf", "python", "source", "sudo", "tensorboard", "uv",
     "flower-superlink", "flower-supernode", "flwr", "for", "nvflare",
 }  # fmt: skip
 """What else the pages call: on another machine, in a container, or to install something."""

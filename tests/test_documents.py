@@ -182,6 +182,7 @@ def test_the_commands_and_blocks_of_the_any_shot_page_do_what_they_show(
     monkeypatch.chdir(tmp_path)
     shutil.copytree(first_run.path, "runs/first")
     shutil.copytree(ROOT / "examples", "examples")
+    shutil.copytree("examples/any-shot", ".", dirs_exist_ok=True)
     page, commands = (ROOT / "docs" / "any-shot.md").read_text("utf-8"), 0
     for language, code in re.findall(r"```(console|python)\n(.*?)```", page, re.DOTALL):
         if language == "python":
