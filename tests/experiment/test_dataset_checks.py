@@ -71,10 +71,12 @@ def test_a_run_warns_of_names_that_say_little_to_the_text_encoder(
     names, said, monkeypatch, recwarn
 ):
     space = SimpleNamespace(names=names, from_texts=True)
-    loader = SimpleNamespace(load=lambda settings, seed: SimpleNamespace(space=space))
+    load = lambda settings, seed: SimpleNamespace(space=space)  # noqa: E731
+    loader = SimpleNamespace(load=load, zero_shot=False)  # and a method without descriptions
     monkeypatch.setattr(assemble, "find", lambda section, name: loader)
     monkeypatch.setattr(assemble, "encode", lambda experiment, benchmark: benchmark)
-    assemble.load_data(SimpleNamespace(data=SimpleNamespace(name="images")), 0)
+    named = SimpleNamespace(name="images")
+    assemble.load_data(SimpleNamespace(data=named, method=named), 0)
     heard = [str(one.message) for one in recwarn]
     assert len(heard) == said
     assert all("1 of 2" in text and names[1] in text for text in heard)

@@ -60,9 +60,11 @@ def twins(space: ClassSpace, method: type[Method]) -> str:
     """Say which two classes have the same description and nothing else that tells them apart:
     samples of both, where the method keeps their means; "" where there are none.
     """
+    if not method.zero_shot:
+        return ""
     first: dict[bytes, int] = {}
     unseen = set(space.unseen.tolist())
-    if not method.zero_shot or (method.task == "any-shot" and not unseen):
+    if method.task == "any-shot" and not unseen:
         return ""
     for c, row in enumerate(space.semantics + 0.0):  # -0 is 0
         twin = first.setdefault(row.tobytes(), c)
