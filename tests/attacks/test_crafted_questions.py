@@ -109,3 +109,5 @@ def test_no_count_of_answers_is_that_of_one_sample_among_sure_ones(min_samples, 
         assert wrong.min() < 5
     else:
         assert (wrong >= min_samples).all()
+    right = counts["right"].sum((2, 3, 4))
+    assert torch.equal(counts["levels"][:, :2].sum(2), right)  # no difference shows a list

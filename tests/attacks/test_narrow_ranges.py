@@ -14,6 +14,7 @@ from fedunseen.core.errors import DataError, FedUnseenError
 from fedunseen.data import ClassSpace, Quantization, Scaler
 from fedunseen.deploy.client_data import PartyData
 from fedunseen.deploy.remote.party import local_update
+from fedunseen.deploy.remote.refusals import DATA, code_of
 from fedunseen.methods.closed_form.soft_statistics import LEVELS as WHOLE
 from fedunseen.methods.closed_form.soft_statistics import on_grid, soft_statistics, without_small
 from fedunseen.methods.closed_form.statistics import hidden_features, statistics, unpacked
@@ -404,8 +405,8 @@ def absorbing(width, cut, apart=32.0):
 
 
 def masked_total(folder, features, tensors, min_samples, **settings):
-    """Return totals and second moments of all parties under a coordinator's scalings."""
-    added = {"total": 0, "square": 0}
+    """Return statistics of all parties under a coordinator's scalings."""
+    added = {"count": 0, "total": 0, "square": 0}
     for client, name in enumerate(NAMES):
         asked = experiment(folder, data__features=features, **settings)
         header, own = greeting(asked, folder / f"run-{client}", client)
@@ -520,11 +521,54 @@ def test_features_that_are_not_rounded_need_the_owner(rounding, tmp_path):
 @pytest.mark.parametrize("features", [["l2"], ["centre", "l2"], ["l2", "standard"]])
 def test_unit_length_first_or_after_one_centre_needs_no_one(features, rounded, tmp_path):
     write_all(tmp_path)
-    asked = {} if rounded or "standard" in features else {"data__quantization": "none"}
+    asked = {} if rounded else {"data__quantization": "none"}
     chosen = experiment(tmp_path, data__features=features, **asked)
     header, tensors = greeting(chosen, tmp_path / "run")
-    held = PartyData(tmp_path / NAMES[0], masked=True)
-    assert held.prepare(header, tensors).samples == 18
+
+    def join(min_samples):
+        held = PartyData(tmp_path / NAMES[0], masked=True, min_samples=min_samples)
+        return held.prepare(header, tensors).samples
+
+    assert join(1) == 18
+    if rounded or features == ["l2"]:  # which has no number of the coordinator's
+        assert join(5) == 18
+        return
+    with pytest.raises(FedUnseenError, match="features are not rounded") as refused:
+        join(5)
+    assert refused.value.code == "refused-settings"
+
+
+@pytest.mark.parametrize("min_samples", [1, 5])
+def test_a_huge_mean_of_features_that_are_not_rounded_shows_no_sample(min_samples, tmp_path):
+    """float32 makes each value of a feature one of two; unit length keeps which."""
+    write_all(tmp_path)
+    files = [tmp_path / name / "features.npz" for name in NAMES]
+    parts = [dict(np.load(file)) for file in files]
+    lengths = np.abs(np.concatenate([part["features"] for part in parts])[:, 0])
+    cut = np.sort(lengths)[-2:].mean()
+    for file, part in zip(files, parts, strict=True):
+        part["features"][:, 0] *= 4 / cut
+        assert np.abs(part["features"][:, 1:3]).max() < 4
+        np.savez(file, **part)
+    sample = np.concatenate([part["features"] for part in parts])[lengths.argmax()]
+    width = len(sample)
+    mean = torch.zeros(width)
+    mean[:3] = 1.5 * 2**23 * 8  # beside it, float32 has multiples of 8: below 4 all are 0
+    given = {"data__quantization": "none"}
+    if min_samples > 1:
+        with pytest.raises(FedUnseenError, match="features are not rounded"):
+            masked_total(tmp_path, ["centre", "l2"], {"0.mean": mean}, min_samples, **given)
+        return
+    sums = masked_total(tmp_path, ["centre", "l2"], {"0.mean": mean}, min_samples, **given)
+    scaler = Scaler(("centre", "l2"), {"0.mean": mean.numpy()})
+    one = np.zeros((2, width), np.float32)
+    one[1, 0] = np.copysign(8, sample[0])
+    below, beyond = scaler(one)[:, 0].astype(np.float64)
+    counts = (sums["total"][:, 0] - sums["count"] * below) / (beyond - below)
+    assert counts.round().abs().sum() == 1  # the class of the only one beyond the cut
+    row = unpacked(sums["square"], width)[0] - below * sums["total"].sum(0)
+    shown = row[3:] / (beyond - below) * float(mean.double().norm())
+    assert np.abs(shown.numpy() - sample[3:]).max() < 0.01
 
 
 @pytest.mark.parametrize("min_samples", [1, 5])
@@ -552,17 +596,53 @@ def test_a_mean_at_a_candidate_does_not_show_whether_it_is_there(beside, min_sam
         del reply.update["space"]
         return ready.left_out, ready.samples, reply.update
 
-    left_out, samples, there = sent()
+    said, samples, there = sent()
+    arrays["features"][0, 1] += 0.4  # another sample near the mean
+    np.savez(folder / "features.npz", **arrays)
+    _, as_many, another = sent()
     np.savez(folder / "features.npz", **{key: value[1:] for key, value in arrays.items()})
     _, fewer, gone = sent()
+    assert samples == as_many == fewer + 1
     if min_samples == 1:  # each sample but the candidate has unit length
         length = float(there["square"][0] - gone["square"][0])
-        assert samples == fewer + 1
         assert (length > 0) == (beside > 0)
+        assert not torch.equal(there["total"], another["total"])
         return
-    assert "left out of all sums: 1 sample" in left_out
-    assert samples == fewer == 17
-    assert all(torch.equal(there[key], gone[key]) for key in gone)
+    assert "others of their classes stand in for 1 sample" in said
+    assert all(torch.equal(there[key], another[key]) for key in gone)
+    one_more = (there["total"] - gone["total"])[0]
+    assert int(there["count"][0] - gone["count"][0]) == 1
+    codes = own_codes(arrays["features"], chosen, tensors | {"0.mean": mean})
+    assert one_more.tolist() in codes[1:9].tolist()  # another of the class, once more
+
+
+@pytest.mark.parametrize("asked", [9, 10])
+def test_acceptance_does_not_show_whether_a_sample_is_near_the_mean(asked, tmp_path):
+    """The coordinator asks for as many samples as the largest class has, or for one more."""
+    write_all(tmp_path)
+    chosen = experiment(tmp_path, data__features=["centre", "l2"], method__min_samples=asked)
+    header, tensors = greeting(chosen, tmp_path / "run")
+    folders = [write_party(tmp_path / f"of {k}", [0] * 9, 20 + k) for k in range(2)]
+    candidate = np.load(folders[0] / "features.npz")["features"][0]
+    codes = set()
+    for folder in folders:
+        features = np.load(folder / "features.npz")["features"]
+        away = np.linalg.norm(features - candidate, axis=1)
+        assert (away <= np.median(away) / 2).any() == (folder == folders[0])  # the line is reached
+        try:
+            held = PartyData(folder, masked=True)
+            held.consent = ("moments",)
+            held.prepare(header, tensors | {"0.mean": torch.from_numpy(candidate)})
+            codes.add("")
+        except FedUnseenError as refused:
+            codes.add(code_of(refused))
+    assert codes == ({""} if asked == 9 else {DATA})
+
+
+def own_codes(features, chosen, tensors):
+    """Return the whole numbers of a party's samples under a coordinator's scaling."""
+    scaled = {name: value.numpy() for name, value in tensors.items() if "semantics" not in name}
+    return Scaler(tuple(chosen.data.features), scaled).codes(features)[0]
 
 
 def test_unit_length_after_a_large_mean_makes_a_total_that_of_one_sample(tmp_path):

@@ -9,14 +9,23 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from small_federation import experiment, greeting, party, write_all, write_party
+from small_federation import (
+    Recorder,
+    experiment,
+    greeting,
+    host,
+    party,
+    write_all,
+    write_party,
+)
 
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RefusedError
 from fedunseen.deploy.remote import refusals
-from fedunseen.deploy.remote.refusals import DATA, HINTS, REFUSALS, code_of
+from fedunseen.deploy.remote.refusals import DATA, HINTS, LEFT, PLANS, REFUSALS, code_of
 from fedunseen.deploy.remote.wire import PartyError, failure, pack, unpack, unpack_answer
 from fedunseen.deploy.secagg.enrolment import enrol
 from fedunseen.deploy.secagg.ring import RangeError
+from links import answered
 
 NUMBER = re.compile(r"\[-?[\d.e+]+, -?[\d.e+]+\]")
 
@@ -98,9 +107,85 @@ def test_accepted_greetings_without_a_plan_count_too(data, kits, tmp_path):
     assert codes == [None] * HINTS + ["refused-left"]
 
 
-def test_a_damaged_count_is_no_new_one(data, tmp_path):
+def test_a_greeting_counts_again_once_the_samples_have_changed(data, kits, tmp_path):
+    """The attack: the same greeting each day, whose answer says whether 20 samples are there."""
+    header, tensors = greeting(experiment(data, method__min_samples=20), tmp_path / "run")
+    message = pack(header, tensors)
+
+    def answer(day, samples):
+        shutil.rmtree(tmp_path / "north", ignore_errors=True)
+        write_party(tmp_path / "north", [0] * samples, day)
+        north = party(tmp_path / "north", tmp_path / "state", [], kits / "north")
+        codes = [unpack(north.answer(message))[0].get("error")]
+        for _ in range(2):  # started again, with the same samples
+            north = party(tmp_path / "north", tmp_path / "state", [], kits / "north")
+            codes.append(unpack(north.answer(message))[0].get("error"))
+        return codes
+
+    for day in range(HINTS - 1):
+        wanted = None if day % 2 else DATA
+        assert answer(day, 19 + day % 2) == [wanted] * 3  # each answer is a bit
+    assert answer(7, 20) == [None, LEFT, LEFT]
+    assert answer(8, 19) == [LEFT] * 3
+
+
+def test_plans_that_are_signed_and_never_summed_count(data, kits, tmp_path):
+    """The attack: accepted thresholds rise until one is refused, and no sum is asked for."""
+    places = {name: data / name for name in ("south", "west")}
+    places["north"] = write_party(tmp_path / "north", [0] * 27, 1)
+    signed, codes = [], set()
+
+    class Unsummed(Recorder):
+        def ask(self, name, message):
+            kind = unpack(message)[0]["kind"]
+            if kind == "round":
+                return answered(None)
+            future = super().ask(name, message)
+            header = unpack(future.result())[0]
+            codes.add(header.get("error"))
+            signed.extend([name] * (kind == "signed" and header.get("accepted", False)))
+            return future
+
+    for more in range(HINTS + 2):
+        who = {
+            name: party(place, tmp_path / "state" / name, [], kits / name)
+            for name, place in places.items()
+        }
+        asked = experiment(data, strategy__rounds=1, method__clip_norm=1 + more, **UNIT)
+        with pytest.raises(FedUnseenError):
+            host(asked, Unsummed(who), tmp_path / f"run{more}", kits)
+    assert signed.count("north") == HINTS - 1  # the eighth ends before it is signed
+    assert codes == {None, LEFT}
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_an_opened_sum_is_not_counted_and_experiments_are(left, data, kits, tmp_path):
+    """Also over restarts: --consent again lets the same samples be summed once more."""
+    folder = tmp_path / "state" / "north"
+    folder.mkdir(parents=True)
+    taken = [f"{number:064x}" for number in range(PLANS - left)]
+    (folder / "refusals.json").write_text(json.dumps({"answers": [], "experiments": taken}))
+    who = {
+        name: party(data / name, tmp_path / "state" / name, [], kits / name)
+        for name in ("north", "south", "west")
+    }
+    if not left:
+        with pytest.raises(FedUnseenError):
+            host(experiment(data), Recorder(who), tmp_path / "run", kits)
+        assert who["north"].error.code == LEFT
+        return
+    host(experiment(data), Recorder(who), tmp_path / "run", kits)
+    counted = json.loads((folder / "refusals.json").read_text())
+    assert counted["answers"] == []
+    assert len(counted["experiments"]) == PLANS
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "3", "[3]", '{"answers": []}', '{"answers": [], "experiments": 3}']
+)
+def test_a_damaged_count_is_no_new_one(text, data, tmp_path):
     (tmp_path / "state").mkdir()
-    (tmp_path / "state" / "refusals.json").write_text("{")
+    (tmp_path / "state" / "refusals.json").write_text(text)
     with pytest.raises(RefusedError, match=r"refusals\.json is damaged"):
         party(data / "north", tmp_path / "state", [])
 
@@ -131,6 +216,7 @@ def none(folder):
     pass
 
 
+UNIT = {"data__features": ["l2"], "data__quantization": 8}
 EPISODES = {"ways": 5, "shots": 3, "queries": 9}
 # what happens to the folder after the party has read it, what the greeting asks, the code, the text
 SWEEP = [

@@ -5,9 +5,11 @@ A party that joins refuses these scalings, and so does one that answers by file.
 """
 
 import json
+import shutil
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
 from small_federation import write_all, write_party
 from typer.testing import CliRunner
@@ -15,8 +17,10 @@ from typer.testing import CliRunner
 from fedunseen import Experiment, load_run, run
 from fedunseen.cli.main import app
 from fedunseen.core.errors import FedUnseenError
+from fedunseen.deploy.remote.refusals import code_of
 from fedunseen.experiment.changed import write_class_sums
 from fedunseen.experiment.forget import write_removal
+from fedunseen.methods.closed_form.statistics import unpacked
 
 EACH, LEVELS = 24, 127
 
@@ -175,3 +179,52 @@ def test_a_run_that_has_released_noisy_sums_takes_no_exact_removal(stored, place
     (chosen.path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(FedUnseenError, match="has released noisy sums"):
         write_removal(load_run(chosen.path), place / "large", tmp_path / "sums", (), False, 5)
+
+
+def rows_of(place):
+    """Return the samples of the party and their classes."""
+    arrays = np.load(place / "large" / "features.npz")
+    return arrays["features"], arrays["labels"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("min_samples", [1, 5])
+def test_counts_do_not_show_whether_a_sample_is_near_the_mean(
+    way, min_samples, stored, place, tmp_path
+):
+    """The attack: two run directories, and the mean of one of them lies at a known sample."""
+    features, _ = rows_of(place)
+    candidate = features[3]
+    written = []
+    for number, mean in enumerate((candidate, candidate + 9)):
+        chosen = stored({"data.features": ["centre", "l2"]}, {"0.mean": mean})
+        shutil.copytree(chosen.path, tmp_path / f"run {number}")
+        shutil.rmtree(chosen.path)
+        chosen = load_run(tmp_path / f"run {number}")
+        out = tmp_path / f"sums {number}"
+        written.append(write(way, chosen, place / "large", out, min_samples))
+    assert written[0]["count"].tolist() == written[1]["count"].tolist()
+    if way == "removal":  # which has whole numbers
+        squares = [torch.from_numpy(sums["square"]) for sums in written]
+        at, away = (float(unpacked(square, features.shape[1]).trace()) for square in squares)
+        missing = (1 - at / away) * len(features)  # rounding changes lengths a little
+        assert 0.8 < missing < 1.5 if min_samples == 1 else abs(missing) < 0.4
+
+
+def test_a_sample_and_its_stand_in_are_removed_together(stored, place, tmp_path):
+    features, labels = rows_of(place)
+    chosen = stored(
+        {"data.features": ["centre", "l2"], "method.removal_batch": 1}, {"0.mean": features[3]}
+    )
+    folder = place / "large"
+    away = np.linalg.norm(features[labels == labels[3]] - features[3], axis=1)
+    near = np.flatnonzero(away <= np.median(away) / 2)
+    assert 3 in near
+    with pytest.raises(FedUnseenError, match="stands in for sample") as refused:
+        write_removal(chosen, folder, tmp_path / "out", near.tolist(), True, 5)
+    pairs = str(refused.value).split("sample ")
+    assert code_of(refused.value) == "refused-data"
+    assert len(pairs) > 2
+    assert write_removal(chosen, folder, tmp_path / "one", [3], True, 1) == 1
+    everything = np.arange(EACH).tolist()  # of the class
+    assert write_removal(chosen, folder, tmp_path / "all", everything, True, 5) == EACH

@@ -186,10 +186,39 @@ def test_neighbors_are_counted_where_no_single_one_can_be_read(group, place):
     assert edges[_place(np.array(group), edges)] == place
 
 
-def test_a_list_that_is_shorter_is_not_counted(made):
+def test_fewer_answers_are_not_counted(made):
     fold = HeldOut(np.eye(4), np.arange(4), np.zeros(4, dtype=bool))
     scored = Scored.of(fold, np.arange(4), np.ones(4, dtype=np.int64), SCALE, 0.0, WIDTH)
     assert all(not value.any() for value in counted([scored], CLASSES, 5).values())
+
+
+@pytest.mark.parametrize(
+    ("answers", "lists"),
+    [  # of 20 samples: how many answers are (an unseen class, right)
+        ({(0, 1): 16, (0, 0): 4}, {(0, 1): 20}),
+        ({(0, 1): 15, (0, 0): 5}, {(0, 1): 15, (0, 0): 5}),
+        ({(0, 1): 12, (0, 0): 6, (1, 0): 2}, {(0, 1): 12, (0, 0): 8}),
+        ({(0, 1): 13, (0, 0): 4, (1, 0): 3}, {(0, 1): 13, (0, 0): 7}),
+        ({(0, 1): 16, (0, 0): 3, (1, 0): 1}, {(0, 1): 20}),
+        ({(1, 0): 18, (1, 1): 2}, {(1, 0): 20}),
+    ],
+)
+def test_all_counts_are_of_the_same_samples(answers, lists):
+    """The attack: the difference of two counts shows a list that was too short to be counted."""
+    chosen, right = np.repeat(list(answers), list(answers.values()), axis=0).T.astype(bool)
+    flat = np.tile(np.linspace(-1.0, 1.0, 20), (SCALES, 1))
+    ids, ones = np.arange(20) % 4, np.ones(20, dtype=np.int64)
+    unseen = np.zeros(20, dtype=bool)
+    scored = Scored(ids, ones, unseen, chosen, right, flat, flat * np.nan, flat, np.empty(0))
+    found = counted([scored], CLASSES, 5)
+    cells = found["right"][:, 0].sum(3)
+    for k in range(SCALES):
+        there = {tuple(place): int(cells[k][tuple(place)]) for place in cells[k].nonzero().tolist()}
+        assert there == lists
+    assert found["levels"][:, 0].sum(1).tolist() == [20] * SCALES
+    assert int(found["asked"].sum()) == 20
+    alone = counted([scored], CLASSES, 1)["right"][0, 0].sum(2)  # the positive control
+    assert {place: int(alone[place]) for place in answers} == answers
 
 
 def reply(changes, client=0, classes=4):

@@ -11,7 +11,8 @@ The scale is not known before samples are scored. It is one of a few, which all 
 
 All but the first and the last count weights, by which classes weigh the same. Neighbors in a list
 of samples are counted together, as many as ``method.min_samples`` says: where two lie, or at a
-mean that no sample dominates. A shorter list is not counted; right and wrong answers are two lists.
+mean that no sample dominates. Right and wrong answers are two lists; a shorter one is counted with
+another, since what is missing in one of two counts would be shown by their difference.
 """
 
 from collections.abc import Sequence
@@ -147,20 +148,46 @@ def counted(folds: Sequence[Scored], classes: int, least: int) -> Params:
             )
             if kind == _UNSEEN:
                 alone = mine & ~np.isnan(fold.among[k])
-                sums["levels"][k, _AMONG] += _histogram(
-                    fold.among[k], fold.weights, alone, least, _LEVELS
-                )
-            for chosen in (False, True):
-                part = mine & (fold.chosen == chosen)
-                for right in (False, True):
-                    alike = part & (fold.right == right)
-                    sums["right"][k, kind, int(chosen), int(right)] += _histogram(
-                        fold.odds[k], fold.weights, alike, least, _ODDS
+                others = int(mine.sum() - alone.sum())
+                if not 0 < others < least:
+                    sums["levels"][k, _AMONG] += _histogram(
+                        fold.among[k], fold.weights, alone, least, _LEVELS
                     )
+            for (chosen, right), alike in _lists(fold, mine, least).items():
+                sums["right"][k, kind, chosen, right] += _histogram(
+                    fold.odds[k], fold.weights, alike, least, _ODDS
+                )
         if kind == _SEEN and len(fold.distance):
             ones = np.ones(len(fold.distance), dtype=np.int64)
             sums["distances"] += _histogram(fold.distance, ones, mine, least, _DISTANCES)
     return {name: torch.from_numpy(value) for name, value in sums.items()}
+
+
+def _lists(
+    fold: Scored, mine: NDArray[np.bool_], least: int
+) -> dict[tuple[int, int], NDArray[np.bool_]]:
+    """Return which of the samples ``mine`` (n,) are in which list: by whether the answer plays an
+    unseen class, and whether it is right.
+
+    A list of fewer than ``least`` samples becomes part of the other one that is as right, or of the
+    longest.
+    """
+    lists = {
+        (chosen, right): mine & (fold.chosen == chosen) & (fold.right == right)
+        for chosen in (0, 1)
+        for right in (0, 1)
+    }
+    lists = {place: members for place, members in lists.items() if members.any()}
+    while len(lists) > 1:
+        shortest = min(lists, key=lambda place: int(lists[place].sum()))
+        if lists[shortest].sum() >= least:
+            break
+        members = lists.pop(shortest)
+        alike = (1 - shortest[0], shortest[1])
+        if alike not in lists:
+            alike = max(lists, key=lambda place: int(lists[place].sum()))
+        lists[alike] = lists[alike] | members
+    return lists
 
 
 def _histogram(

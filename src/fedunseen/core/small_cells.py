@@ -51,13 +51,13 @@ def alone_sentence(count: int) -> str:
 
 
 def near_mean_sentence(count: int) -> str:
-    """Return the sentence about samples that a party leaves out since the coordinator's mean is
-    near them, for its owner alone; "" if there are none.
+    """Return the sentence about samples that others stand in for since the coordinator's mean is
+    near them, for the party's owner alone; "" if there are none.
     """
     if not count:
         return ""
     return (
-        f"left out of all sums: {count} samples near the mean that the coordinator takes off, "
-        "which unit length would make stand out; --min-samples 1 sends them, unless the "
-        "coordinator asks for more (method.min_samples)"
+        f"others of their classes stand in for {count} samples in all sums: they are near the mean "
+        "that the coordinator takes off, and unit length would make them stand out; --min-samples "
+        "1 sends them, unless the coordinator asks for more (method.min_samples)"
     )

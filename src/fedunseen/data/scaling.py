@@ -357,7 +357,8 @@ class Scaler:
         after it makes much of their distance from it: at most half the median distance.
 
         Whoever chooses the mean can put it at or beside a known sample, which becomes 0 or a
-        direction of its own. The same sample counts once.
+        direction of its own. The same sample counts once, so that half of the samples at most are
+        near.
         """
         mean = self.statistics.get("0.mean", features[:0])
         fits = mean.shape == features.shape[1:]  # otherwise refused with the features

@@ -48,6 +48,8 @@ from fedunseen.experiment.party_sums import (
     REFUSED,
     check_removed,
     check_scaling,
+    check_stand_ins,
+    stand_ins,
     without_alone,
 )
 from fedunseen.experiment.schema import Experiment
@@ -91,7 +93,7 @@ class _Cells:
 
     Attributes:
         taking: their ids, those of small classes too.
-        few: of these the ones that are left out: of small classes, or near the mean.
+        few: of these the ones that are left out: of small classes.
         minimum: samples that a class must have.
         left_out: the sentence about what is left out, for the owner alone.
     """
@@ -342,8 +344,9 @@ class PartyData(OwnSamples):
         taking: NDArray[np.int64],
         scaler: Scaler,
     ) -> tuple[Benchmark, _Cells]:
-        """Leave out samples near the coordinator's mean (:meth:`Scaler.near_mean`), then
-        classes with fewer than ``method.min_samples``.
+        """Leave out classes with fewer than ``method.min_samples``, and let others of their class
+        stand in for samples near the coordinator's mean
+        (:func:`~fedunseen.experiment.party_sums.stand_ins`).
 
         Returns:
             What is left to train on, and the samples that take part or would otherwise.
@@ -355,17 +358,14 @@ class PartyData(OwnSamples):
         if minimum == 1:
             return benchmark, _Cells(taking, taking[:0], minimum)
         rows = benchmark.unlabelled if self._soft else benchmark.train
-        vectors = benchmark.kind == "vectors"
-        near = scaler.near_mean(benchmark.features, rows) if vectors else np.zeros(len(rows), bool)
-        nearby = near_mean_sentence(int(near.sum()))
+        stood_in, nearby = self._stood_in(benchmark, rows, taking, scaler)
         if self._soft:
-            benchmark = replace(benchmark, unlabelled=rows[~near])
-            return benchmark, _Cells(taking, taking[:0], 1, nearby)
-        enough, small = in_large_classes(benchmark, rows[~near], minimum)
-        kept = rows[~near][enough]
+            return stood_in, _Cells(taking, taking[:0], 1, nearby)
+        enough, small = in_large_classes(benchmark, rows, minimum)
+        kept = rows[enough]
         few = np.intersect1d(np.setdiff1d(rows, kept), taking)
         if not len(few):
-            return benchmark, _Cells(taking, few, minimum)
+            return stood_in, _Cells(taking, few, minimum, nearby)
         if not len(np.intersect1d(kept, taking)):
             raise RefusedError(
                 f"no class here has {minimum} samples, and classes with fewer are left out of all "
@@ -375,7 +375,34 @@ class PartyData(OwnSamples):
             )
         counts = {benchmark.space.names[c]: count for c, count in small.items()}
         sentence = "; ".join(filter(None, (left_out_sentence(counts, minimum), nearby)))
-        return replace(benchmark, train=kept), _Cells(taking, few, minimum, sentence)
+        return replace(stood_in, train=kept), _Cells(taking, few, minimum, sentence)
+
+    def _stood_in(
+        self,
+        benchmark: Benchmark,
+        rows: NDArray[np.int64],
+        taking: NDArray[np.int64],
+        scaler: Scaler,
+    ) -> tuple[Benchmark, str]:
+        """Return samples with the features that are in sums for them, and what the owner reads of
+        that.
+        """
+        if benchmark.kind != "vectors":
+            return benchmark, ""
+        labels = np.zeros_like(rows) if self._soft else benchmark.labels[rows]
+        summed = stand_ins(scaler, benchmark.features, rows, labels)
+        near = summed != rows
+        if not near.any():
+            return benchmark, ""
+        if not self._soft:
+            check_stand_ins(rows, summed, taking)
+        kind = np.result_type(benchmark.features, np.float32)
+        features = benchmark.features.astype(kind)
+        last = dict[int, int]()
+        for row, other in zip(rows[near].tolist(), summed[near].tolist(), strict=True):
+            features[row] = _beside(features[last.get(other, other)])
+            last[other] = row
+        return replace(benchmark, features=features), near_mean_sentence(int(near.sum()))
 
     def _taking_part(
         self, held: NDArray[np.int64], header: Mapping[str, Any], client: int
@@ -609,6 +636,16 @@ def _federation(
     empty = np.zeros(0, dtype=np.int64)
     partition = Partition.of([benchmark.train if k == client else empty for k in range(clients)])
     return assemble(experiment, benchmark, partition, scaler=scaler)
+
+
+def _beside(row: NDArray[Any]) -> NDArray[Any]:
+    """Return a sample that is this one but for the last bit of its largest number, so that it
+    counts as another.
+    """
+    moved = row.copy()
+    place = int(np.abs(row).argmax())
+    moved[place] = np.nextafter(row[place], np.inf)
+    return moved
 
 
 def _held(benchmark: Benchmark) -> tuple[str, ...]:

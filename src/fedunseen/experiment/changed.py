@@ -292,7 +292,8 @@ def write_class_sums(
     space = benchmark.space
     _check_attributes(str(folder / "classes.csv"), run, space.attribute_names)
     minimum = max(min_samples, int(getattr(run.experiment.method, "min_samples", 1)))
-    rows, few = samples_in_sums(run, benchmark, minimum)
+    held = samples_in_sums(run, benchmark, minimum)
+    rows = held.summed
     if not len(rows):
         raise DataError(
             f"{folder} has fewer than {minimum} samples of each class, and sums of few samples "
@@ -311,7 +312,7 @@ def write_class_sums(
     }
     write_tensors(out, tensors, {key: json.dumps(value) for key, value in about.items()})
     written = {name: int(part.count) for name, part in sums.items()}
-    return written, {space.names[c]: count for c, count in few.items()}
+    return written, {space.names[c]: count for c, count in held.few.items()}
 
 
 def _sums_of_classes(

@@ -56,6 +56,7 @@ from fedunseen.experiment.own_samples import (
 )
 from fedunseen.experiment.party_sums import (
     check_removed,
+    check_stand_ins,
     coded,
     samples_in_sums,
     without_alone,
@@ -549,18 +550,21 @@ def write_removal(
     rows = named_samples(batch, benchmark.train, samples, consent)
     minimum = _minimum(run, min_samples)
     clip_norm = getattr(run.experiment.method, "clip_norm", None)
-    held, _ = samples_in_sums(run, benchmark, minimum, clip_norm)
+    held = samples_in_sums(run, benchmark, minimum, clip_norm)
     method = run.method
     assert isinstance(method, ClosedForm)
     ids = np.arange(len(benchmark.space.names))
     if minimum > 1 and not moments:
-        read = coded(run, benchmark, held, ids)
-        held, _ = without_alone(held, method.moments(*read, minimum), held, folder)
-    rows = _removed_of(benchmark, held, rows, minimum, consent)
+        read = coded(run, benchmark, held.summed, ids)
+        kept, _ = without_alone(held.rows, method.moments(*read, minimum), held.rows, folder)
+        held = held.among(kept)
+    rows = _removed_of(benchmark, held.rows, rows, minimum, consent)
+    check_stand_ins(held.rows, held.summed, rows)
     if minimum > 1 and not consent and not moments:
-        read = coded(run, benchmark, held, ids)
-        check_removed(method.moments(*read, minimum), np.isin(held, rows))
-    write_tensors(out, _statistics(run, benchmark, rows, held, min_samples), {})
+        read = coded(run, benchmark, held.summed, ids)
+        check_removed(method.moments(*read, minimum), np.isin(held.rows, rows))
+    summed = held.among(rows).summed
+    write_tensors(out, _statistics(run, benchmark, summed, held.summed, min_samples), {})
     return len(rows)
 
 

@@ -5,9 +5,12 @@ A greeting brings that scaling to ``join`` and ``offline answer``, and a run dir
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +22,7 @@ from fedunseen.core.errors import RefusedError, counted
 from fedunseen.core.parameters import Params
 from fedunseen.core.samples import CodedRows, ScaledSamples
 from fedunseen.core.small_cells import alone_sentence, consent_to_single
-from fedunseen.data import Benchmark
+from fedunseen.data import Benchmark, Scaler
 from fedunseen.data.scaling import FITTED
 from fedunseen.experiment.result.stored import StoredRun
 from fedunseen.experiment.schema import Experiment
@@ -45,8 +48,8 @@ def check_scaling(
     The sums of a kernel's random features are more numbers than a class's samples have, and tell
     which they are. After a step with numbers of the coordinator, one feature can make all samples
     long but those that have a certain value of it. Unit length then shrinks all others. Subtracting
-    a mean once makes nothing long that was not. Without whole numbers, what a step makes of
-    different values is not compared
+    a mean once makes nothing long that was not, but a large mean makes different values one.
+    Without whole numbers, what a step makes of different values is not compared
     (:func:`fedunseen.methods.closed_form.statistics.hidden_features`).
 
     Args:
@@ -70,7 +73,7 @@ def check_scaling(
         ("kernel" in steps, "they are random features of a kernel", "to leave kernel out"),
         ("l2" in after[1:], "l2 is neither first nor after one centre", "to put it there"),
         (
-            "quantize.bits" not in statistics and any(step in FITTED for step in after),
+            "quantize.bits" not in statistics and any(step in FITTED for step in steps),
             "features are not rounded",
             "to set data.quantization to 8",
         ),
@@ -156,21 +159,86 @@ def check_removed(moments: Moments, removed: NDArray[np.bool_]) -> None:
             )
 
 
+def stand_ins(
+    scaler: Scaler, features: NDArray[Any], rows: NDArray[np.int64], labels: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return (n,) whose features are summed for each of the samples ``rows``: its own, or
+    those of another of its class where it is near the mean (:meth:`Scaler.near_mean`).
+
+    Left out, such a sample would change what can be seen: a class's count, or whether it is there.
+    Which one stands in follows from the samples that are not near alone.
+
+    Args:
+        scaler: the coordinator's.
+        features: (N, d) before scaling.
+        rows: (n,) places of different samples among them.
+        labels: (n,) their classes.
+    """
+    summed = rows.copy()
+    for label in np.unique(labels):
+        places = np.flatnonzero(labels == label)
+        near = scaler.near_mean(features, rows[places])
+        if near.any():
+            others = rows[places[~near]].tolist()
+            others.sort(key=lambda row: hashlib.sha256(features[row].tobytes()).digest())
+            summed[places[near]] = np.resize(others, int(near.sum()))
+    return summed
+
+
+def check_stand_ins(
+    rows: NDArray[np.int64], summed: NDArray[np.int64], removed: NDArray[np.int64]
+) -> None:
+    """Refuse to remove a sample that stands in for another, and not that one, or the reverse.
+
+    Args:
+        rows: (n,) samples.
+        summed: (n,) which are in the sums for them (:func:`stand_ins`).
+        removed: the samples to remove.
+
+    Raises:
+        RefusedError: it depends on samples.
+    """
+    apart = np.isin(rows, removed) != np.isin(summed, removed)
+    if apart.any():
+        pair = int(rows[apart][0]), int(summed[apart][0])
+        raise RefusedError(
+            f"in the sums, sample {pair[1]} stands in for sample {pair[0]}, which is near the mean "
+            "that the coordinator takes off: remove both, or none of them"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class InSums:
+    """Which of a party's samples are in sums.
+
+    Attributes:
+        rows: (n,) their ids.
+        summed: (n,) whose features are in the sums for each of them (:func:`stand_ins`).
+        few: the other classes: class -> its samples.
+    """
+
+    rows: NDArray[np.int64]
+    summed: NDArray[np.int64]
+    few: Mapping[int, int]
+
+    def among(self, some: NDArray[np.int64]) -> InSums:
+        """Return those of the samples that are among ``some``."""
+        mask = np.isin(self.rows, some)
+        return InSums(self.rows[mask], self.summed[mask], self.few)
+
+
 def samples_in_sums(
     run: StoredRun, benchmark: Benchmark, min_samples: int, clip_norm: float | None = None
-) -> tuple[NDArray[np.int64], Mapping[int, int]]:
+) -> InSums:
     """Return which of a party's samples are in sums of a run whose directory a coordinator sent.
 
     ``min_samples``: samples that a class must have; 1 is the owner's consent to show single ones.
     ``clip_norm``: to what length samples are shortened.
 
-    Returns:
-        The ids of the samples, and the other classes: class -> its samples.
-
     Raises:
         RefusedError: the run's scaling is out of bounds, or can show single samples.
     """
-    rows = benchmark.train
+    rows = summed = benchmark.train
     if min_samples > 1:
         features = run.features_of(benchmark, rows)
         shape = features.shape[1:]
@@ -178,9 +246,10 @@ def samples_in_sums(
         check_statistics(statistics, list(shape), "")
         asked = int(getattr(run.experiment.method, "min_samples", 1))
         check_scaling(run.experiment, shape, statistics, clip_norm, asked)
-        rows = rows[~run.scaler.near_mean(features, np.arange(len(rows)))]
+        labels = benchmark.labels[rows]
+        summed = rows[stand_ins(run.scaler, features, np.arange(len(rows)), labels)]
     enough, few = in_large_classes(benchmark, rows, min_samples)
-    return rows[enough], few
+    return InSums(rows[enough], summed[enough], few)
 
 
 def coded(

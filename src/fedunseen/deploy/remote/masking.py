@@ -133,11 +133,13 @@ class PartySession:
         self.spent = self.masks.spent(self.engine.strategy)  # what the run costs this party
 
     @property
-    def planned(self) -> bool:
-        """Whether this party has accepted a plan for this greeting, perhaps before a restart."""
+    def opened(self) -> bool:
+        """Whether a sum of this greeting's plan was opened, perhaps before a restart."""
         plans = self.client.ledger.plans.values()
         mine = self.facts["experiment"]
-        return any(record["content"].get("experiment") == mine for record in plans)
+        return any(
+            record["content"].get("experiment") == mine and record["opened"] for record in plans
+        )
 
     @property
     def accepted(self) -> str:

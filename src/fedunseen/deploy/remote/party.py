@@ -29,7 +29,7 @@ from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params, finite, within
 from fedunseen.core.party_names import FEDERATION
 from fedunseen.deploy.remote import declared, refusals, wire
-from fedunseen.deploy.remote.refusals import HINTS, Hints
+from fedunseen.deploy.remote.refusals import HINTS, PLANS, Hints
 from fedunseen.deploy.remote.wire import WireError, failure, pack
 from fedunseen.federation.in_process import InProcess
 from fedunseen.federation.worker import Work
@@ -46,8 +46,6 @@ _ROUND = "fedunseen/round"
 _MASKING = tuple(  # the kinds of messages that masked sums add
     kind for kind in declared.KINDS if kind not in ("hello", "round", "stop")
 )
-# masked experiments that a process takes: from many, made for it, a coordinator could read single samples
-_PLANS = 8
 # states that a client keeps, since a coordinator may resume from the checkpoint before the last
 _KEPT = 4
 
@@ -82,7 +80,7 @@ class _Joined:
     """
 
     greeting: tuple[dict[str, Any], bytes]
-    message: bytes
+    mark: str  # of the count of answers
     ready: Ready
     session: PartySession | None
 
@@ -115,11 +113,11 @@ class Party:
         """
         self._secagg: SecAggClient | None = None  # lives as long as the process, over all runs
         self._joined: _Joined | None = None
-        self._plans = 0  # experiments under masks
         self.guarded = guarded  # its owner insists on masks, or has limited epsilon
         self._masked_run = False  # the last greeting was of a masked experiment
         self._left_out = ""  # what was last said to the owner of classes that are in no sum
-        self._hints = Hints(state / "refusals.json", "refusals" in self.consent)
+        again = "refusals" in self.consent
+        self._hints = Hints(state / "refusals.json", again, self.folders.get("DATA"))
         self._last: tuple[bytes, bytes] | None = (
             None  # the last message and its answer, unless it was a failure
         )
@@ -273,17 +271,17 @@ class Party:
             )
         check_run(header)
         fixed = self._fixed_classes(header)
-        if self._masked_run:
-            self._hints.add(message)  # before the samples are looked at
+        # before the samples are looked at
+        mark = self._hints.add(message) if self._masked_run else ""
         ready = self.prepare(header, statistics)
         if ready.left_out and ready.left_out != self._left_out:  # once for all parts of a run
             self._left_out = ready.left_out
             self.say(ready.left_out)
         self._check_classes(fixed, bool(header.get("removing")), ready)
         session = self._masked_sums(header, statistics, ready)
-        if session is not None and session.planned:
-            self._hints.remove(message)
-        return _Joined(greeting, message, ready, session)
+        if session is not None and session.opened:
+            self._hints.remove(mark)
+        return _Joined(greeting, mark, ready, session)
 
     def _fixed_classes(self, header: Mapping[str, Any]) -> Enrolment | None:
         """Return the list that fixes who may send which class; None where nothing does.
@@ -327,19 +325,13 @@ class Party:
         if ready.engine is None or ready.engine.masks is None:
             return None
         from fedunseen.deploy.remote import masking
+        from fedunseen.deploy.secagg.ledger import ASKING
         from fedunseen.deploy.secagg.masks import weight_of
 
         if self._secagg is None:
             client = masking.client_of(self.kit, self.state, self.folders.get("DATA"), self.consent)
             self.on_ledger(client.ledger)
             self._secagg = client
-        self._plans += 1
-        if self._plans > _PLANS:
-            raise RefusedError(
-                f"this party has taken {_PLANS} masked experiments, and many of them could be made "
-                "to single out a sample: join again if these were yours",
-                refusals.LEFT,
-            )
         names = header.get("names")
         place = int(header["client"])
         party_name = self._secagg.name
@@ -366,6 +358,13 @@ class Party:
             header, statistics, self._secagg.enrolment, strategy.adds, strategy.rounds
         )
         weight = float(weight_of(strategy, Reply(0, {}, ready.classes, ready.samples)))
+        # the ledger takes answers once for each plan that announces them
+        if facts["confidence"] != ASKING and not self._hints.take(facts["experiment"]):
+            raise RefusedError(
+                f"this party has taken {PLANS} masked experiments, and many of them could be made "
+                "to single out a sample: join with --consent refusals if these were yours",
+                refusals.LEFT,
+            )
         if facts["dropouts"]:
             self.say(
                 "privacy.dropouts = 'allow': sums of nearly the same parties may be opened and "
@@ -443,9 +442,8 @@ class Party:
         except (SecAggError, FedUnseenError) as error:
             self.say(wire.plain(error))
             return self.refusal(error, message)
-        if kind == "signed":
-            self._hints.remove(joined.message)
         if kind == "open":
+            self._hints.remove(joined.mark)
             self.say(f"round {int(header['content']['k']) + 1}: opened the sum")
         return answer
 

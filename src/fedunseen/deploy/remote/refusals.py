@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 from pathlib import Path
 
 from fedunseen.core.bounds import MALFORMED, NOT_FINITE, OUTSIDE
@@ -46,8 +47,13 @@ REFUSALS = {
 """Each code that may leave a party -> what the coordinator shows for it."""
 
 HINTS = 8
-"""So many refusals that may depend on data, and greetings without a plan, leave a party under
+"""So many refusals that may depend on data, and greetings without an opened sum, leave a party under
 masks.
+"""
+
+PLANS = 8
+"""So many masked experiments a party takes: from many, made for it, a coordinator could read single
+samples.
 """
 
 _BUDGET = ("epsilon-unbounded", "epsilon-limit", "epsilon-unknown", "delta-limit")
@@ -86,50 +92,91 @@ def described(code: object, text: str = "") -> str:
 
 
 class Hints:
-    """The messages whose answers may have revealed something of the data, counted over restarts.
+    """The answers that may have revealed something of the data, counted over restarts.
 
-    A greeting counts until a plan of masked sums is signed for it; a refusal counts always. The
-    owner starts the count again with ``--consent refusals``.
+    A greeting counts until a sum of its plan is opened; a refusal counts always. The owner starts
+    the count again with ``--consent refusals``.
+
+    Args:
+        path: the file of the count.
+        again: start it again.
+        data: the folder of the party's samples. A message that comes again counts again once that
+            has changed, since the answer may be another; in each process, if it is not known.
     """
 
-    def __init__(self, path: Path, again: bool = False) -> None:
+    def __init__(self, path: Path, again: bool = False, data: Path | None = None) -> None:
         self.path = path
+        self.data = data
+        self._process = os.urandom(16)
         self._given = list[str]()
+        self._taken = list[str]()
         if again:
             path.unlink(missing_ok=True)
         try:
-            marks = parse_json(path.read_bytes())
+            stored = parse_json(path.read_bytes())
         except FileNotFoundError:
             return
         except (OSError, ValueError):
-            marks = None
-        if not isinstance(marks, list) or not all(isinstance(mark, str) for mark in marks):
-            raise RefusedError(
-                f"{path} is damaged, and it counts what coordinators were refused: restore the "
-                "newest copy, or join with --consent refusals"
-            )
-        self._given = marks
+            stored = None
+        lists = (
+            (stored, [])
+            if isinstance(stored, list)  # of an earlier version
+            else (stored.get("answers"), stored.get("experiments"))
+            if isinstance(stored, dict)
+            else (None, None)
+        )
+        self._given, self._taken = (self._texts(part) for part in lists)
 
     @property
     def spent(self) -> bool:
         """Whether no more may be given."""
         return len(self._given) >= HINTS
 
-    def add(self, message: bytes) -> None:
-        """Count the answer to a message, durably; a message that comes again counts once."""
-        if (mark := _mark(message)) not in self._given:
-            self._write([*self._given, mark])
+    def add(self, message: bytes) -> str:
+        """Count the answer to a message, durably, and return its mark."""
+        mark = hashlib.sha256(message + self._stamp()).hexdigest()
+        if mark not in self._given:
+            self._write([*self._given, mark], self._taken)
+        return mark
 
-    def remove(self, message: bytes) -> None:
-        """Do not count a greeting any more, since all parties have signed a plan for it."""
-        if (mark := _mark(message)) in self._given:
-            self._write([counted for counted in self._given if counted != mark])
+    def remove(self, mark: str) -> None:
+        """Do not count a greeting any more, since a sum of its plan was opened."""
+        if mark in self._given:
+            self._write([counted for counted in self._given if counted != mark], self._taken)
 
-    def _write(self, marks: list[str]) -> None:
+    def take(self, mark: str) -> bool:
+        """Count a masked experiment, durably; return False if there were :data:`PLANS` before."""
+        if mark in self._taken:
+            return True
+        if len(self._taken) >= PLANS:
+            return False
+        self._write(self._given, [*self._taken, mark])
+        return True
+
+    def _stamp(self) -> bytes:
+        """Return what changes with the files of the samples."""
+        if self.data is None:
+            return self._process
+        stamp = hashlib.sha256()
+        for path in sorted([self.data, *self.data.rglob("*")]):
+            try:
+                found = path.stat()
+            except OSError:
+                continue
+            stamp.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
+        return stamp.digest()
+
+    def _texts(self, stored: object) -> list[str]:
+        """Return a list of marks as it was stored."""
+        if not isinstance(stored, list) or not all(isinstance(mark, str) for mark in stored):
+            raise RefusedError(
+                f"{self.path} is damaged, and it counts what coordinators were refused: restore "
+                "the newest copy, or join with --consent refusals"
+            )
+        return stored
+
+    def _write(self, given: list[str], taken: list[str]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self.path, marks)
-        self._given = marks
-
-
-def _mark(message: bytes) -> str:
-    return hashlib.sha256(message).hexdigest()
+        write_json(self.path, {"answers": given, "experiments": taken})
+        self._given = given
+        self._taken = taken
