@@ -27,17 +27,18 @@ def fresh():
         return dict(notebooks.executed(NOTEBOOKS))
 
 
+SECONDS = re.compile(r"(?<=about )\S+(?= s a picture here)")
 PERCENT = re.compile(r"(\d+)(?:\.\d+)?(?= ?%)")
 
 
 def shown(notebook):
-    """What the code cells print, without decimals and percents, which depend on the processor; of
+    """What the code cells print, without decimals, percents and seconds, which depend on the processor; of
     pictures the kind.
     """
 
     def of(output):
         return (
-            re.sub(r"(\d)\.\d+", r"\1", PERCENT.sub("", output.text))
+            re.sub(r"(\d)\.\d+", r"\1", SECONDS.sub("", PERCENT.sub("", output.text)))
             if "text" in output
             else sorted(output.data)
         )
