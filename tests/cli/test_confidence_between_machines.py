@@ -49,6 +49,7 @@ def test_masked_in_one_process_it_comes_from_histograms(dealt):
 def test_over_a_network_it_has_the_same_bits(way, dealt, machine, tmp_path):
     words = sets({**SMALL, "privacy.aggregation": way})
     deployment = Deployment(machine, NAMES, dealt / "data", "digit-pairs-gaussian", *words)
+    deployment.more = [*deployment.more, "--consent", "moments"]  # all samples, as in one process
     parties = {name: deployment.join(name) for name in NAMES}
     deployment.end(deployment.host(), parties)
     assert (tmp_path / "run" / FILE).read_bytes() == (dealt / "alone" / FILE).read_bytes()

@@ -660,25 +660,3 @@ def aligned_samples():
     labels = torch.arange(600) % 30
     x = table[labels] @ rng.normal(size=(6, 24)) + 6 * rng.normal(size=(600, 24))
     return torch.from_numpy(x), labels, space
-
-
-@pytest.mark.parametrize("decay", [0.0, 1.0])
-def test_fewer_samples_than_features_take_the_shrinkage_of_their_covariance(decay):
-    rng = np.random.default_rng(0)
-    classes, wide = 8, 60
-    ids = np.arange(classes + 2)
-    semantics = rng.standard_normal((len(ids), 4))
-    names = tuple(f"class {c}" for c in ids)
-    space = ClassSpace(names, semantics, tuple("abcd"), ids[:classes], ids[:0], ids[classes:])
-    labels = np.repeat(ids[:classes], 6)
-    noise = rng.standard_normal((len(labels), wide))
-    scale = (1.0 + np.arange(wide)) ** -decay  # draws choose 0.3 of alike features, and 0.01
-    x = (0.7 * semantics[labels] @ rng.standard_normal((4, wide)) + noise) * scale
-    within = np.concatenate([x[labels == c] - x[labels == c].mean(0) for c in ids[:classes]])
-    covariance = torch.from_numpy(within.T @ within / (len(x) - classes))
-    found = gp.Moments(ids, torch.empty(0), torch.empty(0), covariance, len(x) - classes)
-    method = on(Gaussian, space, (wide,))
-    model = method.solve(method.statistics(torch.from_numpy(x), torch.from_numpy(labels)))
-    expected = max(0.3, gp.approximating_shrinkage(found))
-    assert float(model["kernel"][3]) == pytest.approx(expected)
-    assert (expected > 0.9) == (decay == 0)

@@ -60,8 +60,7 @@ class GaussianSettings(ClosedFormSettings):
     """How far the covariance within classes is drawn towards a multiple of the identity, s. Unset:
     the best of 0.01, 0.03, 0.1, 0.3, 0.5 and 0.7 for classes that are left out, by draws at the
     server; where classes are described by themselves alone, which says nothing of others, that of
-    oracle approximating shrinkage (Chen et al. 2010); with fewer samples than features too, but at
-    least 0.3."""
+    oracle approximating shrinkage (Chen et al. 2010)."""
     variance: float | None = Field(None, gt=0)
     """How far prototypes of classes lie apart, v, as a multiple of the covariance within classes.
     Unset: evidence.
@@ -154,7 +153,9 @@ class Gaussian(ClosedForm, name="gaussian"):
         unseen = len(self.space.unseen) * some // len(all_observed) or some // 5
         width = NOISY_WIDTH if s.width is None and self.release is not None else s.width
         few = found.freedom < gp.SAMPLES_ENOUGH * self.width
-        shrinkages = (s.shrinkage,) if s.shrinkage is not None else self._tried(found)
+        shrinkages = SHRINKAGES if s.shrinkage is None else (s.shrinkage,)
+        if s.shrinkage is None and self.says_nothing and self.release is None:
+            shrinkages = (gp.approximating_shrinkage(found),)
         best: tuple[gp.Whitened, gp.Kernel, float] | None = None
         for shrinkage in shrinkages:
             white = gp.whitened(found, shrinkage, prior)
@@ -184,20 +185,6 @@ class Gaussian(ClosedForm, name="gaussian"):
         prototypes, factor = _prototypes(kernel, semantics, sums, fit)
         model |= prototypes
         return model | self._linear(model, semantics, factor)
-
-    def _tried(self, found: gp.Moments) -> tuple[float, ...]:
-        """Return the shrinkages among which draws choose, where none is given.
-
-        With fewer samples than features, what is drawn lies where the covariance's own samples do,
-        so that the least shrinkage looks best.
-        """
-        if self.release is not None:
-            return SHRINKAGES
-        if self.says_nothing:
-            return (gp.approximating_shrinkage(found),)
-        if found.freedom < self.width:
-            return (max(USUAL, gp.approximating_shrinkage(found)),)
-        return SHRINKAGES
 
     def _unscored(self, kernel: Tensor, factor: Tensor, observed: NDArray[np.int64]) -> Params:
         """Return what a model has beside its classes' prototypes, with no offset."""
