@@ -20,6 +20,8 @@ collect_ignore_glob = [
     for library, folder in (("nvflare", "nvflare"), ("flwr", "flower"))
     if find_spec(library) is None
 ]
+if find_spec("pydicom") is None:
+    collect_ignore_glob.append("src/fedunseen/data/io/dicom/*.py")
 if find_spec("flwr") is None:
     collect_ignore_glob.append("src/fedunseen/deploy/flower_app.py")
 

@@ -27,6 +27,7 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.ipc
 import pyarrow.parquet
+import pydicom
 import scipy.io
 import torch
 from PIL import Image
@@ -44,6 +45,7 @@ from fedunseen.data.io.images import read_image
 from fedunseen.data.io.tables import open_table
 from fedunseen.deploy.remote.wire import WireError, pack, read_instruction, unpack
 
+TEST_FILES = Path(pydicom.__file__).parent / "data" / "test_files"
 SECONDS, MEMORY = 20, 3 * 2**30
 WORDS = [
     "", ",", '"', "\n", "\x00", "\ufeff", "nan", "-inf", "1e400", "1e39", "0,5", ";", "\t", "[", "]", "{", "}", "=",
@@ -299,9 +301,50 @@ def stated_columns(folder: Path, rng: np.random.Generator) -> None:
     Experiment.load(folder / "a.toml")
 
 
+def deep_picture(folder: Path, rng: np.random.Generator) -> None:
+    """Read a picture of more than 8 bits, or DICOM, compressed or not, with one frame or several."""
+    kind = ("PNG", "TIFF", "PPM", "F", "DICOM", "DICOM", "COMPRESSED")[rng.integers(7)]
+    values = rng.integers(0, 4096, (3, 9, 12), dtype=np.uint16)
+    if kind == "COMPRESSED":
+        names = ("MR_small_jpeg_ls_lossless", "MR_small_jp2klossless", "MR_small_RLE",
+                 "SC_rgb_jpeg_gdcm", "SC_rgb_jpeg_dcmtk", "image_dfl", "693_J2KI")  # fmt: skip
+        whole = (TEST_FILES / f"{names[rng.integers(len(names))]}.dcm").read_bytes()
+    elif kind == "DICOM":
+        whole = dicom(values[: rng.integers(1, 4)])
+    else:
+        file = io.BytesIO()
+        array = values[0].astype(np.float32) if kind == "F" else values[0]
+        Image.fromarray(array).save(file, "TIFF" if kind == "F" else kind)
+        whole = file.getvalue()
+    (folder / "a.img").write_bytes(bytes_of(whole, rng))
+    window = ((0.0, 4095.0), None)[rng.integers(2)]
+    read_image(folder / "a.img", 8, 8, window, each=bool(rng.integers(2)))
+
+
+def dicom(values: np.ndarray) -> bytes:
+    """Return a file of frames (n, height, width) of 12 bits, with a window and a rescale."""
+    dataset = pydicom.Dataset()
+    dataset.file_meta = pydicom.dataset.FileMetaDataset()
+    dataset.file_meta.TransferSyntaxUID = "1.2.840.10008.1.2.1"
+    dataset.file_meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.7"
+    dataset.file_meta.MediaStorageSOPInstanceUID = "1.2.3"
+    elements = {
+        "Rows": values.shape[1], "Columns": values.shape[2], "NumberOfFrames": len(values),
+        "SamplesPerPixel": 1, "PhotometricInterpretation": "MONOCHROME1", "BitsAllocated": 16,
+        "BitsStored": 12, "HighBit": 11, "PixelRepresentation": 0, "PixelData": values.tobytes(),
+        "WindowCenter": 2000, "WindowWidth": 3000, "RescaleSlope": 2, "RescaleIntercept": -1000,
+    }  # fmt: skip
+    for name, value in elements.items():
+        setattr(dataset, name, value)
+    file = io.BytesIO()
+    dataset.save_as(file, enforce_file_format=True)
+    return file.getvalue()
+
+
 KINDS: tuple[Callable[[Path, np.random.Generator], None], ...] = (
     table, array, picture, experiment, manifest, message, own_features, own_pictures, wild_setting,
     columns, stated_columns,
+    deep_picture,
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ classes of animals, three of them unseen.
 
 ``--misplaced`` moves pictures to other classes' folders, and counts how often that is noticed, and
 how often something is noticed where nothing was moved. ``--rate`` says how many pictures a
-processor second the encoder takes.
+processor second the encoder takes. ``--depth`` saves gray photos in 8 bits, 12 bits and as floats.
 """
 
 from __future__ import annotations
@@ -45,6 +45,10 @@ ANIMALS = (
     "bear", "camel", "dolphin", "elephant", "fox", "leopard", "lion", "rabbit", "seal", "tiger", "whale", "wolf",
 )  # fmt: skip
 UNSEEN = ("leopard", "whale", "wolf")
+SIXTEEN = (
+    "apple", "bear", "bicycle", "bottle", "bus", "butterfly", "camel", "clock", "elephant", "fox", "lion",
+    "mushroom", "orange", "rocket", "tiger", "wolf",
+)  # fmt: skip
 MORE_ANIMALS = ("cattle", "chimpanzee", "squirrel")
 NEW = (
     "a cat",
@@ -141,7 +145,13 @@ def main() -> None:
     parser.add_argument(
         "--shots", action="store_true", help="only: what do examples of unseen classes bring?"
     )
+    parser.add_argument(
+        "--depth", action="store_true", help="only: what do pictures of more than 8 bits lose?"
+    )
     args = parser.parse_args()
+    if args.depth:
+        depth(args.data, args.out)
+        return
     if args.shots:
         shots(args.data, args.out)
         return
@@ -202,6 +212,41 @@ def run(file: Path, out: Path, settings: Sequence[str] = ()) -> dict[str, Any]:
         command("run", file, "--out", out, *overrides)
     done: dict[str, Any] = json.loads((out / "result.json").read_text("utf-8"))
     return done
+
+
+def depth(data: Path, out: Path) -> None:
+    """Draw gray photos of 16 classes, save them in several depths, and print what runs reach."""
+    depths: dict[str, Callable[[NDArray[np.uint8]], NDArray[Any]]] = {
+        "8 bits": lambda grey: grey,
+        "12 of 16 bits": lambda grey: grey.astype(np.uint16) << 4,
+        "floats, -1000 to 3000": lambda grey: grey.astype(np.float32) * (4000 / 255) - 1000,
+        "12 of 16 bits, divided by 65,535": lambda grey: grey.astype(np.uint16) << 4,
+    }
+    print("| seed | pictures | window | ZSL | U | S | H |\n|--:|---|---|--:|--:|--:|--:|")
+    for what, deepened in depths.items():
+        for seed in range(3):
+            drawn = out / f"depth-{seed}"
+            if not drawn.exists():
+                cifar(data, drawn, SIXTEEN, 40, seed=seed)
+            place = out / f"{what.replace(',', '').replace(' ', '-')}-{seed}"
+            suffix = "tif" if what.startswith("floats") else "png"
+            for path in sorted(drawn.glob("*/*.png")) if not place.exists() else ():
+                with Image.open(path) as file:
+                    grey = np.asarray(file.convert("L"))
+                new = place / path.parent.name / f"{path.stem}.{suffix}"
+                new.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(deepened(grey)).save(new)
+            experiment = out / f"{place.name}.toml"
+            command("init", place, "--out", experiment, "--force")
+            settings = [f"run.seed={seed}"]
+            window = Experiment.load(experiment).to_dict()["data"].get("window")
+            if "divided" in what:
+                window = [0, 65535]
+                settings.append("data.window=[0,65535]")
+            done = run(experiment, out / f"run-{place.name}", settings)
+            keys = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
+            cells = " | ".join(f"{done[key]:.1f}" for key in keys)
+            print(f"| {seed} | {what} | {window or 'as stated'} | {cells} |", flush=True)
 
 
 def adapt(data: Path, out: Path) -> None:

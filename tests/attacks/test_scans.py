@@ -82,7 +82,7 @@ def test_a_folder_keeps_progressive_pictures_and_refuses_many_scans(tmp_path, mo
     loads = counted(monkeypatch, Image.Image, "resize")
     (tmp_path / "a.jpg").write_bytes(with_scans(10))
     (tmp_path / "b.jpg").write_bytes(with_scans(99))
-    images, unreadable = decode(tmp_path, ["a.jpg", "b.jpg"], 8, 9, skip=True)
+    images, unreadable, *_ = decode(tmp_path, ["a.jpg", "b.jpg"], 8, 9, skip=True)
     assert unreadable == [1]
     assert images[0].std() > 1
     assert len(loads) == 1

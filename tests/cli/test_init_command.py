@@ -5,13 +5,14 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from fedunseen import Experiment, load_run
-from fedunseen.data.io import images
+from fedunseen.data.io import further_formats, images
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.class_folders import class_folders, party_folders
 from fedunseen.federation.partition import make_partition
@@ -148,8 +149,14 @@ def test_a_table_of_samples_from_a_spreadsheet(works, tmp_path):
 @pytest.fixture
 def fake_heic(tmp_path, monkeypatch):
     """Return a file that begins as a HEIC photo does, and a folder with a package that reads it."""
-    monkeypatch.setattr("fedunseen.data.io.images._HEIC_PACKAGE", "package_for_heic")
-    images._read_heic.cache_clear()
+    heic = replace(
+        further_formats.FURTHER[0],
+        package="package_for_heic",
+        opener="package_for_heic:register_heif_opener",
+    )
+    known = (heic, *further_formats.FURTHER[1:])
+    for module in (further_formats, images):
+        monkeypatch.setattr(module, "FURTHER", known)
     (tmp_path / "packages").mkdir()
     (tmp_path / "packages" / "package_for_heic.py").write_text(
         """
@@ -171,7 +178,6 @@ def register_heif_opener():
 """
     )
     yield b"\0\0\0\x18ftypheic" + bytes(100), tmp_path / "packages"
-    images._read_heic.cache_clear()
     Image.OPEN.pop("HEIF", None)
     Image.ID[:] = [name for name in Image.ID if name != "HEIF"]
     sys.modules.pop("package_for_heic", None)
@@ -203,9 +209,7 @@ def test_classes_are_counted_by_their_readable_pictures(
     assert not any(name in table for name in ("lynx", "badger", "empty"))
     works("run", pictures.with_suffix(".toml"), "--out", tmp_path / "run")
     photo = pictures / "lynx" / "0.HEIC"
-    assert refused("predict", tmp_path / "run", photo) == (
-        f"{photo} {needs}: give another file, or save it as PNG or JPEG"
-    )
+    assert refused("predict", tmp_path / "run", photo) == (f"{photo} {needs}")
     # a class whose table says that it is seen
     (pictures / "classes.csv").write_text(table + "lynx,seen\n", "utf-8")
     assert refused("init", pictures, "--out", tmp_path / "other.toml") == (
@@ -215,7 +219,6 @@ def test_classes_are_counted_by_their_readable_pictures(
     (pictures / "classes.csv").write_text(table, "utf-8")
     # with the package, these are pictures as any other
     monkeypatch.syspath_prepend(packages)
-    images._read_heic.cache_clear()
     said = works("init", pictures, "--force").err
     assert "39 pictures of 7 classes: 5 seen, 2 unseen" in said
     assert "written again: new: lynx" in said

@@ -8,13 +8,13 @@ from PIL import Image
 
 from fedunseen.core.errors import DataError
 from fedunseen.data.io.images import (
+    Decoded,
     decode,
     decoded_bytes,
     fault_of,
     list_images,
     read_image,
     square,
-    to_rgb,
 )
 from published_layouts import write_image
 from refusals import message_of
@@ -110,11 +110,6 @@ def test_every_mode_becomes_rgb_transparent_parts_white_and_only_the_first_frame
     )
     red, blue = (Image.new("RGB", (16, 16), color) for color in ("red", "blue"))
     assert read(red, "gif", save_all=True, append_images=[blue])[:, 0, 0].tolist() == [255, 0, 0]
-    floats = Image.fromarray(np.array([[0.0, 0.5], [1.0, 0.25]], dtype=np.float32))
-    assert np.asarray(to_rgb(floats))[..., 0].tolist() == [[0, 128], [255, 64]]
-    assert "not finite" in message_of(
-        to_rgb, Image.fromarray(np.array([[np.nan]], dtype=np.float32)), error=ValueError
-    )
 
 
 @pytest.fixture
@@ -129,7 +124,8 @@ FILES = [f"sub/{i}.png" for i in range(10)]
 
 
 def test_pictures_are_decoded_once(folder, own_cache, monkeypatch):
-    expected = np.concatenate([read_image(folder / file, 8, 9) for file in FILES]), []
+    read = np.concatenate([read_image(folder / file, 8, 9) for file in FILES])
+    expected = Decoded(read, [], [], {})
     np.testing.assert_equal(decode(folder, FILES, 8, 9), expected)
     monkeypatch.setattr(Image, "open", lambda *_: pytest.fail("opened again"))
     again = decode(folder, FILES, 8, 9)
@@ -173,7 +169,7 @@ def test_unreadable_pictures_are_named_and_counted(folder, monkeypatch):
         )
     right = read_image(folder / FILES[3], 8, 9)
     monkeypatch.setattr(Image, "open", lambda *_: pytest.fail("decoded again"))
-    images, unreadable = decode(folder, FILES, 8, 9, skip=True)
+    images, unreadable, *_ = decode(folder, FILES, 8, 9, skip=True)
     assert unreadable == [2, 5, 7]
     assert not images[unreadable].any()
     assert np.array_equal(images[3:4], right)
@@ -222,7 +218,7 @@ def test_an_interrupt_leaves_nothing_half_decoded(folder, own_cache, monkeypatch
             raise KeyboardInterrupt
         return Image.open(path)
 
-    right, _ = decode(folder, FILES, 8, 9)
+    right, *_ = decode(folder, FILES, 8, 9)
     shutil.rmtree(own_cache)
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -261,7 +257,8 @@ def test_a_damaged_cache_is_made_anew(folder, own_cache):
         lambda: record.write_text(json.dumps({"other": 1})),
     ):
         damage()
-        np.testing.assert_equal(decode(folder, FILES, 8, 9, skip=True), (right, [2, 5, 7]))
+        found = Decoded(right, [2, 5, 7], [], {})
+        np.testing.assert_equal(decode(folder, FILES, 8, 9, skip=True), found)
 
 
 def test_every_file_of_a_class_counts(tmp_path):

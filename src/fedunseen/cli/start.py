@@ -148,6 +148,7 @@ _EXTRAS = {
     "hub": ("huggingface-hub", "uploads and downloads models"),
     "litert": ("ai-edge-litert", "runs quantised TFLite models"),
     "flower": ("flwr", "runs as an app in a federation of Flower"),
+    "medical": ("pydicom", "reads DICOM"),
     "nvflare": ("nvflare", "runs as a job in a federation of NVFlare"),
     "arrow": ("pyarrow", "reads Parquet and Arrow tables"),
     "privacy": ("dp-accounting", "adds up what differential privacy costs"),

@@ -91,6 +91,7 @@ class Benchmark:
         answers: (classes,) what a class stands for in every episode, counted from 0, where that is
             fixed: the negative tweets of new users are a class of their own, and still negative.
         unlabelled: ids of samples without a label, in no split: their label is -1.
+        reading: how samples were read, in sentences for people.
         part: only some of the classes have samples here, or no training or no test samples: what
             one party, or the coordinator of a deployment, holds. Then any split may be empty, a
             seen class need not have a training sample, and training samples may all be alike; some
@@ -114,6 +115,7 @@ class Benchmark:
     answers: NDArray[np.int64] | None = None
     part: bool = False
     unlabelled: NDArray[np.int64] = field(default_factory=lambda: np.array([], dtype=np.int64))
+    reading: tuple[str, ...] = ()
 
     @classmethod
     def from_arrays(

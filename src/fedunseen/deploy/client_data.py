@@ -189,7 +189,7 @@ class PartyData(OwnSamples):
         tree = _received(header["experiment"])
         _check_privacy(tree.get("privacy", {}), "growing" in header, self.masked)
         _check_places(tree, self.owner_settings)
-        _check_quantization(tree.get("data", {}), self.owner_settings, statistics)
+        _check_shared(tree.get("data", {}), self.owner_settings, statistics)
         data = {**tree.pop("data"), **within("data.", self.owner_settings)}
         try:
             self.benchmark = self._read(data)
@@ -700,13 +700,13 @@ def _check_solved(federation: Federation, model: Params) -> None:
         raise WireError("its model cannot score a sample of this party")
 
 
-def _check_quantization(
+def _check_shared(
     settings: Mapping[str, Any], owner_settings: Mapping[str, Any], statistics: Params
 ) -> None:
-    """Refuse a quantization that the parties would not share: their sums would be of other
-    units.
+    """Refuse a quantization or a window that the parties would not share: their sums would be of
+    other units.
     """
-    for key in ("quantization", "quantization_range"):
+    for key in ("quantization", "quantization_range", "window", "frames"):
         if (mine := owner_settings.get(f"data.{key}", settings.get(key))) != settings.get(key):
             raise RefusedError(
                 f"data.{key} = {mine} is not the coordinator's, {settings.get(key)}, and all "

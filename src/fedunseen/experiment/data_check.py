@@ -14,6 +14,7 @@ from fedunseen.experiment.class_folders import class_folders
 from fedunseen.experiment.dataset_checks import Remark, few_pictures, remarks
 from fedunseen.experiment.init_template import name_remarks, start
 from fedunseen.experiment.parsing import read_tree, validated
+from fedunseen.experiment.picture_depth import depth_remarks, depths_of
 
 
 def examine(root: Path) -> list[dict[str, Any]]:
@@ -137,7 +138,12 @@ def _looked_at(root: Path, settings: Mapping[str, Any], part: bool) -> list[Rema
     classes = class_folders(root)
     few = [] if part else few_pictures(classes)
     named = name_remarks(list(classes)) if settings.get("text_encoder") == "minilm" else []
-    return [*few, *remarks(classes), *named]
+    given = settings.get("window")  # checked with the other settings, and refused there
+    window = None
+    if isinstance(given, (list, tuple)) and len(given) == 2 and given[0] < given[1]:
+        window = float(given[0]), float(given[1])
+    depths = depth_remarks(depths_of(classes), window)
+    return [*few, *remarks(classes, window), *named, *depths]
 
 
 def _kinds() -> dict[str, type[BenchmarkLoader]]:

@@ -17,6 +17,7 @@ from PIL import Image
 
 from fedunseen.core.array_cache import Progress
 from fedunseen.core.errors import counted
+from fedunseen.data.io.depth import Window, eight_bits
 from fedunseen.data.io.images import UNREADABLE, open_image, upright
 
 _MANY = 5000  # pictures: of more, only copies byte for byte are looked for
@@ -33,12 +34,12 @@ class Remark(NamedTuple):
     why: str
 
 
-def remarks(classes: Mapping[str, Sequence[Path]]) -> list[Remark]:
+def remarks(classes: Mapping[str, Sequence[Path]], window: Window | None = None) -> list[Remark]:
     """Return what looks odd: the same picture in two classes' folders, two names that may be
     one.
     """
     pairs: dict[tuple[str, str], list[tuple[Path, Path]]] = defaultdict(list)
-    for (first_class, first_path), (second_class, second_path) in _twins(classes):
+    for (first_class, first_path), (second_class, second_path) in _twins(classes, window):
         pairs[min(first_class, second_class), max(first_class, second_class)].append(
             (first_path, second_path)
         )
@@ -85,7 +86,7 @@ def foreign_names(names: Sequence[str]) -> list[str]:
 
 
 def _twins(
-    classes: Mapping[str, Sequence[Path]],
+    classes: Mapping[str, Sequence[Path]], window: Window | None
 ) -> list[tuple[tuple[str, Path], tuple[str, Path]]]:
     """Return pairs of files of two classes with the same content, or that show the same."""
     files = [(name, path) for name, paths in classes.items() for path in paths]
@@ -102,17 +103,17 @@ def _twins(
             if files[j][0] != files[i][0]:
                 pairs.add((j, i))
     if len(files) <= _MANY:
-        pairs |= _alike(files)
+        pairs |= _alike(files, window)
     return [(files[i], files[j]) for i, j in sorted(pairs)]
 
 
-def _alike(files: Sequence[tuple[str, Path]]) -> set[tuple[int, int]]:
+def _alike(files: Sequence[tuple[str, Path]], window: Window | None) -> set[tuple[int, int]]:
     """Return pairs of two classes whose thumbnails are the same but for how they were saved."""
     rows = []
     ids = []
     progress = Progress("comparing pictures", len(files))
     for i, (_, path) in enumerate(files):
-        small = _thumbnail(path)
+        small = _thumbnail(path, window)
         progress.add(1)
         if small is not None and small.std() >= _FLAT:
             rows.append(small.ravel())
@@ -133,14 +134,13 @@ def _alike(files: Sequence[tuple[str, Path]]) -> set[tuple[int, int]]:
     return pairs
 
 
-def _thumbnail(path: Path) -> NDArray[np.float64] | None:
+def _thumbnail(path: Path, window: Window | None) -> NDArray[np.float64] | None:
     """Return a picture of a few pixels; None of what is none."""
     try:
         with open_image(path) as image:
             image.draft("RGB", (64, 64))  # a JPEG is decoded small, which is quick
-            return np.asarray(
-                upright(image).resize((_SIDE, _SIDE), Image.Resampling.BOX), dtype=np.float64
-            )
+            shown = upright(eight_bits(image, window))
+            return np.asarray(shown.resize((_SIDE, _SIDE), Image.Resampling.BOX), dtype=np.float64)
     except UNREADABLE:
         return None
 

@@ -35,11 +35,18 @@ from fedunseen.data.columns import Kind, Treatment
 from fedunseen.data.columns.first_look import Found as TableFound
 from fedunseen.data.columns.first_look import look
 from fedunseen.data.io.csv_io import read_csv, write_csv
-from fedunseen.data.io.images import fault_of, list_images
+from fedunseen.data.io.depth import Window
+from fedunseen.data.io.images import NOT_READABLE, fault_of, list_images
 from fedunseen.data.io.tables import SPLIT, SUFFIXES, Table, find_table, is_table, open_table
 from fedunseen.data.names import plain
 from fedunseen.experiment.class_folders import class_folders, layout_remarks, party_folders
 from fedunseen.experiment.dataset_checks import Remark, alike_spellings, few_pictures, remarks
+from fedunseen.experiment.picture_depth import (
+    PERCENTILES,
+    Depths,
+    depth_remarks,
+    suited_window,
+)
 from fedunseen.experiment.picture_scan import Scan, scan_pictures, without_pictures
 
 _SIDE = 224  # of pictures, where they are large enough: what the encoder was trained on
@@ -261,8 +268,11 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
         rule = "about a fifth, spread over the alphabet, kept out of training to test with"
         choices.append(_write_table(folder, ordered, unseen, written, rule))
     lines += _picture_size(scan, choices)
+    window = suited_window(scan.depths)
+    lines += _window(scan.depths, window)
+    choices += depth_remarks(scan.depths, window)
     lines += _descriptions(folder, choices)[0]
-    choices += [*few_pictures(classes), *remarks(classes)]
+    choices += [*few_pictures(classes), *remarks(classes, window)]
     lines += _unlabelled(folder, choices)
     settings = ImageFolder.Settings.model_validate(
         {"root": folder, **{key: value for key, value, _ in lines}}
@@ -270,7 +280,7 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
     listing = ImageFolder.listing(settings, 0)
     # As a run decodes them, which then finds them in the cache: a header can be whole where its
     # picture is not.
-    _, unreadable = listing.decode(np.arange(len(listing.files)), settings, skip=True)
+    unreadable = listing.decode(np.arange(len(listing.files)), settings, skip=True).unreadable
     if unreadable:
         first = listing.root / listing.files[unreadable[0]]
         lines.append(_left_out(len(unreadable), first, choices))
@@ -350,6 +360,16 @@ def _picture_size(scan: Scan, choices: list[Remark]) -> list[_Line]:
     return lines
 
 
+def _window(depths: Depths, window: Window | None) -> list[_Line]:
+    """Return the setting of black and white of pictures of more than 8 bits."""
+    if window is None:
+        return []
+    low, high = PERCENTILES
+    why = f"black and white of {len(depths.deep)} pictures of more than 8 bits: {low} and {high} %"
+    whole = [int(end) if end == int(end) else end for end in window]
+    return [("window", whole, f"{why} of their values")]
+
+
 def _unlabelled(folder: Path, choices: list[Remark]) -> list[_Line]:
     """Return the setting of pictures without a label, and remark on them or on how to give some."""
     if pool := len(list_images(folder / UNLABELLED)):
@@ -369,7 +389,7 @@ def _left_out(count: int, first: Path, choices: list[Remark]) -> _Line:
     reason = "it is not a readable picture:"
     if count > 1:
         reason = "they are not readable pictures, such as"
-    if "HEIC" in (fault := fault_of(first)):
+    if (fault := fault_of(first)) != NOT_READABLE:
         reason = f"{fault};"
     choices.append(Remark(f"{counted(count, 'file')} left out", f"{reason} {first}"))
     return "skip_unreadable", True, f"{count} cannot be read, such as {first.name}"

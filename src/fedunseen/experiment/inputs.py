@@ -201,8 +201,9 @@ def _pictured(run: StoredRun, path: Path, rows: NDArray[Any]) -> NDArray[Any]:
         rows = rows.transpose(0, 2, 3, 1)
     if rows.dtype.kind == "f" and rows.min() >= 0 and rows.max() <= 1:
         rows = np.rint(rows * 255).astype(np.uint8)
+    deep = rows.dtype == np.uint16 and rows.ndim == 3  # gray, shown in the run's window
     if (
-        rows.dtype != np.uint8
+        not (rows.dtype == np.uint8 or deep)
         or rows.ndim > 4
         or (rows.ndim == 4 and rows.shape[-1] not in (1, 3, 4))
     ):

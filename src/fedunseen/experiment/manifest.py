@@ -77,6 +77,7 @@ def manifest(experiment: Experiment, fingerprint: str, benchmark: Benchmark) -> 
         "input_shape": list(benchmark.features.shape[1:]),
         **({} if benchmark.answers is None else {"answers": benchmark.answers.tolist()}),
         **image,
+        **({"reading": list(benchmark.reading)} if benchmark.reading else {}),
         **record_weights(encoder_of(experiment, benchmark), experiment.data),
         "versions": dict(_versions()),
         **({"plugins": files} if (files := announced()) else {}),

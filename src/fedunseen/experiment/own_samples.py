@@ -2,6 +2,7 @@
 learned from.
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from fedunseen.core.files import existing_folder
 from fedunseen.core.parameters import within
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
+from fedunseen.data.benchmarks.image_benchmark import WindowWarning
 from fedunseen.evaluation.summary import listed
 from fedunseen.experiment.class_descriptions import names_in
 from fedunseen.experiment.parsing import validated
@@ -21,8 +23,8 @@ from fedunseen.methods.closed_form.base import ClosedFormSettings
 
 # Of [data]: the coordinator decides.
 _TAKEN = (
-    "features", "semantics", "size", "resize", "text_encoder", "prompt", "unlabelled", "label",
-    "columns", "missing",
+    "features", "semantics", "size", "resize", "window", "frames", "text_encoder", "prompt",
+    "unlabelled", "label", "columns", "missing",
 )  # fmt: skip
 
 REMOVAL_BATCH = int(ClosedFormSettings.model_fields["removal_batch"].default)
@@ -59,7 +61,10 @@ class OwnSamples:
         first = {} if settings else find("data", self.kind).first_settings(folder, own)
         if self.kind != "folder" and table.is_file() and names_in(table) is not None:
             first["text_encoder"] = "minilm"  # no one has said yet what describes names alone
-        self.benchmark = self._read({**first, **(settings or {}), **own})
+        with warnings.catch_warnings():
+            if not settings:  # pictures are read again in the coordinator's window
+                warnings.simplefilter("ignore", WindowWarning)
+            self.benchmark = self._read({**first, **(settings or {}), **own})
 
     def tell_left_out(self, say: Callable[[str], object]) -> None:
         """Say which samples are of classes that the class table marks as unseen: no party trains on

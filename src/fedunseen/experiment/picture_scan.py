@@ -13,6 +13,7 @@ from fedunseen.core.array_cache import Progress
 from fedunseen.core.errors import DataError
 from fedunseen.data.io.images import UNREADABLE, fault_of, open_image
 from fedunseen.experiment.dataset_checks import Remark
+from fedunseen.experiment.picture_depth import Depths
 
 
 @dataclass(frozen=True)
@@ -23,17 +24,20 @@ class Scan:
         classes: the files of each class whose header can be read; () where there are none.
         side: the median shorter side in pixels.
         animated: files with several frames.
+        depths: of their values.
     """
 
     classes: dict[str, list[Path]]
     side: int
     animated: list[Path]
+    depths: Depths
 
 
 def scan_pictures(classes: Mapping[str, Sequence[Path]]) -> Scan:
     """Read the headers of all pictures."""
     sides = []
     animated = []
+    depths = Depths()
     readable: dict[str, list[Path]] = {name: [] for name in classes}
     progress = Progress("reading sizes of pictures", sum(map(len, classes.values())))
     for name, path in [(name, path) for name, files in classes.items() for path in files]:
@@ -41,12 +45,13 @@ def scan_pictures(classes: Mapping[str, Sequence[Path]]) -> Scan:
         with suppress(*UNREADABLE), open_image(path) as image:
             sides.append(min(image.size))
             readable[name].append(path)
+            depths.add(path, image)
             if getattr(image, "is_animated", False):
                 animated.append(path)
     if not sides:
         first = next(path for files in classes.values() for path in files)
         raise DataError(f"{first} {fault_of(first)}, and no other file can be read: fix that")
-    return Scan(readable, max(8, int(np.median(sides))), animated)
+    return Scan(readable, max(8, int(np.median(sides))), animated, depths)
 
 
 def without_pictures(classes: Mapping[str, Sequence[Path]], scan: Scan) -> list[Remark]:

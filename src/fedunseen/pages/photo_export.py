@@ -29,8 +29,8 @@ from fedunseen.model import Model
 from fedunseen.pages.portable import Scaled
 
 NAMES = (
-    "predict.py", "pictures.py", "confidence.py", "model.onnx", "model.json", "README.md",
-    "LICENSE-weights.txt",
+    "predict.py", "pictures.py", "readers", "confidence.py", "model.onnx", "model.json",
+    "README.md", "LICENSE-weights.txt",
 )  # fmt: skip
 _SAME = 1e-3  # largest difference of scores, as a part of their range
 _TRIED = 3  # pictures on which the graph is compared with the run
@@ -109,6 +109,7 @@ def export_photos(run: Run, folder: Path) -> list[Path]:
         write_json(partial / "model.json", _about(run, far))
         write_text(partial / "predict.py", _text("photo_predict.py.txt"))
         write_text(partial / "pictures.py", _pictures_source())
+        _write_readers(partial / "readers")
         write_text(partial / "confidence.py", _confidence_source())
         write_text(partial / "README.md", _readme(run))
         write_text(partial / "LICENSE-weights.txt", _licence(run))
@@ -134,7 +135,10 @@ def _about(run: Run, far: bool) -> dict[str, Any]:
         "classes": list(model.space.names),
         "unseen": (~model.shown_mask).tolist(),
         "size": settings.size,
-        "resize": settings.resize,
+        "resize": settings.shorter_side,
+        "window": settings.window,
+        "each_frame": settings.frames == "each",
+        "frames": images.FRAMES,
         "confidence": kept,
         "distances": confidence.distances.tolist() if far and confidence is not None else [],
         "alarm": ALARM,
@@ -147,6 +151,10 @@ def _about(run: Run, far: bool) -> dict[str, Any]:
     }
 
 
+_READERS = (
+    "depth", "decoding_cost", "further_formats", "dicom/__init__", "dicom/decoder",
+    "dicom/image", "dicom/isolated", "dicom/values",
+)  # fmt: skip
 _NEEDED = ("numpy", "onnxruntime", "pillow")
 
 
@@ -179,10 +187,21 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps
+from readers.depth import eight_bits
 
 Box = tuple'''
     parts = (images.square, images.upright, images._reduced, images.to_rgb, images.planes)
-    return _source(head, ("MOST_WHOLE", "STEP", "TILE"), images, parts)
+    return _source(head, ("MOST_WHOLE", "STEP", "TILE", "EIGHT_BITS"), images, parts)
+
+
+def _write_readers(folder: Path) -> None:
+    """Copy the modules that read pictures of more than 8 bits, and DICOM."""
+    package = "fedunseen.data.io"
+    (folder / "dicom").mkdir(parents=True)
+    write_text(folder / "__init__.py", '"""Readers of pictures; from FedUnseen (Apache-2.0)."""\n')
+    for name in _READERS:
+        source = files(package).joinpath(f"{name}.py").read_text("utf-8")
+        write_text(folder / f"{name}.py", source.replace(f"{package}.", "readers."))
 
 
 def _confidence_source() -> str:
@@ -210,6 +229,7 @@ def _readme(run: Run) -> str:
     return (
         f"# {run.path.name}\n\nNames what is in a picture, without a network and without FedUnseen."
         "\n\n```sh\npip install numpy onnxruntime pillow\npython predict.py cat.jpg\n```\n\n"
+        "DICOM files also need `pip install pydicom pylibjpeg-openjpeg python-gdcm`.\n\n"
         f"It chooses among {len(names)} classes: {', '.join(names)}.\n"
         + (f"No picture of these was in training: {', '.join(unseen)}.\n" if unseen else "")
         + "\nIt always answers with one of these classes, also where a picture shows something "

@@ -2,8 +2,9 @@
 they are loaded.
 """
 
+import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from fedunseen.core.errors import counted
 from fedunseen.core.files import cache_folder
 from fedunseen.core.random import stream
 from fedunseen.data.base import BenchmarkLoader, count
 from fedunseen.data.benchmark import Benchmark, DataSettings, empty_split, split_ids
 from fedunseen.data.class_space import ClassSpace
-from fedunseen.data.io.images import Box, ImageBytes, decode, decoded_bytes, read_image
+from fedunseen.data.io.depth import FEWEST, SETTING, Window
+from fedunseen.data.io.images import Box, Decoded, ImageBytes, decode, decoded_bytes, read_image
 
 # draws what a published split leaves open; the same for every run, so that runs can be compared
 SPLIT_SEED = 0
@@ -33,6 +36,10 @@ class ImageSettings(DataSettings):
     """Side of the decoded images in pixels: the center square that is cut out."""
     resize: int | None = Field(None, ge=8, le=4096)
     """Length of the shorter side before the cut; unset, 8/7 of `size`: 256 for 224, 512 for 448."""
+    window: Window | None = None
+    """The values that are shown black and white in pictures of more than 8 bits, the same at all
+    parties; unset, what a file's tags say (DICOM), or its bit depth.
+    """
     skip_unreadable: bool = False
     """Leave out images that cannot be read, with a warning that names them, instead of refusing to
     start.
@@ -44,6 +51,8 @@ class ImageSettings(DataSettings):
 
     @model_validator(mode="after")
     def _check(self) -> "ImageSettings":
+        if self.window is not None and not -math.inf < self.window[0] < self.window[1] < math.inf:
+            raise ValueError(f"window = {list(self.window)} is no range: give black, then white")
         if self.resize is not None and self.resize < self.size:
             raise ValueError(
                 f"resize = {self.resize} is less than size = {self.size}: the square would not fit"
@@ -70,6 +79,7 @@ class Listing:
     boxes: Sequence[Box] | None = None
     users: NDArray[np.int64] | None = None  # the party in whose folder each image lies
     part: bool = False  # what one party of a deployment holds: see `Benchmark`
+    frames: Sequence[int] | None = None  # of each image, where a file holds several
 
     def ids(self, settings: ImageSettings) -> dict[str, NDArray[np.int64]]:
         """Return the sorted ids of ``train``, ``test_seen`` and ``test_unseen``, cut to the
@@ -83,13 +93,18 @@ class Listing:
             )
         return splits
 
-    def decode(
-        self, kept: NDArray[np.int64], settings: Any, skip: bool
-    ) -> tuple[NDArray[np.uint8], list[int]]:
-        """Return the images ``kept``, and which of them are unreadable."""
-        files = [self.files[i] for i in kept.tolist()]
-        boxes = None if self.boxes is None else [self.boxes[i] for i in kept.tolist()]
-        return decode(self.root, files, settings.size, settings.shorter_side, skip, boxes)
+    def name_of(self, i: int) -> str:
+        """Return the name of an image: its file, and the frame where that has several."""
+        return self.files[i] if self.frames is None else f"{self.files[i]}[{self.frames[i]}]"
+
+    def decode(self, kept: NDArray[np.int64], settings: Any, skip: bool) -> Decoded:
+        """Return the images ``kept``."""
+        ids = kept.tolist()
+        files = [self.files[i] for i in ids]
+        boxes = None if self.boxes is None else [self.boxes[i] for i in ids]
+        frames = None if self.frames is None else [self.frames[i] for i in ids]
+        side = settings.shorter_side
+        return decode(self.root, files, settings.size, side, skip, boxes, settings.window, frames)
 
 
 class ImageBenchmark(BenchmarkLoader):
@@ -112,8 +127,15 @@ class ImageBenchmark(BenchmarkLoader):
         listing = cls.listing(settings, seed)
         ids = listing.ids(settings) | {"unlabelled": np.flatnonzero(listing.labels < 0)}
         kept = np.sort(np.concatenate(list(ids.values())))
-        files = [listing.files[i] for i in kept.tolist()]
-        images, unreadable = listing.decode(kept, settings, settings.skip_unreadable)
+        files = [listing.name_of(i) for i in kept.tolist()]
+        decoded = listing.decode(kept, settings, settings.skip_unreadable)
+        unreadable = decoded.unreadable
+        if decoded.few_levels:
+            warnings.warn(
+                few_levels([str(listing.root / files[i]) for i in decoded.few_levels]),
+                WindowWarning,
+                stacklevel=2,
+            )
         if unreadable:
             names = ", ".join(files[i] for i in unreadable[:5]) + (
                 ", ..." if len(unreadable) > 5 else ""
@@ -130,19 +152,20 @@ class ImageBenchmark(BenchmarkLoader):
         return Benchmark(
             name=listing.name,
             space=listing.space,
-            features=images,
+            features=decoded.images,
             labels=listing.labels[kept],
             image_shape=(3, settings.size, settings.size),
             files=tuple(files),
             users=None if listing.users is None else listing.users[kept],
             part=listing.part,
+            reading=tuple(described_windows(decoded.windows, settings.window)),
             **splits,
         )
 
     @classmethod
     def read(cls, path: Path | ImageBytes, settings: Any) -> NDArray[np.uint8]:
         """Read an image as the benchmark's own are read, shape (1, 3, size, size)."""
-        return read_image(path, settings.size, settings.shorter_side)
+        return read_image(path, settings.size, settings.shorter_side, settings.window)
 
     @classmethod
     def inspect(cls, settings: Any, everything: bool = False) -> dict[str, Any]:
@@ -150,8 +173,8 @@ class ImageBenchmark(BenchmarkLoader):
         listing = cls.listing(settings, seed=0)
         ids = listing.ids(settings)
         kept = np.sort(np.concatenate(list(ids.values())))
-        files = [listing.files[i] for i in kept.tolist()]
-        different = dict.fromkeys(files)
+        files = [listing.name_of(i) for i in kept.tolist()]
+        different = dict.fromkeys(listing.files[i] for i in kept.tolist())
         empty = [split for split, mine in ids.items() if not len(mine) and not listing.part]
         problems = [empty_split(listing.name, split) for split in empty]
         facts = count(listing.space, listing.labels, ids, "images")
@@ -166,7 +189,8 @@ class ImageBenchmark(BenchmarkLoader):
                 "are): unpack the images again"
             )
         elif everything:
-            facts["unreadable"] = [files[i] for i in listing.decode(kept, settings, skip=True)[1]]
+            decoded = listing.decode(kept, settings, skip=True)
+            facts["unreadable"] = [files[i] for i in decoded.unreadable]
             if facts["unreadable"] and not settings.skip_unreadable:
                 problems.append(
                     f"{len(facts['unreadable'])} of {len(files)} images cannot be read: "
@@ -174,6 +198,29 @@ class ImageBenchmark(BenchmarkLoader):
                     "with data.skip_unreadable = true"
                 )
         return facts
+
+
+class WindowWarning(UserWarning):
+    """Pictures of more than 8 bits lose most of what they show."""
+
+
+def few_levels(files: Sequence[str]) -> str:
+    """Say that pictures lose most of what they show, and name two of them."""
+    named = " and ".join(files[:2])
+    return (
+        f"{counted(len(files), 'picture')} of more than 8 bits become fewer than {FEWEST} gray "
+        f"levels, such as {named}: set data.window = [black, white] to the values that they use"
+    )
+
+
+def described_windows(windows: Mapping[str, int], window: Window | None) -> list[str]:
+    """Say which window the pictures of more than 8 bits are shown in."""
+    shown = "" if window is None else f" = [{window[0]:g}, {window[1]:g}]"
+    return [
+        f"{counted(n, 'picture')} of more than 8 bits: black and white by "
+        f"{source}{shown if source == SETTING else ''}"
+        for source, n in windows.items()
+    ]
 
 
 def class_means(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from fedunseen.core.errors import DataError
@@ -22,7 +23,13 @@ from fedunseen.data.benchmark import check_unlabelled, draw_test
 from fedunseen.data.benchmarks.image_benchmark import ImageBenchmark, ImageSettings, Listing
 from fedunseen.data.class_space import draw_validation
 from fedunseen.data.class_table import OwnData, class_names, read_class_table
-from fedunseen.data.io.images import is_readable, list_images
+from fedunseen.data.io.images import (
+    ImageBytes,
+    count_frames,
+    is_readable,
+    list_images,
+    read_image,
+)
 from fedunseen.data.names import check_collisions, did_you_mean, plain
 
 TEXT = ".txt"
@@ -49,6 +56,10 @@ class ImageFolder(ImageBenchmark, name="images"):
         """The class table; unset, `classes.csv` in the root."""
         folders: Literal["classes", "parties"] = "classes"
         """What the folders in `root` are: classes, or parties, each with folders of classes."""
+        frames: Literal["middle", "each"] = "middle"
+        """Of files with several frames (DICOM, TIFF): `each` is a sample, or the middle one of
+        DICOM and the first one of TIFF. All frames of a file train, or all are for tests.
+        """
         test_share: float = Field(0.2, gt=0, lt=1)
         """Share of each seen class's images that is drawn for tests, where there are no folders
         `train` and `test`.
@@ -104,16 +115,15 @@ class ImageFolder(ImageBenchmark, name="images"):
         users = None
         if settings.folders == "parties":
             users = np.unique(np.array(holders), return_inverse=True)[1].astype(np.int64)
-        return Listing(
-            f"{settings.name}/{root.resolve().name}",
-            root,
-            files,
-            classes,
-            space,
-            test,
-            users=users,
-            part=settings.part,
-        )
+        name = f"{settings.name}/{root.resolve().name}"
+        listing = Listing(name, root, files, classes, space, test, users=users, part=settings.part)
+        return _each_frame(listing) if getattr(settings, "frames", "") == "each" else listing
+
+    @classmethod
+    def read(cls, path: Path | ImageBytes, settings: Settings) -> NDArray[np.uint8]:
+        """Read an image as the benchmark's own are read, shape (frames, 3, size, size)."""
+        each = settings.frames == "each"
+        return read_image(path, settings.size, settings.shorter_side, settings.window, each)
 
     @classmethod
     def glance(cls, settings: Settings) -> None:
@@ -208,6 +218,13 @@ class ImageFolder(ImageBenchmark, name="images"):
         return is_readable(path)
 
     @classmethod
+    def first_settings(cls, root: Path, own: Mapping[str, Any]) -> dict[str, Any]:
+        """Return any window, which shows whether pictures can be read; see
+        :meth:`BenchmarkLoader.first_settings`.
+        """
+        return {"window": (0.0, 65535.0)}
+
+    @classmethod
     def holds(cls, folder: Path) -> bool:
         """Say whether a folder has a class table, and neither features nor texts that belong to
         it.
@@ -228,6 +245,20 @@ class ImageFolder(ImageBenchmark, name="images"):
         return (
             0.01 if any(list_images(child) for child in folder.iterdir() if child.is_dir()) else 0.0
         )
+
+
+def _each_frame(listing: Listing) -> Listing:
+    """Return a listing with a line for each frame of each file, on the file's side of the split."""
+    counts = [count_frames(listing.root / file) for file in listing.files]
+    users = None if listing.users is None else np.repeat(listing.users, counts)
+    return replace(
+        listing,
+        files=[file for file, n in zip(listing.files, counts, strict=True) for _ in range(n)],
+        labels=np.repeat(listing.labels, counts),
+        test=np.repeat(listing.test, counts),
+        users=users,
+        frames=[frame for n in counts for frame in range(n)],
+    )
 
 
 def child_folders(place: Path) -> list[Path]:

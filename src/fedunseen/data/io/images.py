@@ -13,14 +13,13 @@ import os
 import struct
 import warnings
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +29,8 @@ from fedunseen.core.array_cache import cache_path, cached_blocks, file_stamps
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import parse_json, write_json
 from fedunseen.data.io.decoding_cost import check_segments, decoded_pixels
+from fedunseen.data.io.depth import FEW_LEVELS, SOURCE, PictureFault, Window, eight_bits
+from fedunseen.data.io.further_formats import FURTHER, installed_packages, registered
 
 Item = TypeVar("Item")
 Box = tuple[int, int, int, int]
@@ -41,9 +42,15 @@ UNREADABLE = (
 )  # fmt: skip
 """What Pillow raises on files that are not images, damaged, cut short, or far too large."""
 
-NO_IMAGES = ("thumbs.db", "desktop.ini")  # what file managers leave behind
+NO_IMAGES = ("thumbs.db", "desktop.ini", "dicomdir")  # what other programs leave behind
 MOST_WHOLE = 90_000_000  # pixels of a picture whose copies are made whole: they take a gigabyte
 STEP = 4  # a larger picture is decoded at this part of its width and height
+EIGHT_BITS = ("1", "L", "LA", "P", "PA")
+"""Modes of Pillow that never stand for more, except in a TIFF: its bytes may have a sign."""
+NOT_READABLE = "is not a readable image"
+DICOM_SUFFIXES = (".dcm", ".dicom")
+FRAMES = ("DICOM", "TIFF")
+"""Formats whose further frames are pictures of their own."""
 TILE = 256 * STEP  # side of the parts that it is read in
 BLOCK = 256  # images decoded, then written, at a time
 
@@ -54,35 +61,35 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 FORMATS = (
     "JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO", "TGA",
-    "HEIF",
+    "HEIF", "DICOM",
 )  # fmt: skip
 """What image files may be: Pillow decodes more, some of them by another program."""
 
 
-# bytes 4 to 11 of a photo as telephones save it, which Pillow alone does not read
-_HEIC = frozenset(
-    b"ftyp" + brand
-    for brand in (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
-)
-_HEIC_PACKAGE = "pillow_heif"
-
-
-def fault_of(source: "Path | ImageBytes") -> str:
+def fault_of(source: "Path | ImageBytes", window: Window | None = None) -> str:
     """Return what is wrong with an image file that could not be read, and what helps if the fault
     is not the file's.
     """
+    try:
+        with open_image(source) as file:
+            eight_bits(file, window).load()
+    except PictureFault as fault:
+        return str(fault)
+    except UNREADABLE:
+        pass
+    return _fault_of_format(source)
+
+
+def _fault_of_format(source: "Path | ImageBytes") -> str:
+    """Return what is wrong with a file that Pillow does not open."""
     # an empty file has no bytes to map
     with suppress(OSError, ValueError), _content(source) as content:
-        if content[4:12] in _HEIC and find_spec(_HEIC_PACKAGE) is None:
-            return "is a HEIC photo, which needs a package: pip install pillow-heif"
-    return "is not a readable image"
-
-
-@cache
-def _read_heic() -> None:
-    """Let Pillow read HEIC photos, if the package for them is installed."""
-    if find_spec(_HEIC_PACKAGE) is not None:
-        import_module(_HEIC_PACKAGE).register_heif_opener()
+        for kind in FURTHER:
+            if content[kind.place : kind.end] in kind.marks and not kind.installed:
+                return kind.missing
+    if Path(str(source)).suffix.lower() in DICOM_SUFFIXES:
+        return "lacks the mark DICM of a DICOM file at byte 128, or is encrypted: export it again"
+    return NOT_READABLE
 
 
 class ImageBytes(io.BytesIO):
@@ -134,6 +141,8 @@ def upright(file: Image.Image) -> Image.Image:
     """Turn an opened image as its EXIF data say, and return it in RGB; a very large one at a
     quarter of its sides.
     """
+    if file.mode not in EIGHT_BITS or file.format == "TIFF":
+        file = eight_bits(file)
     if file.width * file.height > MOST_WHOLE:
         file.draft(None, (file.width // STEP, file.height // STEP))  # which a JPEG alone obeys
     if file.width * file.height > MOST_WHOLE:
@@ -146,8 +155,6 @@ def upright(file: Image.Image) -> Image.Image:
 
 def _reduced(file: Image.Image) -> Image.Image:
     """Return an image in RGB at a quarter of its width and height, read in parts."""
-    if file.mode in ("I", "F"):  # a part does not say which value is white
-        raise Image.DecompressionBombError(f"more than {MOST_WHOLE:,} pixels of 32 bits")
     small = Image.new("RGB", (math.ceil(file.width / STEP), math.ceil(file.height / STEP)))
     for top in range(0, file.height, TILE):
         for left in range(0, file.width, TILE):
@@ -160,21 +167,7 @@ def _reduced(file: Image.Image) -> Image.Image:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Return an image of any mode in RGB with 8 bits; transparent parts become white."""
-    if (
-        image.mode.startswith("I") or image.mode == "F"
-    ):  # 16 or 32 bits: Pillow's own conversion would clip them
-        values = np.asarray(image).reshape(-1)
-        if not np.isfinite(values).all():
-            raise ValueError("not finite")
-        white = 65535.0 if image.mode.startswith("I;16") else max(1.0, float(values.max()))
-        grey = np.empty(values.shape, dtype=np.uint8)
-        for start in range(
-            0, len(values), TILE**2
-        ):  # whole, each of these steps would take 8 bytes a pixel
-            part = values[start : start + TILE**2].astype(np.float64) * (255 / white)
-            grey[start : start + TILE**2] = np.clip(np.rint(part), 0, 255)
-        image = Image.fromarray(grey.reshape(image.height, image.width))
+    """Return an image of 8 bits and any mode in RGB; transparent parts become white."""
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -188,8 +181,13 @@ def open_image(source: Path | ImageBytes) -> Image.Image:
     formats = source.formats if isinstance(source, ImageBytes) else None
     with _content(source) as content:
         check_segments(content)
-        if formats is None and content[4:12] in _HEIC:
-            _read_heic()
+        known = (kind for kind in FURTHER if content[kind.place : kind.end] in kind.marks)
+        kind = next(known, None)
+        if kind is not None and kind.installed and (formats is None or kind.name in formats):
+            kind.register()
+            formats = (kind.name,) if kind.alone else formats
+        elif formats is not None:
+            formats = registered(formats)
         picture = Image.open(source, formats=formats)
         try:
             if picture.format not in FORMATS:
@@ -236,14 +234,42 @@ def opened_image(
         raise DataError(f"{source} is missing: correct its name") from None
     except Image.DecompressionBombError:
         raise DataError(f"{source} has too many pixels to be read: make it smaller") from None
+    except PictureFault as fault:
+        raise DataError(f"{source} {fault}") from None
     except UNREADABLE:
-        raise DataError(f"{source} {fault_of(source)}{remedy}") from None
+        if (fault_text := _fault_of_format(source)) == NOT_READABLE:
+            fault_text += remedy
+        raise DataError(f"{source} {fault_text}") from None
 
 
-def read_image(source: Path | ImageBytes, size: int, resize: int) -> NDArray[np.uint8]:
-    """Read one image, as :func:`decode` reads a benchmark's."""
+def read_image(
+    source: Path | ImageBytes,
+    size: int,
+    resize: int,
+    window: Window | None = None,
+    each: bool = False,
+) -> NDArray[np.uint8]:
+    """Read one image, as :func:`decode` reads a benchmark's; with ``each``, all its frames."""
     with opened_image(source) as file:
-        return square(file, size, resize)[None]
+        if not each:
+            return square(eight_bits(file, window), size, resize)[None]
+        read = []
+        for frame in range(frames_of(file)):
+            file.seek(frame)
+            read.append(square(eight_bits(file, window), size, resize))
+        return np.stack(read)
+
+
+def frames_of(file: Image.Image) -> int:
+    """Return how many pictures of their own an opened file holds."""
+    return int(getattr(file, "n_frames", 1)) if file.format in FRAMES else 1
+
+
+def count_frames(path: Path) -> int:
+    """Return how many pictures of their own a file holds; 1 where it cannot be read."""
+    with suppress(*UNREADABLE), open_image(path) as file:
+        return frames_of(file)
+    return 1
 
 
 def read_strokes(
@@ -313,6 +339,62 @@ def decoded_bytes(count: int, size: int) -> int:
     return count * 3 * size * size
 
 
+class Decoded(NamedTuple):
+    """Images (n, 3, size, size), and what decoding them showed.
+
+    Attributes:
+        images: bytes; black where an image is unreadable.
+        unreadable: which ones are.
+        few_levels: which have few gray levels, and would have more under another window.
+        windows: how many have more than 8 bits, by where their window stands.
+    """
+
+    images: NDArray[np.uint8]
+    unreadable: list[int]
+    few_levels: list[int]
+    windows: dict[str, int]
+
+
+@dataclass
+class _Decoding:
+    """Images that are decoded in any order, and what that shows of them; see :func:`decode`."""
+
+    paths: Sequence[Path]
+    size: int
+    resize: int
+    boxes: Sequence[Box | None]
+    window: Window | None
+    frames: Sequence[int | None]
+    unreadable: list[int] = field(default_factory=list)
+    few_levels: list[int] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+
+    def read(self, i: int) -> NDArray[np.uint8]:
+        """Return an image; black where it is unreadable."""
+        try:
+            with open_image(self.paths[i]) as file:
+                if (frame := self.frames[i]) is not None:
+                    file.seek(frame)
+                shown = eight_bits(file, self.window)
+                pixels = square(shown, self.size, self.resize, self.boxes[i])
+        except UNREADABLE:
+            self.unreadable.append(i)
+            return np.zeros((3, self.size, self.size), dtype=np.uint8)
+        if source := shown.info.get(SOURCE):
+            self.sources.append(source)
+        if shown.info.get(FEW_LEVELS):
+            self.few_levels.append(i)
+        return pixels
+
+    def notes(self) -> dict[str, Any]:
+        """Return what is kept beside the images."""
+        return {
+            "unreadable": sorted(self.unreadable),
+            "few_levels": sorted(self.few_levels),
+            "windows": dict(sorted(Counter(self.sources).items())),
+        }
+
+
 def decode(
     root: Path,
     files: Sequence[str],
@@ -320,9 +402,20 @@ def decode(
     resize: int,
     skip: bool = False,
     boxes: Sequence[Box] | None = None,
-) -> tuple[NDArray[np.uint8], list[int]]:
-    """Return images (n, 3, size, size), decoded now or before, and which of them are unreadable,
-    and black.
+    window: Window | None = None,
+    frames: Sequence[int | None] | None = None,
+) -> Decoded:
+    """Return images, decoded now or before.
+
+    Args:
+        root: of the files.
+        files: a file for each image.
+        size: side of the center square that is cut out, in pixels.
+        resize: the shorter side before the cut.
+        skip: leave unreadable images black.
+        boxes: the part of each image that counts.
+        window: black and white of images of more than 8 bits.
+        frames: the frame of each image; None takes the one that its format opens at.
     """
     stamps, missing = file_stamps(root / file for file in files)
     if missing:
@@ -330,41 +423,48 @@ def decode(
             f"{missing[0]} is missing ({len(missing)} of {len(set(files))} images are): unpack the "
             "images again, or correct data.root"
         )
-    crops: Sequence[Box | None] = boxes if boxes is not None else [None] * len(files)
-    more = [] if find_spec(_HEIC_PACKAGE) is None else [_HEIC_PACKAGE]  # reads more files
-    key = ["images", size, resize, *more, *zip(files, stamps, crops, strict=True)]
+    none = [None] * len(files)
+    crops: Sequence[Box | None] = none if boxes is None else boxes
+    parts: Sequence[int | None] = none if frames is None else frames
+    of_each = zip(files, stamps, crops, parts, strict=True)
+    key = ["images", size, resize, window, *installed_packages(), *of_each]
     path = cache_path("images", key)
     record = path.with_suffix(".json")
     shape = (len(files), 3, size, size)
 
     def produce() -> Iterator[NDArray[Any]]:
-        unreadable: list[int] = []
-
-        def read(i: int) -> NDArray[np.uint8]:
-            try:
-                with open_image(root / files[i]) as file:
-                    return square(file, size, resize, crops[i])
-            except UNREADABLE:
-                unreadable.append(i)
-                return np.zeros(shape[1:], dtype=np.uint8)
-
-        yield from in_threads(read, range(len(files)))
-        write_json(
-            record, {"unreadable": sorted(unreadable)}
-        )  # before the images: see `cached_blocks`
+        paths = [root / file for file in files]
+        decoding = _Decoding(paths, size, resize, crops, window, parts)
+        yield from in_threads(decoding.read, range(len(files)))
+        write_json(record, decoding.notes())  # before the images: see `cached_blocks`
 
     images = cached_blocks("images", key, shape, produce)
     try:
-        unreadable = [int(i) for i in parse_json(record.read_text("utf-8"))["unreadable"]]
-    except (OSError, ValueError, KeyError, TypeError):
+        kept = Decoded(images, **_read_notes(record))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         path.unlink(missing_ok=True)  # one of the two is gone or damaged: make both again
         images = cached_blocks("images", key, shape, produce)
-        unreadable = parse_json(record.read_text("utf-8"))["unreadable"]
-    if unreadable and not skip:
-        raise DataError(
-            f"{root / files[unreadable[0]]} {fault_of(root / files[unreadable[0]])} "
-            f"({len(unreadable)} of "
-            f"{len(files)} are not): fix or replace {'it' if len(unreadable) == 1 else 'them'}, or "
-            "leave unreadable images out with data.skip_unreadable = true"
-        )
-    return images, unreadable
+        kept = Decoded(images, **_read_notes(record))
+    if kept.unreadable and not skip:
+        raise DataError(_refusal(root / files[kept.unreadable[0]], kept, window))
+    return kept
+
+
+def _read_notes(record: Path) -> dict[str, Any]:
+    content = parse_json(record.read_text("utf-8"))
+    return {
+        "unreadable": [int(i) for i in content["unreadable"]],
+        "few_levels": [int(i) for i in content["few_levels"]],
+        "windows": {str(source): int(n) for source, n in content["windows"].items()},
+    }
+
+
+def _refusal(first: Path, decoded: Decoded, window: Window | None) -> str:
+    """Say what is wrong with unreadable images, and what helps."""
+    count = len(decoded.unreadable)
+    total = len(decoded.images)
+    leave = "leave unreadable images out with data.skip_unreadable = true"
+    if (fault := fault_of(first, window)) != NOT_READABLE:
+        return f"{first} {fault}, or {leave} ({count} of {total} cannot be read)"
+    fix = f"fix or replace {'it' if count == 1 else 'them'}"
+    return f"{first} {fault} ({count} of {total} are not): {fix}, or {leave}"

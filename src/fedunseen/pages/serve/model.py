@@ -522,6 +522,11 @@ class Recognizer:
         return self.run.read_inputs(array)
 
     @property
+    def each_frame(self) -> bool:
+        """Whether each frame of a picture is a sample."""
+        return getattr(self.run.experiment.data, "frames", "middle") == "each"
+
+    @property
     def calibrated(self) -> bool:
         """Whether probabilities say how often answers are right."""
         return self.model.confidence is not None

@@ -15,10 +15,17 @@ from fedunseen.core.arrays import declared_bytes
 from fedunseen.core.errors import DataError
 from fedunseen.data.io.decoding_cost import decoded_pixels
 from fedunseen.data.io.features import FEATURE_SUFFIXES
-from fedunseen.data.io.images import UNREADABLE, ImageBytes, open_image
+from fedunseen.data.io.images import (
+    NOT_READABLE,
+    UNREADABLE,
+    ImageBytes,
+    fault_of,
+    frames_of,
+    open_image,
+)
 from fedunseen.pages.serve.model import Recognizer
 
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "DICOM")
 # of a request; more than a telephone's camera makes, and up to a gigabyte when decoded
 MOST_PIXELS = 40_000_000
 MOST_SAMPLES = 1000  # in one request
@@ -37,6 +44,7 @@ class Upload:
         path = PurePath(name)
         self.name = name
         self.content = content
+        self.frames = 1  # of a picture, once its first bytes are read
         self.suffix = path.suffix.lower()
         self.shown = "".join(c if c.isprintable() else "?" for c in path.name)[:_SHOWN] or "file"
 
@@ -57,6 +65,7 @@ class Upload:
         try:
             with open_image(file) as picture:
                 pixels = decoded_pixels(picture, self.content)
+                self.frames = frames_of(picture)
                 file.formats = (
                     "JPEG" if picture.format == "MPO" else str(picture.format),
                 )  # JPEG's reader makes both
@@ -65,6 +74,8 @@ class Upload:
                 f"{shown} has more than {MOST_PIXELS:,} pixels: make it smaller"
             ) from None
         except UNREADABLE:
+            if (fault := fault_of(file)) != NOT_READABLE:
+                raise DataError(f"{shown} {fault}") from None
             formats = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
             raise DataError(f"{shown} is not a readable image: send {formats}") from None
         if pixels > MOST_PIXELS:
@@ -78,7 +89,9 @@ def read_files(model: Recognizer, files: Sequence[Upload]) -> list[NDArray[Any]]
     """Return what each file holds as samples (n, ...); before one is decoded, the pixels of all are
     counted.
     """
-    pixels = sum(file.picture[1] for file in files if file.is_picture(model))
+    pictures = [file for file in files if file.is_picture(model)]
+    each = model.each_frame
+    pixels = sum(file.picture[1] * (file.frames if each else 1) for file in pictures)
     if pixels > MOST_PIXELS:
         raise TooLargeError(
             f"the pictures have {pixels:,} pixels, more than {MOST_PIXELS:,}: send fewer at a time"

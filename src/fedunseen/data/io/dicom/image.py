@@ -1,0 +1,284 @@
+"""DICOM files as images of Pillow."""
+
+import io
+import math
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageFile, UnidentifiedImageError
+from pydicom import Dataset, dcmread
+from pydicom.encaps import get_frame
+from pydicom.pixels import apply_color_lut, get_decoder, pixel_array
+from pydicom.uid import UID, DeflatedExplicitVRLittleEndian
+
+from fedunseen.data.io.decoding_cost import check_segments, decoded_pixels
+from fedunseen.data.io.depth import STATED, PictureFault, Stated
+from fedunseen.data.io.dicom.decoder import ELEMENTS, decode
+from fedunseen.data.io.dicom.isolated import decode_apart
+from fedunseen.data.io.dicom.values import rescaled, stated_of
+
+# pydicom quotes values that it warns about
+warnings.filterwarnings("ignore", module=r"pydicom\.")
+
+MAGIC = b"DICM"  # at byte 128
+_PALETTE = [
+    f"{color}PaletteColorLookupTable{part}"
+    for color in ("Red", "Green", "Blue")
+    for part in ("Descriptor", "Data")
+]
+_FUNCTIONAL = {  # sequences of a frame's own elements
+    "PixelValueTransformationSequence": ("RescaleSlope", "RescaleIntercept"),
+    "FrameVOILUTSequence": ("WindowCenter", "WindowWidth", "VOILUTFunction"),
+}
+_HEADER = [
+    "SOPClassUID", "NumberOfFrames", "RescaleSlope", "RescaleIntercept", "ModalityLUTSequence",
+    "WindowCenter", "WindowWidth", "VOILUTFunction", "VOILUTSequence", "PixelPaddingValue",
+    "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence",
+    *ELEMENTS, *_PALETTE, *(f"Segmented{name}" for name in _PALETTE if name.endswith("Data")),
+]  # fmt: skip
+"""All that is read of a file beside its pixels: no element of a patient."""
+_PIXELS = [
+    "PixelData", "FloatPixelData", "DoubleFloatPixelData", "ExtendedOffsetTable",
+    "ExtendedOffsetTableLengths",
+]  # fmt: skip
+_UNPACKED = 2**30  # bytes of a file that is deflated as a whole
+
+# Codecs whose library refuses damaged frames, each with pydicom's name for the library. GDCM and
+# libjpeg may die of them, so other codecs are decoded apart.
+_ROBUST = {
+    **dict.fromkeys(("1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.51"), "pillow"),
+    **dict.fromkeys(
+        (f"1.2.840.10008.1.2.4.{number}" for number in (90, 91, 201, 202, 203)), "pylibjpeg"
+    ),
+    "1.2.840.10008.1.2.5": "pydicom",
+}
+
+
+class DicomImage(ImageFile.ImageFile):
+    """A DICOM file, at its middle frame until ``seek``: gray values of the modality ("F"), 8 bits
+    as they are ("L"), or color ("RGB").
+
+    Raises:
+        PictureFault: there is no picture, it is cut short, or no package decodes it.
+    """
+
+    format = "DICOM"
+    format_description = "Digital Imaging and Communications in Medicine"
+
+    def _open(self) -> None:
+        content = self.fp
+        assert content is not None
+        content.seek(128)
+        if content.read(4) != MAGIC:
+            raise SyntaxError("not a DICOM file")
+        with _damage_named():
+            self._read_header(content)
+
+    def _read_header(self, content: Any) -> None:
+        self._header = header = _read(content, _HEADER, pixels=False)
+        if "Rows" not in header or "Columns" not in header or "BitsAllocated" not in header:
+            kind = UID(str(header.get("SOPClassUID", "")))
+            named = kind.name if kind.name != str(kind) else "of an unknown kind"
+            raise PictureFault(f"is DICOM without a picture ({named}): take it out")
+        self._size = int(header.Columns), int(header.Rows)
+        self.n_frames = max(1, int(header.get("NumberOfFrames") or 1))
+        self.is_animated = False
+        self._mode = "RGB" if self._in_color else "F"
+        self._check_length()
+        self._decoded = False
+        self.seek(self.n_frames // 2)
+
+    @property
+    def _in_color(self) -> bool:
+        return not str(self._header.get("PhotometricInterpretation", "")).startswith("MONOCHROME")
+
+    def _check_length(self) -> None:
+        """Refuse a file that is too short for its frames: as damage, or as a bomb."""
+        content = self.fp
+        assert content is not None
+        length = content.seek(0, io.SEEK_END)
+        syntax = _syntax(self._header)
+        pixels = math.prod(self._size)
+        samples = int(self._header.get("SamplesPerPixel") or 1)
+        whole = pixels * samples * int(self._header.BitsAllocated) // 8
+        if "422" in str(self._header.get("PhotometricInterpretation")):
+            whole = whole * 2 // 3
+        least = 8 if syntax.is_compressed else whole
+        if syntax == DeflatedExplicitVRLittleEndian:
+            least = 0
+            _check_unpacked(content)
+        elif self.n_frames * least > length:
+            raise PictureFault("is cut short or damaged: copy it again")
+        if syntax == DeflatedExplicitVRLittleEndian and self.n_frames * whole > _UNPACKED:
+            raise Image.DecompressionBombError("more than a gigabyte")
+
+    def seek(self, frame: int) -> None:
+        """Go to a frame."""
+        if not 0 <= frame < self.n_frames:
+            raise EOFError("no such frame")
+        self._frame = frame
+        self._decoded = False
+        header = _of_frame(self._header, frame)
+        self._own = header
+        said = None if self._in_color else stated_of(header)
+        self._mode = "RGB" if self._in_color else "L" if said is None else "F"
+        self.info.pop(STATED, None)
+        if isinstance(said, Stated):
+            self.info[STATED] = said
+
+    def tell(self) -> int:
+        """Return the frame's number, counted from 0."""
+        return self._frame
+
+    def load(self) -> Any:
+        """Decode the frame."""
+        if not self._decoded:
+            content = self.fp
+            assert content is not None
+            with _damage_named():
+                dataset = _read(content, [*_HEADER, *_PIXELS], pixels=True)
+                stored = _decoded(dataset, self._frame, self.n_frames)
+                if stored.shape[:2] != self._size[::-1]:
+                    raise PictureFault("holds a picture of another size: export it again")
+                array = self._as_shown(stored)
+            self.im = Image.fromarray(np.ascontiguousarray(array)).im
+            self._decoded = True
+        return self.im.pixel_access(self.readonly) if self.im is not None else None
+
+    def _as_shown(self, stored: NDArray[Any]) -> NDArray[Any]:
+        """Return the pixels of the image's mode."""
+        header = self._own
+        if self._mode == "L":
+            return stored.astype(np.uint8, copy=False)
+        if self._mode == "F":
+            return rescaled(stored, header).astype(np.float32)
+        bits = int(header.get("BitsStored") or header.BitsAllocated)
+        if stored.ndim == 2:  # numbers of colors
+            stored = apply_color_lut(stored, header)
+            bits = 8 * stored.dtype.itemsize
+        if bits == 8:
+            return stored.astype(np.uint8, copy=False)
+        shown: NDArray[np.uint8] = np.clip(np.rint(stored * (255 / (2**bits - 1))), 0, 255).astype(
+            np.uint8
+        )
+        return shown
+
+
+def register() -> None:
+    """Let Pillow read DICOM."""
+    Image.register_open(DicomImage.format, DicomImage)
+
+
+@contextmanager
+def _damage_named() -> Iterator[None]:
+    """Turn what pydicom raises on damaged files into one sentence: it quotes values."""
+    try:
+        yield
+    except (PictureFault, Image.DecompressionBombError):
+        raise
+    except Exception:
+        raise PictureFault("is cut short or damaged: copy it again") from None
+
+
+def _read(content: Any, elements: list[str], pixels: bool) -> Dataset:
+    """Read some elements of a file."""
+    content.seek(0)
+    tags: list[Any] = list(elements)
+    dataset: Dataset = dcmread(content, stop_before_pixels=not pixels, specific_tags=tags)
+    return dataset
+
+
+def _syntax(dataset: Dataset) -> UID:
+    """Return how a file's pixels lie in it."""
+    syntax = dataset.file_meta.get("TransferSyntaxUID")
+    if syntax is None:
+        raise PictureFault("does not say how its pixels are compressed: export it again")
+    return UID(str(syntax))
+
+
+def _check_unpacked(content: Any) -> None:
+    """Refuse a deflated file that unpacks to more than a gigabyte."""
+    content.seek(132)
+    group = content.read(12)  # the length of the elements that are not packed
+    content.seek(int.from_bytes(group[8:], "little"), io.SEEK_CUR)
+    unpacked = 0
+    unpack = zlib.decompressobj(-zlib.MAX_WBITS)
+    while block := content.read(2**20):
+        while block:
+            unpacked += len(unpack.decompress(block, 2**22))
+            block = unpack.unconsumed_tail
+            if unpacked > _UNPACKED:
+                raise Image.DecompressionBombError("more than a gigabyte")
+
+
+def _of_frame(header: Dataset, frame: int) -> Dataset:
+    """Return a header with the elements that hold for one frame alone."""
+    each = header.get("PerFrameFunctionalGroupsSequence") or []
+    shared = header.get("SharedFunctionalGroupsSequence") or []
+    groups = [*shared[:1], *each[frame : frame + 1]]
+    own = Dataset()
+    own.update(header)
+    for group in groups:
+        for sequence, names in _FUNCTIONAL.items():
+            for item in (group.get(sequence) or [])[:1]:
+                for name in names:
+                    if name in item:
+                        setattr(own, name, item.get(name))
+    return own
+
+
+def _decoded(dataset: Dataset, frame: int, frames: int) -> NDArray[Any]:
+    """Return the stored values of a frame; in RGB where they are in color."""
+    syntax = _syntax(dataset)
+    if not any(name in dataset for name in _PIXELS[:3]):
+        raise PictureFault("has no pixels: export it again")
+    if not syntax.is_compressed or syntax == DeflatedExplicitVRLittleEndian:
+        whole: NDArray[Any] = pixel_array(dataset, index=frame)
+        return whole
+    try:
+        decoder = get_decoder(syntax)
+    except NotImplementedError:
+        decoder = None
+    if decoder is None or not decoder.is_available:
+        raise _undecoded(syntax.name if syntax.name != str(syntax) else "an unknown codec")
+    codestream = get_frame(dataset.PixelData, frame, number_of_frames=frames)
+    _check_codestream(codestream, (int(dataset.Columns), int(dataset.Rows)))
+    elements = {name: _plain(dataset.get(name)) for name in ELEMENTS} | {"syntax": str(syntax)}
+    plugin = _ROBUST.get(str(syntax), "")
+    if plugin == "pillow" and int(dataset.BitsAllocated) > 8:
+        try:
+            return decode_apart(elements, codestream)
+        except ValueError:
+            raise _undecoded(f"{syntax.name} of more than 8 bits") from None
+    if plugin in decoder.available_plugins:
+        return decode(elements, codestream, plugin)
+    return decode_apart(elements, codestream)
+
+
+def _undecoded(kind: str) -> PictureFault:
+    return PictureFault(
+        f"is compressed as {kind}, which no installed package decodes: export it uncompressed"
+    )
+
+
+def _check_codestream(codestream: bytes, size: tuple[int, int]) -> None:
+    """Refuse a picture in JPEG or JPEG 2000 of another size, or that takes long to decode."""
+    check_segments(codestream)
+    try:
+        picture = Image.open(io.BytesIO(codestream), formats=("JPEG", "JPEG2000"))
+    except UnidentifiedImageError:  # a codec that Pillow does not have
+        return
+    with picture:
+        if picture.size != size:
+            raise PictureFault("holds a picture of another size: export it again")
+        if decoded_pixels(picture, codestream) > 2 * (Image.MAX_IMAGE_PIXELS or math.inf):
+            raise Image.DecompressionBombError("too many scans")
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, int) else str(value)
