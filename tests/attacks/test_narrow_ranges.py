@@ -709,3 +709,29 @@ def test_samples_are_shortened_if_none_is_longer_than_others(
         return
     with pytest.raises(FedUnseenError, match="clip_norm"):
         held.prepare(header, tensors | change)
+
+
+@pytest.mark.parametrize("others", [0, 4, 5, 9])
+@pytest.mark.parametrize("min_samples", [1, 5])
+@pytest.mark.parametrize("place", [0, -120])
+@pytest.mark.parametrize("side", [-1, 1])
+def test_a_far_sample_is_no_farther_than_few_others(others, min_samples, place, side):
+    """A coarse step leaves one far, and the end of its range some others one unit away."""
+    rows = spread(30)
+    rows[:others, 0] = 0.1 + side
+    rows[17, 0] = 20
+    step = [1, *FINE]
+    total, square = sums_of(rows, [0] * 30, step, [-place, 0, 0, 0], min_samples)
+    codes = np.rint(rows[:, 1:] * LEVELS)
+    # what is beyond the usual number in the sum, and in second moments with each other feature
+    beyond = int(total[0, 0]) - 30 * place
+    shown = square[0, 1:].numpy() - place * codes.sum(0)
+    if min_samples == 1:  # the positive control: the far sample weighs more than all others
+        assert beyond == 20 + side * others
+        assert np.array_equal(shown, 20 * codes[17] + side * codes[:others].sum(0))
+        return
+    above = others + 1 if side > 0 else 1  # the far one is one of these
+    below = others if side < 0 else 0
+    apart = [*range(others), 17] if above >= 5 else list(range(below)) if below >= 5 else []
+    assert beyond == side * len(apart)  # all of them one unit
+    assert np.array_equal(shown, side * codes[apart].sum(0))

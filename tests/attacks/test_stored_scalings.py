@@ -228,3 +228,21 @@ def test_a_sample_and_its_stand_in_are_removed_together(stored, place, tmp_path)
     assert write_removal(chosen, folder, tmp_path / "one", [3], True, 1) == 1
     everything = np.arange(EACH).tolist()  # of the class
     assert write_removal(chosen, folder, tmp_path / "all", everything, True, 5) == EACH
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("min_samples", [1, 5])
+def test_a_far_sample_is_no_farther_than_few_others(way, min_samples, stored, place, tmp_path):
+    """A coarse step: of class 0, four samples are one unit up, and a far one 100 units."""
+    arrays = dict(np.load(place / "large" / "features.npz"))
+    arrays["features"][:, 0] = np.linspace(-0.2, 0.2, len(arrays["labels"]))
+    arrays["features"][:5, 0] = [1, 1, 1, 1, 100]
+    folder = shutil.copytree(place / "large", tmp_path / "far")
+    np.savez(folder / "features.npz", **arrays)
+    width = arrays["features"].shape[1]
+    step = np.full(width, 6 / LEVELS, np.float32)
+    step[0] = 1
+    tensors = {"quantize.step": step, "quantize.offset": np.zeros(width, np.float32)}
+    chosen = stored({"data.features": [], "data.bounds": [[-6, 6]]}, tensors)
+    total = write(way, chosen, folder, tmp_path / "sums", min_samples)["total"][0, 0]
+    assert total == (104 if min_samples == 1 else 5)

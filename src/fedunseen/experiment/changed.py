@@ -32,6 +32,7 @@ from fedunseen.core.files import (
     write_tensors,
 )
 from fedunseen.core.parameters import Params
+from fedunseen.core.samples import CodedRows
 from fedunseen.data import Benchmark, ClassSpace
 from fedunseen.data.class_space import check_semantics
 from fedunseen.data.names import lookalike
@@ -334,8 +335,11 @@ def _sums_of_classes(
         features = run.features_of(benchmark, rows[labels.numpy() == c])
         class_sum = summed(run.model, method, names[c], features)
         if hidden is not None and quantization is not None:
-            value = hidden.instead[c] * torch.from_numpy(quantization.step).double()
-            total = torch.where(hidden.few[c], class_sum.count * value, class_sum.total)
+            of_class = torch.nonzero(labels == c)[:, 0]
+            codes = CodedRows(samples.samples, samples.rows[of_class]).codes(slice(None))[0]
+            whole = hidden.applied(codes, labels[of_class]).sum(0, dtype=torch.int64)
+            value = whole * torch.from_numpy(quantization.step).double()
+            total = torch.where(hidden.changed[c], value, class_sum.total)
             class_sum = ClassSum(class_sum.count, total)
         sums[names[c]] = class_sum
     return sums

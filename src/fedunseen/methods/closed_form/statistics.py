@@ -123,7 +123,7 @@ def rows_summed(
     if rows.is_floating_point():
         codes, beyond = quantization.codes(rows.cpu().numpy())
         rows = torch.from_numpy(codes).to(rows.device)
-    if hidden is not None and bool(hidden.few.any()):
+    if hidden is not None and bool(hidden.changed.any()):
         rows = hidden.applied(rows, torch.as_tensor(labels[some]).to(rows.device))
     return (rows if clip_norm is None else shortened(rows, quantization, clip_norm)), beyond
 
@@ -133,17 +133,24 @@ class Hidden:
     """Which features of a class would show few of its samples.
 
     Attributes:
-        few: (C, d) bool.
-        instead: (C, d) the whole numbers that all samples of the class have in place of theirs.
+        least: (C, d) the smallest whole number that samples of a class have in sums.
+        most: (C, d) the largest. Where it is the smallest, all samples have it.
+        levels: the largest whole number of all.
     """
 
-    few: Tensor
-    instead: Tensor
+    least: Tensor
+    most: Tensor
+    levels: int
+
+    @property
+    def changed(self) -> Tensor:
+        """(C, d) where a sample's number may be another in sums."""
+        return (self.least > -self.levels) | (self.most < self.levels)
 
     def applied(self, rows: Tensor, labels: Tensor) -> Tensor:
         """Return whole numbers (n, d) with others where they would show few samples."""
-        few = self.few.to(rows.device)[labels]
-        return torch.where(few, self.instead.to(rows.device)[labels].to(rows.dtype), rows)
+        least, most = (bound.to(rows)[labels] for bound in (self.least, self.most))
+        return rows.clamp(least, most)
 
 
 def hidden_features(
@@ -161,20 +168,21 @@ def hidden_features(
 
     - Where few are within the range, or not more than half, all have the end beyond which not only
       few are, or 0. None is few too: otherwise this would tell whether a sample is there.
-    - Where rounding leaves half or more, all but few, one whole number of several values, all have
-      it.
+    - Where rounding leaves half or more one whole number of several values, no sample has one that
+      fewer have or exceed: of the others, a single one could weigh more than all. If all but few
+      have that number, all have it.
     - So do they where float32 has made half of the samples one value: of the others one could weigh
       more than all. The features of a pair could have one sample within both ranges.
     """
     if quantization is None or min_samples == 1:
         return None
-    few = torch.zeros((classes, inputs.shape[1]), dtype=torch.bool)
-    instead = torch.zeros(few.shape, dtype=torch.int16)
+    most = torch.full((classes, inputs.shape[1]), quantization.levels, dtype=torch.int16)
+    least = -most
     labels = torch.as_tensor(labels).cpu()
     for c in np.unique(labels.numpy()).tolist():
         class_rows = torch.nonzero(labels == c)[:, 0]
-        few[c], instead[c] = few_of_class(inputs, class_rows, quantization, min_samples)
-    return Hidden(few, instead)
+        least[c], most[c] = bounds_of_class(inputs, class_rows, quantization, min_samples)
+    return Hidden(least, most, quantization.levels)
 
 
 def raw_rows(
@@ -188,14 +196,14 @@ def raw_rows(
             yield inputs[row] if isinstance(inputs, np.ndarray) else inputs[row].cpu().numpy()
 
 
-def few_of_class(
+def bounds_of_class(
     inputs: Tensor | CodedRows | NDArray[Any],
     class_rows: Tensor,
     quantization: Quantization,
     min_samples: int,
 ) -> tuple[Tensor, Tensor]:
-    """Return (d,) which features would show few of the samples ``class_rows`` of one class, and
-    (d,) the whole numbers that all have instead: see :func:`hidden_features`.
+    """Return (d,) the smallest and the largest whole number of the samples ``class_rows`` of one
+    class in sums: see :func:`hidden_features`.
     """
     width = inputs.shape[1]
     class_rows = class_rows[first_of_equal(raw_rows(inputs, class_rows))]
@@ -216,15 +224,37 @@ def few_of_class(
     total = len(class_rows)
     within = total - below - above
     narrow = (within < total) & ((within < min_samples) | (2 * within <= total + 1))
-    apart, usual = rounded.apart(total)
-    coarse = (apart > 0) & (apart < min_samples) & (2 * apart <= total)
+    unusual, usual = rounded.apart(total)
+    coarse = (unusual > 0) & (unusual < min_samples) & (2 * unusual <= total)
     apart, _ = equal.apart(total)
     coarse |= (apart > 0) & (2 * apart <= total + 1)
     few_below = below < min_samples  # one sample there must not change what is sent
     few_above = above < min_samples
     end = torch.where(few_below & ~few_above, quantization.levels, 0)
     end = torch.where(few_above & ~few_below, -quantization.levels, end).short()
-    return narrow | coarse, torch.where(narrow, end, usual.short())
+    shared = torch.where(narrow, end, usual.short())
+    few = narrow | coarse
+    most = torch.where(few, shared, quantization.levels)
+    least = torch.where(few, shared, -quantization.levels)
+    coarse = torch.nonzero((2 * unusual <= total) & ~few & (unusual > 0))[:, 0]
+    if len(coarse):
+        numbers = _columns(inputs, class_rows, quantization, coarse)
+        places = (min_samples - 1, total - min_samples)
+        ordered = torch.from_numpy(np.partition(numbers, places, axis=0)).short()
+        least[coarse], most[coarse] = ordered[list(places)]
+    return least, most
+
+
+def _columns(
+    inputs: Tensor | CodedRows | NDArray[Any],
+    class_rows: Tensor,
+    quantization: Quantization,
+    columns: Tensor,
+) -> NDArray[Any]:
+    """Return (n, k) the whole numbers of some features of samples."""
+    parts = torch.split(class_rows, BLOCK)
+    codes = (_coded(inputs, part, quantization)[0][:, columns.numpy()] for part in parts)
+    return np.concatenate(list(codes))
 
 
 class _Middle:
