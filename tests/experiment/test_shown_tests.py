@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 
 from fedunseen import Experiment, load_run, run
+from fedunseen.cli.texts import compared
+from fedunseen.core.errors import ExperimentError
+from fedunseen.evaluation.measures import SHORT
 from fedunseen.experiment.assemble import load_data
+from fedunseen.experiment.tables import compare
 from fedunseen.metrics import per_class
 from fedunseen.pages.report.card import model_card
 from fedunseen.pages.report.page import write_report
@@ -60,6 +64,24 @@ def test_they_are_left_out_by_content_and_named(done, benchmark, tmp_path):
         adapted.evaluation["left_out_tests"], again.evaluation["left_out_tests"]
     )
 
+    # runs are compared on the test samples that both were measured on
+    labels = done.evaluation["labels"]
+    both = np.setdiff1d(np.arange(len(labels)), again.evaluation["left_out_tests"])
+    np.testing.assert_array_equal(again.evaluation["labels"], labels[both])
+    before = done.evaluation["gzsl_answers"][both]
+    unseen = per_class(labels[both], before, benchmark.space.unseen).mean()
+    for first, second, sign in ((again, done, 1), (done, again, -1)):
+        found = compare(first, second)
+        assert (found.count, found.left_out) == (len(labels) - 7, 7)
+        difference, _ = found.differences["gzsl_unseen"]
+        assert difference == pytest.approx(sign * (again.result["gzsl_unseen"] - unseen))
+    found = compare(again, changed)
+    assert (found.count, found.left_out, found.to_dict()["left_out"]) == (len(labels) - 7, 2, 2)
+    assert "2 test samples that one of the runs was shown as examples are left out." in compared(
+        [found], SHORT
+    )
+    assert compare(again, again).left_out == 0
+
 
 def test_where_no_others_are_left_the_accuracies_stay(done, benchmark, tmp_path):
     shown = {
@@ -69,6 +91,29 @@ def test_where_no_others_are_left_the_accuracies_stay(done, benchmark, tmp_path)
     with pytest.warns(UserWarning, match="No others are left"):
         changed = done.learn(examples=shown, out=tmp_path / "new")
     assert changed.result["gzsl_unseen"] == done.result["gzsl_unseen"]
+    signs = [sign["remedy"] for sign in changed.result["warnings"] if "examples" in sign["what"]]
+    assert len(signs) == 1
+    assert signs[0].startswith("No others are left")
+    assert set(compare(changed, done).differences.values()) == {(0.0, 0.0)}
+
+    # nor are they measured by what is adapted to later
+    with pytest.warns(UserWarning, match="were shown as examples"):
+        adapted = changed.adapt(
+            benchmark.features[benchmark.train[:200]] * np.float32(0.99), tmp_path / "adapted"
+        )
+    assert adapted.result["gzsl_unseen"] == done.result["gzsl_unseen"]
+
+
+def test_runs_that_share_no_tested_samples_of_a_kind_are_not_compared(done, benchmark, tmp_path):
+    names = benchmark.space.names
+    runs = []
+    for k in (0, 1):
+        rows = {names[c]: rows_of(benchmark, c)[k::2] for c in benchmark.space.unseen.tolist()}
+        shown = {name: benchmark.features[some] for name, some in rows.items()}
+        with pytest.warns(UserWarning, match="were shown as examples"):
+            runs.append(done.learn(examples=shown, out=tmp_path / str(k)))
+    with pytest.raises(ExperimentError, match="no test samples of seen or of unseen classes"):
+        compare(*runs)
 
 
 def test_the_report_and_the_card_say_which_classes_have_examples(done, benchmark, tmp_path):

@@ -40,6 +40,12 @@ def compared(results: Sequence[Any], short: Mapping[str, str]) -> str:
         lines.append(f"{result.run.path} against {result.other.path}, 95 % intervals {over}:")
         for name, (mean, half) in result.differences.items():
             lines.append(f"  {short[name]:9}{mean:+.1f} ± {half:.1f}")
+        if result.left_out:
+            one = result.left_out == 1
+            lines.append(
+                f"  {counted(result.left_out, 'test sample')} that one of the runs was shown as "
+                f"{'an example is' if one else 'examples are'} left out."
+            )
     return "\n".join(lines)
 
 

@@ -64,7 +64,9 @@ def diagnose(
     ]
     findings += misplaced_pictures(result.get("misplaced", ()), result.get("strays", ()))
     findings += adapted(result["adapted"]) if "adapted" in result else []
-    findings += [shown_tests(result["shown_tests"])] if "shown_tests" in result else []
+    if shown := result.get("shown_tests"):
+        measured = sum(shown.values()) <= len(answers.get("left_out_tests", ()))
+        findings.append(shown_tests(shown, measured))
     labels = answers.get("labels")
     if "few_shot" in result:
         findings += [beside_nothing(result)]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedunseen.confidence import HeldOut
 from fedunseen.confidence.measured import measured
-from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.errors import DataError, FedUnseenError
 from fedunseen.data import Benchmark
 from fedunseen.evaluation.diagnosis import shown_tests
 from fedunseen.experiment.assemble import load_data
@@ -81,10 +81,22 @@ def tested_benchmark(run: StoredRun) -> Benchmark:
     """Return a run's benchmark, whose test samples are those that the run was measured on.
 
     Raises:
-        FedUnseenError: its data are not here.
+        FedUnseenError: its data are not here, or its accuracies are from before all test samples of
+            a kind were shown as examples.
     """
+    places = _left_out(run)
+    if sum(run.result.get("shown_tests", {}).values()) > len(places):
+        raise DataError("all those of seen or of unseen classes were shown as examples")
     benchmark = load_data(run.experiment, run.experiment.run.seed)
-    return _without(benchmark, run.evaluation.get("left_out_tests", benchmark.test_seen[:0]))
+    tests = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
+    return _without(benchmark, tests[places[places < len(tests)]])
+
+
+def _left_out(run: StoredRun) -> NDArray[np.int64]:
+    """Return the places of the test samples that a run's accuracies leave out, among those of the
+    run that it comes from, (n,).
+    """
+    return run.evaluation.get("left_out_tests", np.zeros(0, np.int64))
 
 
 def _without(benchmark: Benchmark, rows: NDArray[np.int64]) -> Benchmark:
@@ -102,16 +114,16 @@ def _without_examples(
     run: StoredRun, benchmark: Benchmark, examples: Examples
 ) -> tuple[Benchmark | None, dict[str, Any], dict[str, NDArray[Any]]]:
     """Return the benchmark without test samples that are examples, by content, None where none of a
-    kind are left; and which those are, for the result and for what the report draws, those of
-    before included.
+    kind are left; how many those are, for the result; and their places, for what the report draws.
+    Those of before are included.
     """
     rows = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
     shown = [value for value in examples.values() if not isinstance(value, ClassSum)]
     same_shape = [value for value in shown if value.shape[1:] == benchmark.features.shape[1:]]
     marks = {mark for value in same_shape for mark in digests(value)}
     known = [mark in marks for mark in digests(benchmark.features[rows])] if marks else []
-    taken = rows[np.array(known, dtype=bool)] if marks else rows[:0]
-    before = run.evaluation.get("left_out_tests", rows[:0])
+    shown_rows = np.array(known, dtype=bool) if marks else np.zeros(len(rows), bool)
+    taken = rows[shown_rows]
     notes = dict(run.result.get("shown_tests", {}))
     for c in benchmark.labels[taken].tolist():
         name = benchmark.space.names[c]
@@ -120,10 +132,14 @@ def _without_examples(
         return benchmark, {}, {}
     kinds = (benchmark.test_unseen, benchmark.test_seen)
     enough = all(len(np.setdiff1d(kind, taken)) for kind in kinds)
-    left = _without(benchmark, taken) if enough else None
     sign = shown_tests(notes, enough)
     warnings.warn(f"{sign.what} {sign.remedy}", stacklevel=4)
-    return left, {"shown_tests": notes}, {"left_out_tests": np.union1d(before, taken)}
+    if not enough:
+        return None, {"shown_tests": notes}, {}
+    before = _left_out(run)
+    kept = np.setdiff1d(np.arange(len(rows) + len(before)), before)
+    places = np.union1d(before, kept[shown_rows])
+    return _without(benchmark, taken), {"shown_tests": notes}, {"left_out_tests": places}
 
 
 def digests(rows: NDArray[Any]) -> list[bytes]:

@@ -9,7 +9,7 @@ model has no classes and confusions.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -206,13 +206,18 @@ _NOT_TESTED = {"root", "features", "semantics", "vectors", "train_per_class"}
 
 @dataclass(frozen=True)
 class Comparison:
-    """How much better a run is than another."""
+    """How much better a run is than another.
+
+    ``left_out`` counts test samples that only one of them was measured on: the other was shown
+    them as examples.
+    """
 
     run: StoredRun
     other: StoredRun
     over: str
     count: int
     differences: Mapping[str, tuple[float, float]]
+    left_out: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain JSON; null for an interval that is not finite."""
@@ -221,14 +226,16 @@ class Comparison:
             for name, (mean, half) in self.differences.items()
         }
         paths = {"run": str(self.run.path), "other": str(self.other.path)}
-        return {**paths, "over": self.over, "count": self.count, "differences": differences}
+        counts = {"over": self.over, "count": self.count, "left_out": self.left_out}
+        return {**paths, **counts, "differences": differences}
 
 
 def compare(run: StoredRun, other: StoredRun) -> Comparison:
     """Compare two runs seed by seed or, of one seed, question by question.
 
     An interval over seeds says how the difference varies from training to training. One over test
-    episodes or samples only says how it varies from question to question, for these two models.
+    episodes or samples only says how it varies from question to question, for these two models. Of
+    two runs that were shown some test samples as examples, those that both were measured on count.
     """
     names: list[str] = [name for name in _NAMES if name in run.result and name in other.result]
     least = min(len(run.space.names), len(other.space.names))  # one may have learned more
@@ -253,10 +260,8 @@ def compare(run: StoredRun, other: StoredRun) -> Comparison:
             other,
             f"their episodes are not the same (method.{', '.join(_EPISODES)}, how many, or [data])",
         )
-    for pair in zip(run.seeds or [run], other.seeds or [other], strict=True):
-        first, second = (seed.evaluation.get("labels") for seed in pair)
-        if first is not None and second is not None and not np.array_equal(first, second):
-            raise _apart(run, other, "their test samples are not the same")
+    pairs = list(zip(run.seeds or [run], other.seeds or [other], strict=True))
+    both = [_measured_on_both(*pair) for pair in pairs]
     if run.seeds:
         each = {
             name: [[seed.result[name] for seed in compared.seeds] for compared in (run, other)]
@@ -269,9 +274,21 @@ def compare(run: StoredRun, other: StoredRun) -> Comparison:
         return Comparison(
             run, other, "episodes", len(ours), {"few_shot": paired_difference(ours, theirs)}
         )
-    labels, _ = (_needed(compared, "labels") for compared in (run, other))
+    return _over_samples(run, other, names, *both[0])
+
+
+def _over_samples(
+    run: StoredRun,
+    other: StoredRun,
+    names: Sequence[str],
+    ours: NDArray[np.bool_],
+    theirs: NDArray[np.bool_],
+) -> Comparison:
+    """Compare two runs test sample by test sample, on those that ``ours`` and ``theirs`` mark."""
+    first, _ = (_needed(compared, "labels") for compared in (run, other))
+    labels = first[ours]
     zsl, gzsl = (
-        [_needed(compared, name) == labels for compared in (run, other)]
+        [_needed(compared, name)[on] == labels for compared, on in ((run, ours), (other, theirs))]
         for name in ("zsl_answers", "gzsl_answers")
     )
     unseen = np.isin(labels, run.space.unseen)
@@ -281,9 +298,37 @@ def compare(run: StoredRun, other: StoredRun) -> Comparison:
         "gzsl_seen": class_difference(labels[~unseen], *(right[~unseen] for right in gzsl)),
         "gzsl_harmonic": harmonic_difference(labels, ~unseen, *gzsl),
     }
-    return Comparison(
-        run, other, "samples", len(labels), {name: differences[name] for name in names}
-    )
+    chosen = {name: differences[name] for name in names}
+    alone = int((~ours).sum() + (~theirs).sum())
+    return Comparison(run, other, "samples", len(labels), chosen, alone)
+
+
+def _measured_on_both(
+    run: StoredRun, other: StoredRun
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which test samples of each of two runs the other was measured on too, (n,) and (m,)
+    bool.
+
+    Raises:
+        ExperimentError: these are not the same, or of one kind of class there are none.
+    """
+    compared = (run, other)
+    labels = [each.evaluation.get("labels", np.zeros(0, np.int64)) for each in compared]
+    left_out = [each.evaluation.get("left_out_tests", labels[0][:0]) for each in compared]
+    sizes = [len(a) + len(b) for a, b in zip(labels, left_out, strict=True)]
+    places = [np.setdiff1d(np.arange(n), gone) for n, gone in zip(sizes, left_out, strict=True)]
+    ours = np.isin(places[0], places[1])
+    theirs = np.isin(places[1], places[0])
+    if all(map(len, labels)) and (
+        sizes[0] != sizes[1] or not np.array_equal(labels[0][ours], labels[1][theirs])
+    ):
+        raise _apart(run, other, "their test samples are not the same")
+    if any(map(len, left_out)):
+        unseen = np.isin(labels[0][ours], run.space.unseen)
+        if unseen.all() or not unseen.any():
+            why = "no test samples of seen or of unseen classes are left that neither was shown"
+            raise _apart(run, other, why)
+    return ours, theirs
 
 
 def _seeds(run: StoredRun) -> list[int]:
