@@ -735,3 +735,19 @@ def test_a_far_sample_is_no_farther_than_few_others(others, min_samples, place, 
     apart = [*range(others), 17] if above >= 5 else list(range(below)) if below >= 5 else []
     assert beyond == side * len(apart)  # all of them one unit
     assert np.array_equal(shown, side * codes[apart].sum(0))
+
+
+def test_acceptance_does_not_show_whether_a_far_sample_is_there(tmp_path):
+    """The coordinator asks for as many samples as the class has; its range holds the far one."""
+    write_all(tmp_path)
+    given = {"data__features": [], "data__bounds": [[-40, 40]], "method__min_samples": 40}
+    header, tensors = greeting(experiment(tmp_path, **given), tmp_path / "run")
+    folder = write_party(tmp_path / "own", [0] * 40, 20)
+    arrays = dict(np.load(folder / "features.npz"))
+    left_out = []
+    for far in (0, 39):
+        arrays["features"][0, 0] += far
+        np.savez(folder / "features.npz", **arrays)
+        left_out.append(PartyData(folder, masked=True).prepare(header, tensors).left_out)
+    assert left_out[0] == ""
+    assert "1 samples that second moments would show" in left_out[1]  # the line is reached

@@ -119,7 +119,9 @@ def summed(rows, labels, quantization=BYTES):
 def left_out(rows, labels, quantization=BYTES, min_samples=5):
     """Return which samples a party leaves out."""
     classes = int(labels.max()) + 1
-    moments = Moments(torch.from_numpy(rows), labels, classes, min_samples, None, quantization)
+    moments = Moments(
+        torch.from_numpy(rows), labels, classes, min_samples, min_samples, None, quantization
+    )
     return moments.left_out().alone.numpy()
 
 

@@ -267,12 +267,13 @@ class PartyData(OwnSamples):
         method = worker.method
         assert isinstance(method, ClosedForm)
         held = worker.samples[client]
-        moments = method.moments(*worker.read(held), cells.minimum)
+        numbers = cells.minimum, self.min_samples
+        moments = method.moments(*worker.read(held), *numbers)
         kept, sentence = without_alone(held, moments, cells.taking, self.folder)
         kept = worker.restrict(client, kept)
         if self.removal is not None and not self.removal.consent:
             removed = np.isin(kept, cells.taking)
-            check_removed(method.moments(*worker.read(kept), cells.minimum), removed)
+            check_removed(method.moments(*worker.read(kept), *numbers), removed)
         few = np.union1d(cells.few, np.intersect1d(np.setdiff1d(held, kept), cells.taking))
         left_out = "; ".join(filter(None, (cells.left_out, sentence)))
         return replace(cells, few=few, left_out=left_out)

@@ -556,13 +556,14 @@ def write_removal(
     ids = np.arange(len(benchmark.space.names))
     if minimum > 1 and not moments:
         read = coded(run, benchmark, held.summed, ids)
-        kept, _ = without_alone(held.rows, method.moments(*read, minimum), held.rows, folder)
+        apart = method.moments(*read, minimum, min_samples)
+        kept, _ = without_alone(held.rows, apart, held.rows, folder)
         held = held.among(kept)
     rows = _removed_of(benchmark, held.rows, rows, minimum, consent)
     check_stand_ins(held.rows, held.summed, rows)
     if minimum > 1 and not consent and not moments:
         read = coded(run, benchmark, held.summed, ids)
-        check_removed(method.moments(*read, minimum), np.isin(held.rows, rows))
+        check_removed(method.moments(*read, minimum, min_samples), np.isin(held.rows, rows))
     summed = held.among(rows).summed
     write_tensors(out, _statistics(run, benchmark, summed, held.summed, min_samples), {})
     return len(rows)

@@ -125,11 +125,16 @@ class ClosedForm(Method):
         )
         return sums if self.release is None else self.release.nothing(sums)
 
-    def moments(self, inputs: Tensor | CodedRows, labels: Tensor, min_samples: int) -> Moments:
-        """Return samples whose exact :meth:`statistics` a party with ``min_samples`` sends."""
+    def moments(
+        self, inputs: Tensor | CodedRows, labels: Tensor, min_samples: int, fewest: int
+    ) -> Moments:
+        """Return samples whose exact :meth:`statistics` a party sends, of ``min_samples`` in a
+        class; ``fewest`` is the party's own number.
+        """
         classes = int(labels.max()) + 1 if len(labels) else 0
         inputs = self._averaged(inputs)
-        return Moments(inputs, labels, classes, min_samples, self.clip_norm, self.quantization)
+        numbers = min_samples, fewest, self.clip_norm, self.quantization
+        return Moments(inputs, labels, classes, *numbers)
 
     def _averaged(self, inputs: Tensor | CodedRows) -> Tensor | CodedRows:
         """Return vectors as they are, and of frozen maps their means over cells."""

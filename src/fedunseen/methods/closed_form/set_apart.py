@@ -63,6 +63,8 @@ class Moments:
         labels: (n,).
         classes: how many classes there are.
         min_samples: that a class must have.
+        fewest: different samples of a class that must stay, of the party's own choice: what the
+            coordinator asks for would show whether one was left out.
         clip_norm: the length to which samples are shortened.
         quantization: how samples are rounded.
     """
@@ -71,6 +73,7 @@ class Moments:
     labels: Tensor
     classes: int
     min_samples: int
+    fewest: int
     clip_norm: float | None = None
     quantization: Quantization | None = None
 
@@ -143,10 +146,10 @@ class Moments:
         return torch.tensor([numbers[key] for key in keys], dtype=torch.int64)
 
     def _leave_small(self, stays: Tensor, labels: Tensor, copies: Tensor) -> None:
-        """Let classes leave of which fewer than ``min_samples`` different samples stay."""
+        """Let classes leave of which fewer than ``fewest`` different samples stay."""
         for c in torch.unique(labels[stays]).tolist():
             of_class = labels == c
-            if len(torch.unique(copies[stays & of_class])) < self.min_samples:
+            if len(torch.unique(copies[stays & of_class])) < self.fewest:
                 stays &= ~of_class
 
 
