@@ -6,7 +6,8 @@ import pytest
 from fedunseen import Experiment, load_run
 from fedunseen.core.errors import DataError
 from fedunseen.core.registry import find
-from fedunseen.data.benchmarks.text_folder import MOST_BYTES, TextFolder
+from fedunseen.data.benchmarks.text_folder import TextFolder
+from fedunseen.data.io.texts import MOST_BYTES
 from fedunseen.encoders.text import embed_texts
 from fedunseen.pages.serve import Recognizer
 from fedunseen.pages.serve.uploads import Upload, read_files, read_texts

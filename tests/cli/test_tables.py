@@ -190,7 +190,7 @@ def test_options_about_columns_are_checked(refused, ship):
     table = ship.folder / "ship.csv"
     more = ("--force", "--label")
     assert "unknown column 'Deck': did you mean 'deck'?" in refused("init", table, *more, "Deck")
-    assert "unknown kind 'text'" in refused("init", table, *more, "deck", "--as", "age=text")
+    assert "unknown kind 'prose'" in refused("init", table, *more, "deck", "--as", "age=prose")
     assert "write COLUMN=KIND" in refused("init", table, *more, "deck", "--as", "age")
     assert "is no table" in refused("init", ship.folder / "ship", *more, "deck", "--out", "a.toml")
 

@@ -52,7 +52,7 @@ def init(
         typer.Option(
             "--as",
             metavar="COLUMN=KIND",
-            help="What a column is: number, category, boolean or date; repeatable.",
+            help="What a column is: number, category, boolean, date or text; repeatable.",
         ),
     ] = None,
     as_json: opt.Json = False,

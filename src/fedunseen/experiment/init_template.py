@@ -29,15 +29,18 @@ from fedunseen.data.benchmarks.folder import Folder
 from fedunseen.data.benchmarks.image_benchmark import Listing
 from fedunseen.data.benchmarks.image_folder import UNLABELLED, ImageFolder, holds_texts
 from fedunseen.data.benchmarks.table import TableBenchmark
-from fedunseen.data.benchmarks.text_folder import TextFolder, read_text
+from fedunseen.data.benchmarks.text_folder import TextFolder
 from fedunseen.data.class_table import OwnData, class_names
-from fedunseen.data.columns import Kind, Treatment
+from fedunseen.data.columns import Kind
+from fedunseen.data.columns.applied import cell_texts
 from fedunseen.data.columns.first_look import Found as TableFound
 from fedunseen.data.columns.first_look import look
+from fedunseen.data.columns.texts import ENCODER
 from fedunseen.data.io.csv_io import read_csv, write_csv
 from fedunseen.data.io.depth import Window
 from fedunseen.data.io.images import NOT_READABLE, fault_of, list_images
 from fedunseen.data.io.tables import SPLIT, SUFFIXES, Table, find_table, is_table, open_table
+from fedunseen.data.io.texts import read_text
 from fedunseen.data.names import plain
 from fedunseen.experiment.class_folders import class_folders, layout_remarks, party_folders
 from fedunseen.experiment.dataset_checks import Remark, alike_spellings, few_pictures, remarks
@@ -415,6 +418,7 @@ def _rows(
         ordered, unseen, rule = _unseen_of(table, found, folder)
         choices.append(_write_table(folder, ordered, unseen, written, rule))
     lines, encoder = _descriptions(folder, choices, f"the column {found.label!r}")
+    encoder = _text_columns(found, lines, choices) or encoder
     settings = TableBenchmark.Settings(
         root=folder, table=place, label=found.label, columns=found.columns, text_encoder=encoder
     )
@@ -453,6 +457,18 @@ def _rows(
     )
 
 
+def _text_columns(found: TableFound, lines: list[_Line], choices: list[Remark]) -> str:
+    """Add what reads columns of texts to the lines of ``[data]``, and return it; "" without any."""
+    texts = ", ".join(repr(column.name) for column in found.columns if column.kind == "text")
+    if not texts:
+        return ""
+    if not lines:  # classes.csv has attributes
+        lines.append(("text_encoder", ENCODER, f"reads {texts}"))
+    why = "data.text_encoder names another, of a hub or in a folder; --id leaves one out"
+    choices.append(Remark(f"MiniLM (91 MB) turns {texts} into numbers", why))
+    return ENCODER
+
+
 def _unseen_of(table: Table, found: TableFound, folder: Path) -> tuple[list[str], list[str], str]:
     """Return the classes, the unseen ones, and the rule: those without a row marked ``train``, or a
     fifth of them.
@@ -461,10 +477,9 @@ def _unseen_of(table: Table, found: TableFound, folder: Path) -> tuple[list[str]
         rule = "about a fifth, spread over the alphabet, kept out of training to test with"
         return *_split(folder, found.names, "the classes"), rule
     trained: set[str] = set()
-    for part in Treatment(found.columns).read(table, found.label, SPLIT):
-        assert part.labels is not None
-        assert part.split is not None
-        trained.update(part.labels[part.split == "train"].tolist())
+    for block in table.blocks([found.label, SPLIT]):
+        labels, split = (cell_texts(block.cells[name]) for name in (found.label, SPLIT))
+        trained.update(labels[split == "train"].tolist())
     ordered = sorted(found.names, key=str.lower)
     unseen = [name for name in ordered if name not in trained]
     if not unseen or not trained:

@@ -98,6 +98,13 @@ def export_model(run: Run, folder: Path, card: str) -> list[Path]:
             "that its model needs this package: export tables with --csv, or serve it with "
             "`fedunseen serve`"
         )
+    columns = getattr(run.experiment.data, "columns", ())
+    if texts := [column.name for column in columns if column.kind == "text"]:
+        raise ExperimentError(
+            f"the column {texts[0]!r} holds texts, which need a sentence encoder, and an export "
+            "has none: serve the run with `fedunseen serve`",
+            "export-texts",
+        )
     free_folder(folder)
     program, module = _traced(run.model)
     with whole_folder(folder) as partial:

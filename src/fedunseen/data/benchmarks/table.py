@@ -26,6 +26,7 @@ from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.class_table import OwnData, class_names, read_class_table
 from fedunseen.data.columns import Column, Treatment
 from fedunseen.data.columns.first_look import look
+from fedunseen.data.columns.texts import ENCODER
 from fedunseen.data.columns.treatment import MISSING
 from fedunseen.data.io.tables import (
     SPLIT,
@@ -64,8 +65,9 @@ class TableBenchmark(BenchmarkLoader, name="table"):
         """The column with the class of each row."""
         columns: tuple[Column, ...] = ()
         """The columns that become features, each with `name`, `kind` (`number`, `category`,
-        `boolean` or `date`), `values` of a category, `bounds` of a number or date, `fill` for a
-        missing cell, and `indicator`, which marks one. `fedunseen init` writes them."""
+        `boolean`, `date`, or `text`, which `text_encoder` or else `minilm` reads), `values` of a
+        category, `bounds` of a number or date, `fill` for a missing cell, and `indicator`, which
+        marks one. `fedunseen init` writes them."""
         missing: tuple[str, ...] = MISSING
         """Texts that stand for a missing cell."""
 
@@ -137,7 +139,7 @@ class TableBenchmark(BenchmarkLoader, name="table"):
         table = _table_of(source)
         if table is None:
             return None
-        treatment = Treatment(settings.columns, settings.missing)
+        treatment = _treatment(settings)
         return _without_labels(table, treatment, settings.label)
 
     @classmethod
@@ -146,7 +148,7 @@ class TableBenchmark(BenchmarkLoader, name="table"):
         table = _table_of(source)
         if table is None:
             return None
-        treatment = Treatment(settings.columns, settings.missing)
+        treatment = _treatment(settings)
         rows: dict[str, list[NDArray[Any]]] = defaultdict(list)
         for features, labels, _, _ in treatment.read(table, settings.label):
             assert labels is not None
@@ -159,6 +161,10 @@ class TableBenchmark(BenchmarkLoader, name="table"):
                 "no-labels",
             )
         return {name: np.concatenate(parts) for name, parts in rows.items()}
+
+
+def _treatment(settings: TableBenchmark.Settings) -> Treatment:
+    return Treatment(settings.columns, settings.missing, settings.text_encoder or ENCODER)
 
 
 def _without_labels(
@@ -186,7 +192,7 @@ class _Rows:
         self.tests: list[NDArray[np.bool_]] = []
         self._table = table
         self._label = settings.label
-        self._treatment = Treatment(settings.columns, settings.missing)
+        self._treatment = _treatment(settings)
         self._split = SPLIT if SPLIT in table.names else ""
         self._space = space
         self._missing = settings.missing

@@ -19,10 +19,7 @@ from fedunseen.data.benchmark import Benchmark, empty_split
 from fedunseen.data.benchmarks.image_folder import TEXT, ImageFolder, holds_texts
 from fedunseen.data.class_table import OwnData, Prompt
 from fedunseen.data.io.images import list_images
-
-MOST_BYTES = 2**20
-"""Bytes of a text: an encoder reads a few hundred words."""
-_SHOWN = 60  # characters of a text in a message
+from fedunseen.data.io.texts import check_text, encode_texts, read_text
 
 
 class TextFolder(ImageFolder, name="texts"):
@@ -84,8 +81,6 @@ class TextFolder(ImageFolder, name="texts"):
         Raises:
             DataError: a text has no letter and no digit, or there is no text.
         """
-        from fedunseen.encoders.text import embed_texts  # takes seconds to import
-
         if not texts:
             raise DataError("there is no text to read: give at least one", "text-empty")
         for number, text in enumerate(texts, 1):
@@ -94,7 +89,7 @@ class TextFolder(ImageFolder, name="texts"):
             raise DataError(
                 "data.text_encoder is missing: name one, such as minilm", "text-encoder"
             )
-        return embed_texts(list(texts), settings.text_encoder, apart=True)
+        return encode_texts(texts, settings.text_encoder)
 
     @classmethod
     def read(cls, path: Any, settings: Any) -> NDArray[Any]:
@@ -137,42 +132,3 @@ class TextFolder(ImageFolder, name="texts"):
     def resembles(cls, folder: Path) -> float:
         """Say whether there are folders of texts alone."""
         return 0.02 if holds_texts(folder) else 0.0
-
-
-def read_text(path: Path) -> str:
-    """Return the text of a file.
-
-    Raises:
-        DataError: there is no such file, or it is empty, too long or not UTF-8.
-    """
-    try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}): correct the path") from None
-    if len(content) > MOST_BYTES:
-        raise DataError(
-            f"{path} is longer than {MOST_BYTES:,} bytes, and a text encoder reads a few hundred "
-            "words: split it into texts of their own",
-            "text-too-long",
-        )
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise DataError(f"{path} is not UTF-8: save it as UTF-8", "text-encoding") from None
-    check_text(text, str(path))
-    return text
-
-
-def check_text(text: str, where: str) -> None:
-    """Refuse a text in which there is nothing to read, or too much."""
-    if not any(letter.isalnum() for letter in text):
-        shown = repr(text.strip()[:_SHOWN])
-        raise DataError(
-            f"{where} has no letter and no digit ({shown}): leave it out, or write something",
-            "text-empty",
-        )
-    if len(text) > MOST_BYTES:
-        raise DataError(
-            f"{where} has {len(text):,} characters: give at most {MOST_BYTES:,}", "text-too-long"
-        )

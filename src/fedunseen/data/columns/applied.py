@@ -6,13 +6,14 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.core.errors import DataError, ExperimentError, counted
+from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError, counted
 from fedunseen.data.columns.settings import Column, check_columns
+from fedunseen.data.columns.texts import ENCODER, encode_cells
 from fedunseen.data.columns.treatment import (
     MISSING,
     CellError,
@@ -49,10 +50,12 @@ class Treatment:
     Attributes:
         columns: in the order of their features; others are ignored.
         missing: texts that stand for a missing cell.
+        text_encoder: reads columns of texts.
     """
 
     columns: tuple[Column, ...]
     missing: tuple[str, ...] = MISSING
+    text_encoder: str = ENCODER
 
     def __post_init__(self) -> None:
         check_columns(self.columns)
@@ -89,7 +92,7 @@ class Treatment:
             features = np.concatenate(
                 [self._features(table, block, column, clipped) for column in self.columns], axis=1
             )
-            texts = [self._texts(block.cells[name]) if name else None for name in (label, split)]
+            texts = [cell_texts(block.cells[name]) if name else None for name in (label, split)]
             rows += block.rows
             yield Examples(features, texts[0], texts[1], block)
         if not rows:
@@ -124,6 +127,8 @@ class Treatment:
         """Return the features (n, width) of one column, and count its clipped cells."""
         distinct, places = block.cells[column.name]
         try:
+            if column.kind == "text":
+                return self._text_features(table, column, distinct)[places]
             features = encode(column, distinct, self.missing)
             outside = beyond(column, distinct, self.missing)
         except CellError as error:
@@ -132,12 +137,26 @@ class Treatment:
             clipped[column.name] += int(outside[places].sum())
         return features[places]
 
-    def _texts(self, cells: Cells) -> NDArray[np.str_]:
-        """Return the texts (n,) of a column, "" where a cell is missing."""
-        listed = cells.distinct
-        distinct = listed.tolist() if isinstance(listed, np.ndarray) else listed
-        texts = [text_of(value) if not is_missing(value, ("",)) else "" for value in distinct]
-        return np.array(texts, dtype=np.str_)[cells.places]
+    def _text_features(
+        self, table: Table, column: Column, cells: Sequence[Any] | NDArray[Any]
+    ) -> NDArray[np.float32]:
+        """Return what the encoder makes of a column's texts; say of which column, if it cannot."""
+        try:
+            return encode_cells(column, cells, self.missing, self.text_encoder)
+        except MissingDependencyError as error:
+            raise MissingDependencyError(
+                f"{table.source}, column {column.name!r} holds texts: {error}, or leave the column "
+                "out",
+                error.code,
+            ) from None
+
+
+def cell_texts(cells: Cells) -> NDArray[np.str_]:
+    """Return the texts (n,) of a column, "" where a cell is missing."""
+    listed = cells.distinct
+    distinct = listed.tolist() if isinstance(listed, np.ndarray) else listed
+    texts = [text_of(value) if not is_missing(value, ("",)) else "" for value in distinct]
+    return np.array(texts, dtype=np.str_)[cells.places]
 
 
 def _refuse(table: Table, block: Block, name: str, error: CellError) -> NoReturn:

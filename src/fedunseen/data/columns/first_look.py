@@ -43,6 +43,8 @@ _COUNTED = 8  # rows: numbers that rise by one in fewer of them may be a measure
 _DISTINCT = 2**16  # values of a column that are counted: of more, each has too few rows
 _KEPT = 2**16  # numbers that a median is taken of
 _EPOCH_DAY = datetime(1970, 1, 1)
+_WORDS = 6  # of a text, on average; names and addresses have fewer
+_UNIQUE = 0.5  # share of a column's texts that are told apart
 _MIXED = 0.5  # share of numbers or dates from which other texts look like mistakes
 
 
@@ -129,7 +131,7 @@ def look(
     if not columns:
         raise DataError(
             f"{table.source} has no column that can be a feature: give one of numbers, categories, "
-            "booleans or dates",
+            "booleans, dates or texts",
             "no-columns",
         )
     unlabelled = classes.pop("", 0)
@@ -207,6 +209,7 @@ class _Seen:
     booleans: int = 0
     dates: int = 0
     texts: int = 0
+    words: int = 0  # of the texts
     low: float = np.inf
     high: float = -np.inf
     first: dict[str, tuple[str, str]] = field(default_factory=dict)  # kind -> a cell, and where
@@ -239,6 +242,8 @@ class _Seen:
                 self.first[kind] = (str(value)[:60], block.where(row))
             setattr(self, kind, getattr(self, kind) + count)
             values[i] = number
+            if kind == "texts":
+                self.words += count * len(str(value).split())
             if kind != "missing" and not self.many:
                 self.counts[text_of(value)] += count
                 self.many = len(self.counts) > _DISTINCT
@@ -307,6 +312,9 @@ class _Seen:
         kind = kind or self._found_kind(present)
         if kind == "category":
             return self._category(present)
+        if kind == "text":
+            column = Column(name=self.name, kind="text", indicator=self.missing > 0)
+            return column, self._missing_note("marked")
         if kind != "boolean" and not self.low < self.high:
             return None, [Note(_left_out(self.name), "it has one value in all rows")]
         self._check_kind(kind, present)
@@ -345,7 +353,8 @@ class _Seen:
             self._check_kind("number", present)
         if self.dates > _MIXED * present:
             self._check_kind("date", present)
-        return "category"
+        unique = self.many or len(self.counts) >= _UNIQUE * present
+        return "text" if unique and self.words >= _WORDS * present else "category"
 
     def _check_kind(self, kind: Kind, present: int) -> None:
         """Refuse cells of another kind than the column's."""

@@ -11,8 +11,8 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.core.settings import Settings
 from fedunseen.data.columns.treatment import as_days, as_number, text_of
 
-Kind = Literal["number", "category", "boolean", "date"]
-KINDS: tuple[Kind, ...] = ("number", "category", "boolean", "date")
+Kind = Literal["number", "category", "boolean", "date", "text"]
+KINDS: tuple[Kind, ...] = ("number", "category", "boolean", "date", "text")
 
 
 def _written(value: Any) -> Any:
@@ -45,6 +45,8 @@ class Column(Settings):
     def _check(self) -> Self:
         if self.kind == "category":
             self._check_values()
+        elif self.kind == "text":
+            self._check_text()
         else:
             self._check_numbers()
         return self
@@ -57,6 +59,11 @@ class Column(Settings):
         for key in ("bounds", "fill"):
             if getattr(self, key) is not None:
                 raise self._wrong(f"{key} is for numbers and dates", "leave it out")
+
+    def _check_text(self) -> None:
+        for key in ("values", "bounds", "fill"):
+            if getattr(self, key):
+                raise self._wrong(f"{key} is not for a text", "leave it out")
 
     def _check_numbers(self) -> None:
         read = as_days if self.kind == "date" else as_number

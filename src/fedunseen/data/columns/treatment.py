@@ -3,7 +3,8 @@
 A column has a ``kind``: ``number``, ``category``, ``boolean`` or ``date``. Numbers and dates are
 placed between two stated bounds, and clipped there. A category has a feature for each value of a
 stated vocabulary, and one for all others. A missing cell takes the stated ``fill``; with
-``indicator``, one more feature marks it. Nothing here is fitted to samples.
+``indicator``, one more feature marks it. Nothing here is fitted to samples. The fifth kind,
+``text``, needs a sentence encoder, and is elsewhere.
 
 This file needs NumPy alone: an exported model carries a copy of it.
 """
@@ -125,7 +126,9 @@ def width(column: Any) -> int:
 
 
 def feature_names(column: Any) -> list[str]:
-    """Return the names of a column's features, in order."""
+    """Return the names of a column's features, in order; a text has one for all that its encoder
+    makes of it.
+    """
     names = [column.name]
     if column.kind == "category":
         names = [f"{column.name}: {value}" for value in (*column.values, OTHER)]
