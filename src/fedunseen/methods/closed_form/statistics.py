@@ -135,17 +135,12 @@ class Hidden:
     Attributes:
         least: (C, d) the smallest whole number that samples of a class have in sums.
         most: (C, d) the largest. Where it is the smallest, all samples have it.
-        levels: the largest whole number of all.
+        changed: (C, d) bool, where a sample's number may be another in sums.
     """
 
     least: Tensor
     most: Tensor
-    levels: int
-
-    @property
-    def changed(self) -> Tensor:
-        """(C, d) where a sample's number may be another in sums."""
-        return (self.least > -self.levels) | (self.most < self.levels)
+    changed: Tensor
 
     def applied(self, rows: Tensor, labels: Tensor) -> Tensor:
         """Return whole numbers (n, d) with others where they would show few samples."""
@@ -182,7 +177,8 @@ def hidden_features(
     for c in np.unique(labels.numpy()).tolist():
         class_rows = torch.nonzero(labels == c)[:, 0]
         least[c], most[c] = bounds_of_class(inputs, class_rows, quantization, min_samples)
-    return Hidden(least, most, quantization.levels)
+    levels = quantization.levels
+    return Hidden(least, most, (least > -levels) | (most < levels))
 
 
 def raw_rows(
