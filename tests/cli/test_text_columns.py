@@ -173,3 +173,18 @@ def test_tweets_of_a_table(works, tmp_path):
     works("init", table, "--as", "text=text")
     result = works("run", tmp_path / "moods.toml", "--out", tmp_path / "run", "--json").answer
     assert result["gzsl_seen"] > 50  # 59; of four classes, which chance tells apart in 25 %
+
+
+def test_sentences_say_what_the_samples_are(table, works, tmp_path):
+    from fedunseen.experiment.new_names import Outlook, help_by_examples
+
+    file = tmp_path / "notes.toml"
+    works("init", table, "--label", "topic", "--out", file)
+    works("run", file, "--out", tmp_path / "run")
+    run = load_run(tmp_path / "run")
+    assert run.sample == "row"
+    assert "rows of it help" in help_by_examples(run, ["knitting"])
+    said = Outlook(
+        "knitting", 70.0, ("chess",), interval=(50.0, 80.0), sample=run.sample
+    ).sentence()
+    assert "of 100 rows of it, expect about 70" in said

@@ -66,7 +66,7 @@ CASES = {
         "few of pictures": "there are 9 unlabelled samples in {place}/pool.npz: give at least 10",
         "text of pictures": "give pictures (n, height, width[, 3])",
         "damaged picture": "0.png is not a readable image: give another file",
-        "empty folder": "pool is empty: name a folder that holds images",
+        "empty folder": "pool is empty: name a folder that holds pictures",
         **OF_RUNS,
     },
     "Run.adapt": {

@@ -91,7 +91,8 @@ def adapt(
     inputs: Annotated[
         Path,
         typer.Argument(
-            metavar="FOLDER", help="Unlabelled samples: a folder of pictures or an array."
+            metavar="FOLDER",
+            help="Unlabelled samples: a folder of pictures or texts, a table or an array.",
         ),
     ],
     out: New,
@@ -134,7 +135,7 @@ def sums(
         Path,
         typer.Option(
             metavar="FOLDER",
-            help="Your samples, as a party's: classes.csv with features or images.",
+            help="Your samples, as a party's: classes.csv with features, images, texts or a table.",
         ),
     ],
     out: Annotated[

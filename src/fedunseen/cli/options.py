@@ -145,7 +145,9 @@ DeltaLimit = Annotated[
 ]
 Data = Annotated[
     Path,
-    typer.Option(help="Your data: classes.csv, and features.npz, a table or folders of images."),
+    typer.Option(
+        help="Your data: classes.csv, and features.npz, a table or folders of images or texts."
+    ),
 ]
 State = Annotated[
     Path | None,

@@ -22,8 +22,8 @@ def init(
         Path,
         typer.Argument(
             metavar="FOLDER",
-            help="A folder of pictures for each class, or with features.npz; or a table: CSV, "
-            "Parquet, Arrow, a folder of parts.",
+            help="A folder of pictures or texts for each class, or with features.npz; or a table: "
+            "CSV, Parquet, Arrow, a folder of parts.",
         ),
     ],
     out: Annotated[

@@ -58,6 +58,8 @@ class BenchmarkLoader(Named):
     """
     layout: ClassVar[str] = ""
     """The layout for people, where ``needs`` does not say it."""
+    sample: ClassVar[str] = "sample"
+    """What one sample is, in a sentence."""
     reads_tables: ClassVar[bool] = False
     """Its settings state columns: :meth:`tabular` and :meth:`examples` read tables by them."""
 

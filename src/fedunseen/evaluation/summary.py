@@ -214,7 +214,7 @@ def examples_advice(
     if gain is None or not gain.after - gain.before >= GAIN or not lacking:
         return ""
     whose = "each unseen class" if len(lacking) == len(unseen) else listed(lacking)
-    source = "Tried with test pictures" if gain.measured else "Tried on classes left out"
+    source = "Tried with test samples" if gain.measured else "Tried on classes left out"
     most = "" if gain.measured else "at most "
     run, out = (shlex.quote(str(result.get("run", "RUN")) + end) for end in ("", "-shown"))
     return (

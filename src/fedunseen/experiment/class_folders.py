@@ -51,8 +51,10 @@ def party_folders(folder: Path) -> list[Path]:
     return [] if any(map(is_readable, direct)) else tops
 
 
-def layout_remarks(folder: Path) -> list[Remark]:
-    """Return what the folders are taken for, if they are no classes."""
+def layout_remarks(folder: Path, samples: str = "pictures") -> list[Remark]:
+    """Return what the folders are taken for, if they are no classes; ``samples``: what they
+    hold.
+    """
     if parties := party_folders(folder):
         names = ", ".join(party.name for party in parties[:5])
         names += ", ..." if len(parties) > 5 else ""
@@ -67,7 +69,7 @@ def layout_remarks(folder: Path) -> list[Remark]:
     split = {half.name for half, _ in halves} | {UNLABELLED}
     others = [child.name for child in child_folders(folder) if child.name not in split]
     left_out = f"; left out: {', '.join(others)}" if others else ""
-    return [Remark(f"pictures in {', '.join(roles)}", f"each holds folders of classes{left_out}")]
+    return [Remark(f"{samples} in {', '.join(roles)}", f"each holds folders of classes{left_out}")]
 
 
 def _listed(folder: Path) -> set[str]:

@@ -133,7 +133,7 @@ _WHY = {
 """What the file says of a setting, by its key, or of a choice by its name."""
 _WHY_FOLDERS = {
     "folders": "each folder of a party trains as one client, simulated on this machine",
-    "clients": "folders with pictures to train on",
+    "clients": "folders with samples to train on",
 }
 _UNITS = "so that the units of columns do not matter"
 _STATED = "from each column's own bounds, not from samples"
@@ -153,7 +153,7 @@ def suggest(
         )
     folder = data.with_suffix("") if table == data and not data.is_dir() else data
     if table is None:
-        existing_folder(folder, "name one with your pictures, features or table")
+        existing_folder(folder, "name one with your pictures, texts, features or table")
         folder = _inner(folder)
     written: list[Path] = []
     try:
@@ -254,7 +254,7 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
     files = [path for class_files in classes.values() for path in class_files]
     if not files:
         raise DataError(
-            f"{folder} has neither features.npz nor folders with pictures: put the pictures of "
+            f"{folder} has neither features.npz nor folders with pictures or texts: put those of "
             "each class in a folder with its name"
         )
     table = folder / "classes.csv"
@@ -306,7 +306,7 @@ def _texts(folder: Path, written: list[Path]) -> _Found:
     classes = class_folders(folder)
     for path in (path for files in classes.values() for path in files):
         read_text(path)
-    choices = [*layout_remarks(folder)]
+    choices = layout_remarks(folder, "texts")
     lines: list[_Line] = []
     if party_folders(folder):
         lines.append(("folders", "parties", "they hold the folders of classes"))

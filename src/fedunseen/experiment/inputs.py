@@ -61,7 +61,7 @@ def batches(run: StoredRun, paths: Sequence[str | Path]) -> Iterator[Batch]:
             return Batch(names, run.encoded(rows), rows)
         return Batch(names, rows, run.pixels(rows))
 
-    data = run.experiment.data
+    data = run.describing
     loader: type[BenchmarkLoader] = find("data", data.name)
     for given in paths:
         path = Path(given)
@@ -119,7 +119,9 @@ def _folder(run: StoredRun, folder: Path) -> Iterator[_Part]:
         yield from parts
     if not read:
         raise DataError(
-            unreadable[0] if unreadable else f"{folder} is empty: name a folder that holds images"
+            unreadable[0]
+            if unreadable
+            else f"{folder} is empty: name a folder that holds {run.sample}s"
         )
     if unreadable:
         warnings.warn(
@@ -166,7 +168,7 @@ def read_sample(run: StoredRun, file: Path | ImageBytes) -> NDArray[Any]:
     """
     encoded = run.manifest.get("picture_shape")
     shape = run.manifest["input_shape"]
-    samples = np.asarray(find("data", run.experiment.data.name).read(file, run.experiment.data))
+    samples = np.asarray(find("data", run.experiment.data.name).read(file, run.describing))
     if samples.ndim == 2 and (encoded is not None or len(shape) > 1):
         return as_images(samples, encoded or shape)  # a flattened image
     return samples

@@ -57,6 +57,7 @@ class Outlook(NamedTuple):
     same_as: str = ""
     unknown: bool = False
     interval: tuple[float, float] | None = None
+    sample: str = "picture"
 
     def sentence(self) -> str:
         """Say it, for somebody who does not know how classes are compared."""
@@ -69,20 +70,21 @@ class Outlook(NamedTuple):
         if self.unknown:
             return (
                 f"{name} looks like a made-up word to the text encoder, which reads English: this "
-                "name says little about what is in a picture."
+                f"name says little about what is in a {self.sample}."
             )
         near = f"The most similar classes are {' and '.join(map(shown, self.neighbors))}."
         if self.expected is None or self.interval is None:
             return f"{name} is known by its name alone. {near}"
         return (
-            f"{name} is known by its name alone: of 100 pictures of it, expect about "
+            f"{name} is known by its name alone: of 100 {self.sample}s of it, expect about "
             f"{self.expected:.0f} to be recognized ({self.interval[0]:.0f} to "
             f"{self.interval[1]:.0f} for four of five classes). {near}"
         )
 
     def content(self) -> dict[str, Any]:
         """Return all of it, for JSON."""
-        return {**self._asdict(), "sentence": self.sentence()}
+        known = {key: value for key, value in self._asdict().items() if key != "sample"}
+        return {**known, "sentence": self.sentence()}
 
 
 def outlooks(run: Run, names: Sequence[str], beside_all: bool = True) -> list[Outlook]:
@@ -120,6 +122,7 @@ def outlooks(run: Run, names: Sequence[str], beside_all: bool = True) -> list[Ou
                 nearest if likeness[order[0]] >= min(usual, own) - _ROUNDING else "",
                 name in strange,
                 None if one is None else (one.low, one.high),
+                run.sample,
             )
         )
     return found
@@ -136,7 +139,7 @@ def announced(
 
 
 def help_by_examples(run: Run, names: Sequence[str]) -> str:
-    """Say what a few pictures of new classes would bring, and by which command."""
+    """Say what a few samples of new classes would bring, and by which command."""
     options = " ".join(f"--class {shlex.quote(name)}" for name in names)
     path = shlex.quote(str(run.path))
     gain = examples_gain(run.result, run.evaluation)
@@ -147,7 +150,7 @@ def help_by_examples(run: Run, names: Sequence[str]) -> str:
             "100 right among themselves)"
         )
     return (
-        f"{EXAMPLES} pictures of it help{measured}: put them into FOLDER/{names[0]}, then "
+        f"{EXAMPLES} {run.sample}s of it help{measured}: put them into FOLDER/{names[0]}, then "
         f"fedunseen learn {path} {options} --support FOLDER --out NEW"
     )
 

@@ -10,7 +10,7 @@ label; only ``data.unlabelled = true`` reads them.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,8 +46,7 @@ class ImageFolder(ImageBenchmark, name="images"):
     page = "yours"
     needs = ("classes.csv",)
     layout = "classes.csv, CLASS/IMAGE or train/CLASS/IMAGE and test/CLASS/IMAGE"
-    sample: ClassVar[str] = "image"
-    """What a file holds."""
+    sample = "image"
 
     class Settings(ImageSettings, OwnData):
         """Settings of ``images``."""

@@ -50,6 +50,7 @@ TABLE = "embeddings.word_embeddings.weight"
 class Sent140(FewShotBenchmark, name="sent140"):
     """Tweets as sequences of word vectors, few-shot: negative or positive, of new users."""
 
+    sample = "tweet"
     title = "Sentiment140: negative or positive tweets, few-shot, users disjoint"
     page = "http://help.sentiment140.com/for-students"
     layout = f"{PUBLISHED[0]}, {PUBLISHED[1]}; or one CSV file of its six columns"

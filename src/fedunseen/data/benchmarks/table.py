@@ -50,6 +50,7 @@ class TableBenchmark(BenchmarkLoader, name="table"):
     title = "your own table"
     page = "yours"
     layout = "classes.csv, a CSV, Parquet or Arrow table"
+    sample = "row"
     reads_tables = True
 
     class Settings(OwnData):

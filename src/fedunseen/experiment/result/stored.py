@@ -19,6 +19,7 @@ from fedunseen.core.parameters import Params, of_each_client
 from fedunseen.core.registry import find
 from fedunseen.core.runs import check_where, read_manifest, read_result
 from fedunseen.data import Benchmark, ClassSpace, DataSettings, Scaler, fit_semantics
+from fedunseen.data.base import BenchmarkLoader
 from fedunseen.encoders.backbone import Encoder, FrozenEncoder
 from fedunseen.encoders.hub import local_files_only
 from fedunseen.experiment.class_descriptions import names_in, semantics_of_names
@@ -278,6 +279,14 @@ class StoredRun:
         """
         with local_files_only():
             return found_text(self.manifest.get("text_encoder"), self.path, self.experiment.data)
+
+    @property
+    def sample(self) -> str:
+        """What one sample is, in a sentence: a picture, a text, a row, or a sample."""
+        if self.manifest.get("picture_shape") or self.manifest.get("image_shape"):
+            return "picture"
+        loader: type[BenchmarkLoader] = find("data", self.experiment.data.name)
+        return loader.sample
 
     @property
     def encoder_files(self) -> list[Path]:

@@ -450,6 +450,7 @@ def _about(model: Recognizer, protected: bool) -> dict[str, Any]:
         "method": model.run.method_name,
         "version": __version__,
         "takes": model.kind,
+        "sample": model.run.sample,
         "shape": list(model.shape),
         "drawn": model.drawn,
         "learns": {

@@ -222,7 +222,9 @@ class Recognizer:
         self.by_examples = method.task in ("few-shot", "any-shot")
         self.by_attributes = not self.from_examples_alone and method.zero_shot
         self.by_sentence = (
-            self.by_attributes and getattr(experiment.data, "text_encoder", None) is not None
+            self.by_attributes
+            and self.run.space.from_texts
+            and getattr(experiment.data, "text_encoder", None) is not None
         )
         loader: type[BenchmarkLoader] = find("data", experiment.data.name)
         own_reader = loader.read.__func__ is not BenchmarkLoader.read.__func__  # type: ignore[attr-defined]
@@ -504,7 +506,7 @@ class Recognizer:
 
     def read_texts(self, texts: Sequence[str]) -> NDArray[Any]:
         """Return texts as samples (n, ...), as the run takes them."""
-        data = self.run.experiment.data
+        data = self.run.describing
         return self.run.read_inputs(find("data", data.name).read_texts(texts, data))
 
     def samples(self, rows: Any) -> NDArray[Any]:
