@@ -120,3 +120,28 @@ def test_texts_that_cannot_be_read_are_named(content, code, tmp_path, refused):
     with pytest.raises(DataError) as caught:
         TextFolder.load(settings(tmp_path / "t"), 0)
     assert (caught.value.code, str(bad) in str(caught.value)) == (code, True)
+
+
+def test_init_and_check_say_what_looks_odd(works, tmp_path):
+    folder = tmp_path / "t"
+    for name, words in {**WORDS, "letters": "Dear Sir, I write to you"}.items():
+        (folder / name).mkdir(parents=True)
+        for i in range(1 if name == "letters" else 3):
+            (folder / name / f"{i}.txt").write_text(f"Number {i}: {words}.", "utf-8")
+    (folder / "chess" / "copy.txt").write_text("number 1 -- A LOAN of money and its interest")
+    (folder / "chess" / "own.txt").write_text(f"Number 0: {WORDS['chess']}")  # within a class
+    (folder / "nothing").mkdir()
+    said = works("init", folder, "--out", tmp_path / "t.toml").err
+    assert "class nothing left out" in said
+    assert "its folder is empty; put in texts" in said
+    assert "1 class with a single text (letters)" in said
+    assert "look at banking and chess" in said
+    both = {str(folder / "banking" / "1.txt"), str(folder / "chess" / "copy.txt")}
+    (line,) = [one for one in said.splitlines() if "a text lies in both" in one]
+    assert all(path in line for path in both)
+    assert "nothing" not in (folder / "classes.csv").read_text("utf-8")
+    (folder / "chess" / "bad.txt").write_bytes(b"\xff\xfe")
+    doubts = works("data", "check", folder, "--json").answer["doubts"]
+    assert [doubt.split(":")[0] for doubt in doubts[:2]] == [
+        "1 class with a single text (letters)", "look at banking and chess",
+    ]  # fmt: skip

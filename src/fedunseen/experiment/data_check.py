@@ -11,7 +11,7 @@ from fedunseen.core.toml import toml_text
 from fedunseen.data import BENCHMARKS
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.experiment.class_folders import class_folders
-from fedunseen.experiment.dataset_checks import Remark, few_pictures, remarks
+from fedunseen.experiment.dataset_checks import Remark, few_samples, remarks, text_remarks
 from fedunseen.experiment.init_template import name_remarks, start
 from fedunseen.experiment.parsing import read_tree, validated
 from fedunseen.experiment.picture_depth import depth_remarks, depths_of
@@ -84,10 +84,8 @@ def check(
         facts |= inspected
     facts |= {"experiment": file} if file else {}
     facts["doubts"] = []
-    if name == "images" and ("kind" in facts or facts["missing"] == ["classes.csv"]):
-        facts["doubts"] = [
-            f"{remark.what}: {remark.why}" for remark in _looked_at(root, settings, facts["part"])
-        ]
+    if name in ("images", "texts") and ("kind" in facts or facts["missing"] == ["classes.csv"]):
+        facts["doubts"] = _doubts(name, root, settings, facts["part"])
     whole = "kind" in facts and not facts["part"]
     if (
         whole
@@ -131,12 +129,18 @@ def _experiment_there(root: Path) -> tuple[str | None, dict[str, Any]]:
     return str(file), {key: value for key, value in data.items() if key != "root"}
 
 
+def _doubts(name: str, root: Path, settings: Mapping[str, Any], part: bool) -> list[str]:
+    """Return sentences on what looks odd in a folder of pictures or texts."""
+    looked = _texts_looked_at if name == "texts" else _looked_at
+    return [f"{remark.what}: {remark.why}" for remark in looked(root, settings, part)]
+
+
 def _looked_at(root: Path, settings: Mapping[str, Any], part: bool) -> list[Remark]:
     """Return what looks odd in a folder of pictures, as ``init`` says it; a ``part`` may lack
     pictures.
     """
     classes = class_folders(root)
-    few = [] if part else few_pictures(classes)
+    few = [] if part else few_samples(classes)
     named = name_remarks(list(classes)) if settings.get("text_encoder") == "minilm" else []
     given = settings.get("window")  # checked with the other settings, and refused there
     window = None
@@ -144,6 +148,14 @@ def _looked_at(root: Path, settings: Mapping[str, Any], part: bool) -> list[Rema
         window = float(given[0]), float(given[1])
     depths = depth_remarks(depths_of(classes), window)
     return [*few, *remarks(classes, window), *named, *depths]
+
+
+def _texts_looked_at(root: Path, settings: Mapping[str, Any], part: bool) -> list[Remark]:
+    """Return what looks odd in a folder of texts, likewise."""
+    classes = class_folders(root)
+    named = name_remarks(list(classes)) if settings.get("text_encoder") == "minilm" else []
+    few = [] if part else few_samples(classes, "text")
+    return [*few, *text_remarks(classes), *named]
 
 
 def _kinds() -> dict[str, type[BenchmarkLoader]]:

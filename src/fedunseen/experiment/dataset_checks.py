@@ -1,5 +1,5 @@
-"""Find what looks odd in a folder of pictures for each class; the owner looks at it, and nothing is
-refused.
+"""Find what looks odd in a folder of pictures or texts for each class; the owner looks at it, and
+nothing is refused.
 """
 
 import difflib
@@ -16,15 +16,20 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedunseen.core.array_cache import Progress
-from fedunseen.core.errors import counted
+from fedunseen.core.errors import DataError, counted
 from fedunseen.data.io.depth import Window, eight_bits
 from fedunseen.data.io.images import UNREADABLE, open_image, upright
+from fedunseen.data.io.texts import read_text
 
 _MANY = 5000  # pictures: of more, only copies byte for byte are looked for
 _SIDE = 8  # of the thumbnails that are compared
 _ALIKE = 4.0  # of 255: root mean square difference of two thumbnails of one picture, saved twice
 _FLAT = 8.0  # of 255: deviation of a thumbnail below which it is one color, and like many others
 _SYSTEM = 5  # pairs of names that differ in a letter: more are meant so
+
+
+_File = tuple[str, Path]
+"""A class and a file of it."""
 
 
 class Remark(NamedTuple):
@@ -38,36 +43,63 @@ def remarks(classes: Mapping[str, Sequence[Path]], window: Window | None = None)
     """Return what looks odd: the same picture in two classes' folders, two names that may be
     one.
     """
+    return [*_in_both(_twins(classes, window), "picture"), *_spelled_alike(classes)]
+
+
+def text_remarks(classes: Mapping[str, Sequence[Path]]) -> list[Remark]:
+    """Return what looks odd in folders of texts: the same words in two classes' folders, two names
+    that may be one.
+    """
+    first: dict[str, _File] = {}
+    twins = []
+    for name, paths in classes.items():
+        for path in paths:
+            try:
+                words = " ".join(re.findall(r"\w+", read_text(path).casefold()))
+            except DataError:  # said where it is read for good
+                continue
+            other = first.setdefault(hashlib.sha256(words.encode()).hexdigest(), (name, path))
+            if other[0] != name:
+                twins.append((other, (name, path)))
+    return [*_in_both(twins, "text"), *_spelled_alike(classes)]
+
+
+def _in_both(twins: Iterable[tuple[_File, _File]], sample: str) -> list[Remark]:
+    """Return a remark on each two classes that share samples."""
     pairs: dict[tuple[str, str], list[tuple[Path, Path]]] = defaultdict(list)
-    for (first_class, first_path), (second_class, second_path) in _twins(classes, window):
+    for (first_class, first_path), (second_class, second_path) in twins:
         pairs[min(first_class, second_class), max(first_class, second_class)].append(
             (first_path, second_path)
         )
     remarks = []
     for (first_class, second_class), copies in sorted(pairs.items()):
-        count = f"{len(copies)} pictures lie" if len(copies) > 1 else "a picture lies"
+        count = f"{len(copies)} {sample}s lie" if len(copies) > 1 else f"a {sample} lies"
         remarks.append(
             Remark(
                 f"look at {first_class} and {second_class}",
                 f"{count} in both: {copies[0][0]} and {copies[0][1]}",
             )
         )
-    return remarks + [
+    return remarks
+
+
+def _spelled_alike(names: Iterable[str]) -> list[Remark]:
+    return [
         Remark(f"look at {first_class} and {second_class}", "perhaps two spellings of one class")
-        for first_class, second_class in alike_spellings(classes)
+        for first_class, second_class in alike_spellings(names)
     ]
 
 
-def few_pictures(classes: Mapping[str, Sequence[Path]]) -> list[Remark]:
-    """Return a remark on classes with one picture, which cannot both train and test."""
+def few_samples(classes: Mapping[str, Sequence[Path]], sample: str = "picture") -> list[Remark]:
+    """Return a remark on classes with one sample, which cannot both train and test."""
     single = [name for name, files in classes.items() if len(files) == 1]
     if not single:
         return []
     return [
         Remark(
-            f"{counted(len(single), 'class')} with a single picture ({', '.join(single[:3])}"
+            f"{counted(len(single), 'class')} with a single {sample} ({', '.join(single[:3])}"
             f"{', ...' if len(single) > 3 else ''})",
-            "one picture says little of a class and nothing can be tested: put in at least eight",
+            f"one {sample} says little of a class and nothing can be tested: put in at least eight",
         )
     ]
 

@@ -43,7 +43,13 @@ from fedunseen.data.io.tables import SPLIT, SUFFIXES, Table, find_table, is_tabl
 from fedunseen.data.io.texts import read_text
 from fedunseen.data.names import plain
 from fedunseen.experiment.class_folders import class_folders, layout_remarks, party_folders
-from fedunseen.experiment.dataset_checks import Remark, alike_spellings, few_pictures, remarks
+from fedunseen.experiment.dataset_checks import (
+    Remark,
+    alike_spellings,
+    few_samples,
+    remarks,
+    text_remarks,
+)
 from fedunseen.experiment.picture_depth import (
     PERCENTILES,
     Depths,
@@ -275,7 +281,7 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
     lines += _window(scan.depths, window)
     choices += depth_remarks(scan.depths, window)
     lines += _descriptions(folder, choices)[0]
-    choices += [*few_pictures(classes), *remarks(classes, window)]
+    choices += [*few_samples(classes), *remarks(classes, window)]
     lines += _unlabelled(folder, choices)
     settings = ImageFolder.Settings.model_validate(
         {"root": folder, **{key: value for key, value, _ in lines}}
@@ -307,6 +313,11 @@ def _texts(folder: Path, written: list[Path]) -> _Found:
     for path in (path for files in classes.values() for path in files):
         read_text(path)
     choices = layout_remarks(folder, "texts")
+    for name in [name for name, files in classes.items() if not files]:
+        why = "its folder is empty; put in texts, and call init again with --force"
+        choices.append(Remark(f"warning: class {name} left out", why))
+        del classes[name]
+    choices += [*few_samples(classes, "text"), *text_remarks(classes)]
     lines: list[_Line] = []
     if party_folders(folder):
         lines.append(("folders", "parties", "they hold the folders of classes"))
