@@ -155,7 +155,7 @@ def test_a_method_that_is_not_linear_is_refused_by_name(samples):
 def test_sentences():
     parts = (Part("horse", 6.0), Part("eel", -3.0), Part("seal", 0.001))
     one = Explanation("zebra", 9.0, parts, (), 1.0, 0.0, 0.0)
-    assert one.sentence() == "zebra: horse 60 %, against it eel 30 %"
+    assert one.sentence() == "zebra: horse 60 %; against it: eel 30 %"
     assert Explanation("zebra", 0.0, (), (), 0.0, 0.0, 0.0).sentence() == (
         "zebra: nothing speaks for it or against it"
     )

@@ -45,11 +45,10 @@ def test_a_class_is_weak_by_the_rule_or_by_the_data():
     assert "cow (" not in seen
     assert seen.endswith("most often predicted as cow).")
     assert seen_rule == (
-        "1 of 2 seen classes loses answers because unseen classes are favored: cow (20 %; 100 % if no "
-        "class were favored)."
+        "1 of 2 seen classes loses answers to unseen classes: cow (20 %; 100 % without calibration)."
     )
     lost = (
-        "1 of 3 unseen classes loses answers because seen classes are favored: ibex (30 %; 100 % if "
+        "1 of 3 unseen classes loses answers to seen classes: ibex (30 %; 100 % if "
         "the answer had to be an unseen class)."
     )
     assert unseen_rule == lost

@@ -257,8 +257,7 @@ def test_weak_seen_and_unseen_classes_and_the_cost_of_calibration_are_named():
     unseen, seen, cost, _ = result["text"]
     assert unseen.endswith("(10 %; most often predicted as orca).")
     assert seen == (
-        "1 of 2 seen classes loses answers because unseen classes are favored: cow (20 %; 100 % if no "
-        "class were favored)."
+        "1 of 2 seen classes loses answers to unseen classes: cow (20 %; 100 % without calibration)."
     )
     assert cost == (
         "Favoring unseen classes (calibration) moves them from 20.0 to 60.0 %, and seen ones from "

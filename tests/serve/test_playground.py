@@ -60,7 +60,7 @@ def test_a_drawn_47_is_recognised_and_a_new_class_competes(served, opened, digit
     says(page, "#best b", "forty-seven")
     assert page.locator("#added .name").all_text_contents() == ["forty-seven"]
     page.select_option("#among", "given")
-    says(page, "#ranking .number", "100 %")
+    says(page, "#ranking .number", "the only choice")
     page.get_by_role("button", name="Undo the last one").click()
     says(page, "#best b", "47")
     assert page.locator("#among").input_value() == "all"  # no added class is left to rank
@@ -137,7 +137,7 @@ def test_no_answer_is_shown_surer_than_it_is(served, served_app, opened, any_sho
         page.locator("#shares").text_content() == page.locator("#unfamiliar").text_content() == ""
     )
     assert page.locator("#ranking").text_content().count("score") == 0
-    assert page.locator("#because").text_content().startswith("Training samples of ")
+    assert page.locator("#because").text_content().startswith("For it: training samples of ")
     assert page.locator("#heat").is_visible()
     noise = np.full((1, 128), 50, np.float32)
     file = io.BytesIO()

@@ -99,11 +99,18 @@ def _shares(parts: Sequence[Part], *unnamed: float) -> str:
 
 
 def said_shares(parts: Sequence[Part]) -> str:
-    """Return parts in percent as words."""
-    return ", ".join(
-        f"{'' if part.value >= 0 else 'against it '}{part.name} {abs(part.value):.0f} %"
-        for part in parts
-    )
+    """Return parts in percent as words: those that speak for the answer first."""
+    sides = [
+        ", ".join(
+            f"{part.name} {abs(part.value):.0f} %" for part in parts if (part.value < 0) == against
+        )
+        for against in (False, True)
+    ]
+    return "; against it: ".join(sides) if all(sides) else sides[0] or _only_against(sides[1])
+
+
+def _only_against(words: str) -> str:
+    return f"against it: {words}" if words else ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -128,19 +128,22 @@ def misplaced_pictures(
             f"{len(files)} pictures in the folder of {place!r} look like {like!r}: "
             f"{listed(files, NAMED)}.",
             f"To an encoder that knows neither class they are like the pictures of {like!r}.",
-            "Look at them, move those that lie in the wrong folder, and run it again.",
+            "Look at them, move those that lie in the wrong folder, and run the experiment again.",
         )
     if strays:
-        verb, it, lies = (
-            ("looks", "it", "it lies") if len(strays) == 1 else ("look", "them", "they lie")
+        verb, it, lies, its = (
+            ("looks", "it", "it lies", "its folder's")
+            if len(strays) == 1
+            else ("look", "them", "they lie", "their folders'")
         )
         files = [f"{stray['file']} (like {stray['like']!r})" for stray in strays]
         yield Finding(
-            f"{counted(len(strays), 'picture')} {verb} like another class than its folder's: "
+            f"{counted(len(strays), 'picture')} {verb} like another class than {its}: "
             f"{listed(files, STRAYS)}.",
             "A model of all other pictures would put "
             f"{it} there. Where folders are in order, about three pictures in a thousand look so.",
-            f"Look at {it}. Where {lies} in the wrong folder, move {it} and run it again.",
+            f"Look at {it}. Where {lies} in the wrong folder, move {it}, and run the experiment "
+            "again.",
         )
 
 
@@ -395,8 +398,8 @@ def overconfident(result: Mapping[str, Any]) -> Finding | None:
         "right.",
         "The unseen classes lie farther from where their descriptions put them than seen classes "
         "did that played unseen ones. The data cause this, not the decision rule.",
-        "Show a few examples of the unseen classes with `fedunseen learn`, or rely on sets: "
-        "fedunseen predict --sets 0.9.",
+        "Show a few examples of the unseen classes with `fedunseen learn`, or ask for sets of "
+        "classes with `fedunseen predict --sets 0.9`.",
     )
 
 

@@ -103,7 +103,7 @@ def weak_words(weak: Sequence[Weak], of: int, kind: str) -> str:
 def rule_words(weak: Sequence[Weak], of: int, kind: str, setting: str) -> str:
     """Name the classes that the decision rule makes weak, and the setting that moves it."""
     how = {
-        "seen classes": "{:.0f} % if no class were favored",
+        "seen classes": "{:.0f} % without calibration",
         "unseen classes": "{:.0f} % if the answer had to be an unseen class",
     }
     examples = [
@@ -112,7 +112,7 @@ def rule_words(weak: Sequence[Weak], of: int, kind: str, setting: str) -> str:
     other = "unseen" if kind == "seen classes" else "seen"
     lose = "loses" if len(weak) == 1 else "lose"
     return (
-        f"{part_of(len(weak), of, kind)} {lose} answers because {other} classes are favored: "
+        f"{part_of(len(weak), of, kind)} {lose} answers to {other} classes: "
         f"{listed(examples)}. {setting}"
     )
 
@@ -221,7 +221,7 @@ def examples_advice(
         f"Show {EXAMPLES} examples of {whose}. {source}, that raises how often one of "
         f"these classes is told from the others from {gain.before:.1f} to {most}"
         f"{gain.after:.1f} %: fedunseen learn {run} --support FOLDER --out {out}, with a folder "
-        "of examples for each class in FOLDER."
+        "of examples for each class in FOLDER, or a table in its place."
     )
 
 

@@ -13,7 +13,7 @@ from fedunseen.pages.report.svg import Floats, Frame, circle, image_source, path
 
 _COLORS = {"seen": "blue", "unseen": "orange"}
 _SIDE = 64  # pixels of a picture under its heat
-_BELOW = {"balanced": 14, "auto": -8, "uniform": 28}  # of names, from points: most are at the right
+_APART = 13  # pixels between the names of two points
 
 
 def confidence(facts: Facts) -> Content:
@@ -123,17 +123,19 @@ def _trade(
     """
     if not points:
         return None
-    frame = Frame((0.0, 100.0), (0.0, 100.0), height=240, top=34)
+    frame = Frame((0.0, 120.0), (0.0, 100.0), height=240, top=34)  # with room for names
     marks = frame.axes("U, unseen classes", "S, seen classes", range(0, 101, 25), "%")
     ordered = sorted(points, key=lambda point: point[0])
     line = "L".join(f"{frame.px(s):.1f} {frame.py(u):.1f}" for _, u, s in ordered)
     marks.append(path(f"M{line}", "line", style="stroke:var(--green)"))
     words = []
-    for prior, (_, u, s) in priors.items():
+    lowest = float(frame.base)
+    for prior, (_, u, s) in sorted(priors.items(), key=lambda item: item[1][1]):
         x = frame.px(s)
         y = frame.py(u)
         marks.append(circle(x, y, 3.5, "grey"))
-        marks.append(text(x - 12, y + _BELOW[prior], prior, "tick end"))
+        lowest = min(y - 3, lowest - _APART)  # no line runs above and to the right of a point
+        marks.append(text(x + 8, lowest, prior))
         words.append(f"{prior}: U {u:.1f} %, S {s:.1f} %")
     chosen = min(points, key=lambda point: abs(point[0] - offset))
     marks.append(circle(frame.px(chosen[2]), frame.py(chosen[1]), 5, "green"))

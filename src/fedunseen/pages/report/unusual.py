@@ -37,6 +37,7 @@ CHANGES = {
     "added": "{} new", "gained": "{} with a first holder", "corrected": "{} described again",
     "left": "{} without a holder",
 }  # fmt: skip
+LEAST = 0.05  # of the largest weight that an unseen class rests on: a smaller one is not named
 SHOWN = 4  # names of classes in a line, and columns between the first and the last
 
 
@@ -128,7 +129,7 @@ def prototypes(facts: Facts) -> Content:
             "support": [
                 (names[o], float(w))
                 for o, w in zip(classes[c], weights[c], strict=True)
-                if abs(w) > 0.005
+                if abs(w) >= LEAST * np.abs(weights[c]).max() > 0
             ],
         }
         for c in sorted(unseen, key=lambda c: -float(deviation[c]))[:LISTED]

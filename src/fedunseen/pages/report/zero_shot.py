@@ -276,8 +276,12 @@ def data_distribution(facts: Facts) -> Content:
     """
     if facts.parties:
         return None
-    covered = _coverage(facts.tensors["client_counts"], facts.run.space, parts.client_names(facts))
-    title = "Who holds which classes, who covers which attributes"
+    title = "Who holds which classes"
+    covered = None
+    if not facts.run.space.from_texts:  # numbers of a text encoder say nothing
+        title += ", who covers which attributes"
+        clients = parts.client_names(facts)
+        covered = _coverage(facts.tensors["client_counts"], facts.run.space, clients)
     return {"title": title, "holdings": parts.holders(facts), "coverage": covered, "words": ""}
 
 
