@@ -298,7 +298,7 @@ def write_left(
         if client is not None and not federation.partition.remote:
             gone = removed_counts.numpy().astype(counts.dtype)[: counts.shape[1]]
             counts[client] = np.maximum(counts[client] - gone, 0)
-        why = _reasons(run, federation, model, benchmark, {**numbers, **drawn})
+        why = _reasons(run, federation, model, task.benchmark, {**numbers, **drawn})
         drawn = {**drawn, **why, "client_counts": counts}
         write_tensors(partial / "evaluation.safetensors", drawn)
         noted = {"forgotten": noted["forgotten"], "stays": traces(run)}
