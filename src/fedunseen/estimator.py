@@ -63,6 +63,7 @@ __all__ = ["ZeroShotClassifier"]
 
 _STEPS = 16  # of the mean weight of a sample
 _MOST_TIMES = 100  # that samples count on average
+_FIRST = 16  # columns by which samples are ordered, where no two have the same numbers there
 _SORTED = 2**26  # numbers of samples that are sorted: any thousand of more say much the same
 
 
@@ -907,12 +908,16 @@ def _in_own_order(
     if users is None or rows.size > _SORTED:
         return benchmark, times
     by_class = np.lexsort((users, benchmark.labels))
-    content = np.ascontiguousarray(rows[by_class]).view(np.dtype((np.void, rows[0].nbytes)))[:, 0]
-    order = np.argsort(content, kind="stable")
-    content = content[order]
+    for columns in (_FIRST, rows.shape[1]):  # mostly the first ones tell all samples apart
+        head = np.ascontiguousarray(rows[:, :columns][by_class])
+        content = head.view(np.dtype((np.void, head[0].nbytes)))[:, 0]
+        order = np.argsort(content, kind="stable")
+        content = content[order]
+        new = np.ones(len(order), dtype=bool)
+        new[1:] = content[1:] != content[:-1]
+        if new.all():
+            break
     order = by_class[order]
-    new = np.ones(len(order), dtype=bool)
-    new[1:] = content[1:] != content[:-1]
     for values in (benchmark.labels[order], users[order]):
         new[1:] |= values[1:] != values[:-1]
     times = np.add.reduceat(times[order], np.flatnonzero(new))

@@ -23,6 +23,7 @@ from fedunseen.methods.closed_form.statistics import (
     Hidden,
     dequantized,
     few_threads,
+    mirrored,
     scatter,
     statistics,
     subtract,
@@ -82,7 +83,7 @@ def closed_form_folds(
             for held in held_out_places(own, whole, seed):
                 places = train[held]
                 part = statistics_of(method, inputs, labels, np.repeat(places, times[held]))
-                kept = subtract(sums, part, space, method.quantization)
+                kept = opened(subtract(sums, part, space, method.quantization))
                 if float(kept["count"].sum()) < 2 * len(candidates):
                     return []  # nothing is known of the covariance
                 samples = inputs[torch.from_numpy(places).to(labels.device)].cpu()
@@ -90,7 +91,7 @@ def closed_form_folds(
                 step = -(-len(places) // _DISTANCES)
                 for k, out in enumerate(parts[: max(1, _WORK // len(candidates) ** 3)]):
                     gone = np.repeat(train, times * (staying & np.isin(own, out)))
-                    part = statistics_of(method, inputs, labels, gone)
+                    part = statistics_of(method, inputs, labels, gone, matrix=True)
                     fold = without_samples(method, kept, part)
                     mine = slice(k % step, None, step)
                     found = answered(quick, fold, samples, own[held], candidates, out, mine)
@@ -106,8 +107,11 @@ def statistics_of(
     labels: Tensor,
     places: NDArray[np.int64],
     hidden: Hidden | None = None,
+    matrix: bool = False,
 ) -> Params:
-    """Return the statistics of some samples; ``hidden``: what is hidden in sums of all."""
+    """Return the statistics of some samples; ``hidden``: what is hidden in sums of all; ``matrix``:
+    with second moments (d, d), of which the upper triangle counts.
+    """
     rows = torch.from_numpy(places).to(labels.device)
     return statistics(
         read(inputs, rows),
@@ -116,6 +120,7 @@ def statistics_of(
         method.clip_norm,
         method.quantization,
         hidden,
+        matrix,
     )
 
 
@@ -124,11 +129,19 @@ def read(inputs: Inputs, rows: Tensor) -> Tensor | CodedRows:
     return CodedRows(inputs, rows) if isinstance(inputs, ScaledSamples) else inputs[rows]
 
 
+def opened(sums: Params) -> Params:
+    """Return statistics with their second moments as a matrix (d, d)."""
+    return {**sums, "square": unpacked(sums["square"], sums["total"].shape[1])}
+
+
 def without_samples(method: ClosedForm, sums: Params, part: Params) -> Params:
-    """Return the statistics without some samples', as numbers that a model is solved from."""
-    kept = subtract(sums, part, method.space, method.quantization)
-    kept = {**kept, **dequantized(kept, method.quantization, method.worth)}
-    kept["square"] = unpacked(kept["square"], method.width)
+    """Return the statistics without some samples', as numbers that a model is solved from. The
+    second moments of both are matrices (d, d), of which the upper triangle counts.
+    """
+    kept = {**sums, **{name: sums[name] - part[name] for name in ("count", "total", "square")}}
+    kept["total"][kept["count"] == 0] = 0  # not what rounding has left
+    kept |= dequantized(kept, method.quantization, method.worth)
+    mirrored(kept["square"])
     return kept
 
 
@@ -142,22 +155,26 @@ def answered(
     measured: slice = slice(None),
 ) -> HeldOut:
     """Return what the model without the classes ``out`` says of samples, and the distances of those
-    that are ``measured``.
+    that are ``measured`` and of other classes.
 
     Samples of these classes that are still in the sums leave them as
     :func:`~fedunseen.methods.closed_form.left_out.without_classes` has it.
     """
-    count, square = without_classes(sums, torch.from_numpy(out), scatter(sums))
-    total = sums["total"] * (count > 0)[:, None]
-    model = method.solve({**sums, "count": count, "total": total, "square": square})
-    scores = method.scores(model, samples, method.semantics)
-    apart = method.distances(model, samples[measured], method.semantics)
+    gone = torch.from_numpy(out)
+    if bool(sums["count"][gone].any()):
+        count, square = without_classes(sums, gone, scatter(sums))
+        total = sums["total"] * (count > 0)[:, None]
+        sums = {**sums, "count": count, "total": total, "square": square}
+    places = np.arange(len(samples))[measured]
+    places = places[~np.isin(labels[places], out)]
+    among = torch.from_numpy(candidates)
+    scores, apart = method.answers_of_sums(sums, samples, among, torch.from_numpy(places))
     distance = None
     if apart is not None:
         distance = np.full(len(samples), np.nan)
-        distance[measured] = apart.double().numpy()
+        distance[places] = apart.double().numpy()
     return HeldOut(
-        scores[:, torch.from_numpy(candidates)].double().numpy(),
+        scores.double().numpy(),
         np.searchsorted(candidates, labels),
         np.isin(candidates, out),
         distance,

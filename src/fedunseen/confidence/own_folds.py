@@ -24,6 +24,7 @@ from fedunseen.confidence.folds import (
     answered,
     class_folds,
     most_samples,
+    opened,
     read,
     statistics_of,
     without_samples,
@@ -146,7 +147,7 @@ def _scored(
     method = samples.method
     out_now = held.turn == turn
     first = out_now & held.first
-    kept = subtract(sums, samples.statistics(out_now), method.space, method.quantization)
+    kept = opened(subtract(sums, samples.statistics(out_now), method.space, method.quantization))
     candidates = np.flatnonzero(asked["count"].cpu().numpy() > 0)
     scales = asked["scales"].cpu().numpy()
     offset = float(asked["offset"])
@@ -154,7 +155,7 @@ def _scored(
     labels = samples.classes[first]
     scored = []
     for out in class_folds(candidates, len(quick.space.unseen), seed):
-        part = samples.statistics(np.isin(samples.classes, out) & ~out_now)
+        part = samples.statistics(np.isin(samples.classes, out) & ~out_now, matrix=True)
         fold = answered(quick, without_samples(method, kept, part), rows, labels, candidates, out)
         scored.append(Scored.of(fold, labels, held.weights[first], scales, offset, quick.width))
     return scored
@@ -181,10 +182,10 @@ class _Samples:
         """(n,) their classes."""
         return np.asarray(self.labels.cpu().numpy()[self.own])
 
-    def statistics(self, mask: NDArray[np.bool_]) -> Params:
+    def statistics(self, mask: NDArray[np.bool_], matrix: bool = False) -> Params:
         """Return the statistics of some of them, (n,) bool, as they are part of the sums."""
         places = self.own[mask]
-        return statistics_of(self.method, self.inputs, self.labels, places, self._hidden)
+        return statistics_of(self.method, self.inputs, self.labels, places, self._hidden, matrix)
 
     def at(self, mask: NDArray[np.bool_]) -> Tensor:
         """Return some of them, (n,) bool."""

@@ -179,6 +179,17 @@ class ClosedForm(Method):
         """
         return self
 
+    def answers_of_sums(
+        self, sums: Params, inputs: Tensor, among: Tensor, measured: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the :meth:`scores` (n, A) of inputs (n, d) for the classes ``among`` (A,) by the
+        model of ``sums``, and the :meth:`distances` of those that are ``measured`` (m,): of a model
+        that answers nothing else.
+        """
+        model = self.solve(sums)
+        scores = self.scores(model, inputs, self.semantics)[:, among]
+        return scores, self.distances(model, inputs[measured], self.semantics)
+
     def left_out_scores(self, model: Params, sums: Params, inputs: Tensor, out: Tensor) -> Tensor:
         """Return the scores (n, T) of inputs (n, d) for the classes ``out`` (T,), which were left
         out of ``sums``.

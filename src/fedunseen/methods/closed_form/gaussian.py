@@ -256,6 +256,42 @@ class Gaussian(ClosedForm, name="gaussian"):
         centre, weight, bias = self._prototypes_of(sums, out, precision)
         return torch.addmm(bias, inputs.double() - centre, weight.T)
 
+    def answers_of_sums(
+        self, sums: Params, inputs: Tensor, among: Tensor, measured: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return scores (n, A) and distances (m,), with given settings from one factorization of
+        Sigma without its inverse. Distances are in single precision, which no offset depends on.
+        """
+        s = self.settings
+        given = (s.shrinkage, s.variance, s.nugget, s.width)
+        if self.says_nothing or s.calibration or None in given:
+            return super().answers_of_sums(sums, inputs, among, measured)
+        semantics = self.semantics.double().cpu()
+        found = gp.moments(sums)
+        factor = gp.shrunk_factor(found.covariance, s.shrinkage)
+        fit = _description_prior(semantics, sums) if s.prior == "semantics" else {}
+        median = gp.median_distance(semantics[torch.from_numpy(found.classes)])
+        kernel = gp.Kernel(s.variance, s.nugget, s.width * median)
+        model, _ = _prototypes(kernel, semantics, sums, fit)
+        model["kernel"] = kernel.packed(s.shrinkage)
+        model["described"] = torch.ones(len(semantics), dtype=torch.float64)
+        apart = self.prototypes(model, semantics)
+        half = torch.linalg.solve_triangular(factor, apart.T, upper=False)
+        weight = torch.linalg.solve_triangular(factor.T, half, upper=True)  # (d, C)
+        bias = half.square().sum(0) / -2
+        shifted = bias - model["centre"] @ weight
+        scores = torch.cat(
+            [
+                torch.addmm(shifted[among], part.double(), weight[:, among])
+                for part in torch.split(inputs, _ROWS)
+            ]
+        )
+        features = inputs[measured] - model["centre"]
+        nearest = torch.addmm(bias.float(), features.float(), weight.float()).argmax(1)
+        ways = (features - apart[nearest]).float()
+        lengths = torch.linalg.solve_triangular(factor.float(), ways.T, upper=False)
+        return scores, lengths.square_().sum(0)
+
     def distances(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor | None:
         """Return (n,) squared distances to the nearest prototype under Sigma."""
         apart = self.backbone(params, inputs).double() - params["centre"]

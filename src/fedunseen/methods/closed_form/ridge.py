@@ -31,6 +31,14 @@ class Ridge(ClosedForm, name="ridge"):
 
     def solve(self, sums: Params) -> Params:
         """Return V (d, attributes) and the means of features and attributes."""
+        centre, middle, gram, effects, apart = self._equations(sums)
+        v = solve_positive(gram, effects @ apart)
+        return {"v": v.float().contiguous(), "centre": centre.float(), "middle": middle.float()}
+
+    def _equations(self, sums: Params) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Return the means of features and attributes, and G (d, d), E (d, C) and S (C, a), so that
+        G V = E S.
+        """
         count = sums["count"]
         total = sums["total"]
         samples = count.sum().clamp(min=1.0)
@@ -40,8 +48,7 @@ class Ridge(ClosedForm, name="ridge"):
         gram = unpacked(sums["square"], total.shape[1]) - samples * torch.outer(centre, centre)
         level = gram.diagonal().mean().clamp(min=torch.finfo(torch.float64).tiny)
         gram.diagonal().add_(10.0**self.settings.log_gamma * level)
-        v = solve_positive(gram, (total - count[:, None] * centre).T @ (s - middle))
-        return {"v": v.float().contiguous(), "centre": centre.float(), "middle": middle.float()}
+        return centre, middle, gram, (total - count[:, None] * centre).T, s - middle
 
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Cosine between predicted attributes and descriptions, both less the mean of the training
@@ -52,7 +59,12 @@ class Ridge(ClosedForm, name="ridge"):
 
     def left_out_scores(self, model: Params, sums: Params, inputs: Tensor, out: Tensor) -> Tensor:
         """Return scores (n, T) of classes ``out`` that ``sums`` lack."""
-        return self.scores(self.solve(sums), inputs, self.semantics[out])
+        centre, middle, gram, effects, apart = self._equations(sums)
+        there = sums["count"] > 0
+        # often fewer classes have samples than there are attributes
+        v = solve_positive(gram, effects[:, there]) @ apart[there]
+        found = {"v": v.float(), "centre": centre.float(), "middle": middle.float()}
+        return self.scores(found, inputs, self.semantics[out])
 
     def discriminants(
         self, params: Params, inputs: Tensor, semantics: Tensor, classes: Tensor

@@ -59,12 +59,14 @@ def statistics(
     clip_norm: float | None = None,
     quantization: Quantization | None = None,
     hidden: "Hidden | None" = None,
+    matrix: bool = False,
 ) -> Params:
     """Return the statistics of samples, read block by block: memory beside them is d x d numbers
     and one block.
 
     ``hidden``: features that would show few samples, of all that the sum is of: a part of a sum has
-    what the sum has. None: nothing is hidden.
+    what the sum has. None: nothing is hidden. ``matrix``: ``square`` is (d, d), of which the upper
+    triangle counts.
     """
     width = inputs.shape[1]
     sums = no_sums(width, space, quantization)
@@ -89,7 +91,10 @@ def statistics(
         sums["total"] = add_totals(sums["total"].to(rows.device), rows, part_labels)
         free_pages(inputs)
     if square is not None:
-        sums |= {"total": sums["total"].cpu(), "square": packed(square.cpu())}
+        square = square.cpu()
+        sums |= {"total": sums["total"].cpu(), "square": square if matrix else packed(square)}
+    elif matrix:
+        sums["square"] = unpacked(sums["square"], width)
     if not all(bool(torch.isfinite(sums[name]).all()) for name in ("total", "square")):
         raise DataError(
             "the sums over samples are not finite: leave out those that are not, or scale the "
@@ -434,15 +439,16 @@ def no_sums(width: int, space: ClassSpace, quantization: Quantization | None = N
 
 
 def dequantized(sums: Params, quantization: Quantization | None, worth: float = 1.0) -> Params:
-    """Return statistics in the units of scaled features, float64: count, total and square times the
-    step's powers, and times what a sample is ``worth``.
+    """Return statistics in the units of scaled features, float64: count, total and square, packed
+    or (d, d), times the step's powers, and times what a sample is ``worth``.
     """
     if quantization is None:
         numbers = ("count", "total", "square")
         return sums if worth == 1 else {name: worth * sums[name] for name in numbers}
     step = torch.from_numpy(quantization.step).double()
     width = sums["total"].shape[1]
-    steps = step.square() if len(step) == 1 else packed(torch.outer(step, step))
+    steps = step.square() if len(step) == 1 else torch.outer(step, step)
+    steps = steps if len(step) == 1 or sums["square"].ndim == 2 else packed(steps)
     return {
         "count": sums["count"].double() * worth,
         "total": sums["total"].double() * (worth * step).expand(width),
@@ -625,6 +631,12 @@ def unpacked(upper: Tensor, width: int) -> Tensor:
     for i in range(width):
         square[i, i:] = upper[start : start + width - i]
         start += width - i
+    return mirrored(square)
+
+
+def mirrored(square: Tensor) -> Tensor:
+    """Write the upper triangle of a matrix (d, d) into the lower one, and return the matrix."""
+    width = len(square)
     for left in range(0, width, COLUMNS):  # by blocks: single columns lie far apart in memory
         right = left + COLUMNS
         block = square[left:right, left:right]
