@@ -61,7 +61,7 @@ def batches(run: StoredRun, paths: Sequence[str | Path]) -> Iterator[Batch]:
             return Batch(names, run.encoded(rows), rows)
         return Batch(names, rows, run.pixels(rows))
 
-    data = run.describing
+    data = run.describing if "text_encoder" in run.manifest else run.experiment.data
     loader: type[BenchmarkLoader] = find("data", data.name)
     for given in paths:
         path = Path(given)
@@ -168,7 +168,8 @@ def read_sample(run: StoredRun, file: Path | ImageBytes) -> NDArray[Any]:
     """
     encoded = run.manifest.get("picture_shape")
     shape = run.manifest["input_shape"]
-    samples = np.asarray(find("data", run.experiment.data.name).read(file, run.describing))
+    data = run.describing if "text_encoder" in run.manifest else run.experiment.data
+    samples = np.asarray(find("data", data.name).read(file, data))
     if samples.ndim == 2 and (encoded is not None or len(shape) > 1):
         return as_images(samples, encoded or shape)  # a flattened image
     return samples

@@ -202,7 +202,7 @@ class Run(StoredRun):
         """Return the examples of each class as the model takes them, before scaling."""
         if examples is None:
             return None
-        data = self.describing
+        data = self.describing if "text_encoder" in self.manifest else self.experiment.data
         loader: type[BenchmarkLoader] = find("data", data.name)
         if loader.reads_tables and (labelled := loader.examples(examples, data)) is not None:
             return dict(labelled)
@@ -217,7 +217,7 @@ class Run(StoredRun):
         """Return samples (n, ...) as the model takes them, before scaling."""
         if isinstance(inputs, (str, Path)):
             inputs = [inputs]
-        data = self.describing
+        data = self.describing if "text_encoder" in self.manifest else self.experiment.data
         loader: type[BenchmarkLoader] = find("data", data.name)
         if loader.reads_tables and (blocks := loader.tabular(inputs, data)) is not None:
             inputs = np.concatenate(list(blocks))
