@@ -46,7 +46,7 @@ REASONS = {
     "those of the guide and of any-shot run in test_documents": "predict, learn, forget",
     "continues until it is stopped; tests/serve, tests/cli and tests/engines run it as a process": "serve, host, join",
     "needs or changes files that a page does not have; runs in tests/cli": "fedunseen, estimate, "
-    "adapt, sums, compare, export, report, init, new, data encode, data check, doctor, offline "
+    "adapt, sums, compare, export, push, report, init, new, data encode, data check, doctor, offline "
     "plan, offline answer, offline merge, offline withdraw, ledger, health, bench",
 }
 NOT_RUN = {name for names in REASONS.values() for name in names.split(", ")}

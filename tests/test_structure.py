@@ -133,3 +133,9 @@ def test_every_group_of_mutants_has_modules_and_tests():
         for pattern in patterns:
             assert list((root / mutants["PACKAGE"]).glob(pattern)), (group, pattern)
         assert [path for path in tests if not (root / path).exists()] == [], group
+
+
+def test_no_two_files_of_tests_have_one_name():
+    """pytest imports them by their name alone, and skips the second where both run together."""
+    names = [path.name for path in (STRUCTURE["ROOT"] / "tests").rglob("*.py")]
+    assert sorted({name for name in names if names.count(name) > 1}) == ["conftest.py"]

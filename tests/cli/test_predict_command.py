@@ -114,10 +114,10 @@ def test_class_names_of_any_script_are_printed(works, predict, small, tmp_path, 
     shown = works("predict", out, sample, "--top", 12).out
     assert all(name in shown for name in ("猫", "zèbre", "two words"))
     assert "猫" in [c["name"] for c in predict(out, sample, "--top", 12)[0]["classes"]]
-    monkeypatch.setattr(
-        "fedunseen.cli.predict._ranked", lambda *_: [("x", [Prediction("猫", -0.0004, 0.25)], {})]
-    )
-    assert works("predict", out, sample, "--scores").out == "x\n  1. 猫  25.0 %  0.000\n"
+    found = [Prediction("猫", -0.0004, 0.25), Prediction("zèbre", -1.0, 0.2)]
+    monkeypatch.setattr("fedunseen.cli.predict._ranked", lambda *_: [("x", found, {})])
+    printed = works("predict", out, sample, "--scores").out
+    assert printed == "x\n  1. 猫  25.0 %  0.000\n  2. zèbre  20.0 %  -1.000\n"
 
 
 @pytest.mark.slow

@@ -138,13 +138,15 @@ class PartyData(OwnSamples):
         describes.
         """
         check_greeting(header)
-        sections = _received(header["experiment"])
-        with named_by_others({text for *_, text in _foreign(sections, self.owner_settings)}):
-            return self._prepare(header, statistics)
-
-    def _prepare(self, header: Mapping[str, Any], statistics: Params) -> Ready:
         check_statistics(statistics, header.get("shape"), SEMANTICS)
         client, clients = _place_of(header)
+        sections = _received(header["experiment"])
+        with named_by_others({text for *_, text in _foreign(sections, self.owner_settings)}):
+            return self._prepare(header, statistics, client, clients)
+
+    def _prepare(
+        self, header: Mapping[str, Any], statistics: Params, client: int, clients: int
+    ) -> Ready:
         tree = self._tree(header, statistics)
         party_benchmark = self.benchmark
         taking = self._taking_part(party_benchmark.train, header, client)
