@@ -121,9 +121,21 @@ def logistic(inputs: Floats, right: NDArray[np.bool_], weights: Floats) -> Float
         slope = inputs.T @ (weights * (expit(odds) - right)) + _PENALTY * bent
         return float(value), np.asarray(slope)
 
+    def curvature(coefficients: Floats) -> Floats:
+        share = expit(inputs @ coefficients)
+        spread = inputs.T @ (inputs * (weights * share * (1 - share))[:, None])
+        return np.asarray(spread + _PENALTY * np.diag([0.0] + [1.0] * (len(coefficients) - 1)))
+
     start = np.zeros(inputs.shape[1])
     start[1] = 1.0
-    minimum = minimize(loss, start, jac=True, method="BFGS", options={"gtol": _TOLERANCE})
+    minimum = minimize(
+        loss,
+        start,
+        jac=True,
+        hess=curvature,
+        method="trust-exact",
+        options={"gtol": _TOLERANCE},
+    )
     return np.asarray(minimum.x)
 
 

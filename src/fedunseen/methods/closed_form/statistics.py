@@ -611,13 +611,8 @@ def scatter(sums: Params) -> Tensor:
 
 def packed(square: Tensor) -> Tensor:
     """Return the upper triangle (d (d + 1) / 2,) of a symmetric matrix (d, d), row by row."""
-    width = len(square)  # by rows: indices of all places would take twice the memory of the matrix
-    out = square.new_empty(width * (width + 1) // 2)
-    start = 0
-    for i in range(width):
-        out[start : start + width - i] = square[i, i:]
-        start += width - i
-    return out
+    # by rows: indices of all places would take twice the memory of the matrix
+    return torch.cat([square[i, i:] for i in range(len(square))])
 
 
 def unpacked(upper: Tensor, width: int) -> Tensor:
