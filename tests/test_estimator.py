@@ -201,6 +201,7 @@ def test_few_seen_classes_are_not_given_to_an_unseen_one_by_the_calibration(nois
     too, for a zebra.
     """
     y, harmonics = np.repeat(["horse", "tiger", "seal", "eel"], 50), []
+    warned = 0
     for seed in range(3):
         rng = np.random.default_rng(seed)
         encoder = rng.normal(size=(3, 16))
@@ -216,10 +217,12 @@ def test_few_seen_classes_are_not_given_to_an_unseen_one_by_the_calibration(nois
         assert model.calibration_ >= 0
         texts = [str(one.message) for one in caught]
         assert all("of 'tiger' would be taken for unseen classes" in text for text in texts)
-        assert len(texts) == 1
+        assert len(texts) == (model.calibration_ > 0)  # one that gains nothing is none
+        warned += len(texts)
         harmonics.append(
             harmonic_mean(numbers["accuracy"][4], float(np.mean(numbers["accuracy"][:4])))
         )
+    assert warned
     assert np.mean(harmonics) > 60
 
 
