@@ -25,13 +25,14 @@ class EarlyStop(Callback):
 if __name__ == "__main__":
     benchmark: Benchmark = DigitPairs.load(DigitPairs.Settings(), 0)
     labels = benchmark.labels[benchmark.train]
-    clients = Partition.of(partitions.pccd(labels, clients=5))
+    dealt = partitions.pccd(labels, clients=5)  # positions among the training samples
+    clients = Partition.of([benchmark.train[ids] for ids in dealt])
     federation = Federation(
         benchmark, clients, FedZSL.on(benchmark, lr=0.3, kl=0.0), FedProx(mu=0.01)
     )
     loop = fit(
         federation,
-        rounds=15,
+        rounds=50,
         callbacks=[Evaluate(ZeroShotEvaluator(federation, benchmark)), EarlyStop(2)],
     )
     print(f"own loop: {len(loop.history)} rounds, ZSL {loop.metrics['zsl']:.1f} %")

@@ -296,7 +296,7 @@ def stated_columns(folder: Path, rng: np.random.Generator) -> None:
         'fill = 0.5 },\n{ name = "b", kind = "category", values = ["x", "y"], indicator = true },\n'
         '{ name = "c", kind = "date", bounds = [2024-01-01, "2025-01-01"] }]\n[method]\nname = "gaussian"\n'
         '[partition]\nkind = "iid"\n'
-    )
+    ) + 40 * "# notes for people, which may say anything\n"
     (folder / "a.toml").write_bytes(text_of(text, rng))
     Experiment.load(folder / "a.toml")
 

@@ -149,9 +149,9 @@ def load(name: str, root: Path, weights: str, most: int | None = None) -> Set:
         files = [
             (c, folder / file) for c, folder in enumerate(folders) for file in list_images(folder)
         ]
-        images, _ = decode(
+        images = decode(
             root, [str(path.relative_to(root)) for _, path in files], 224, 224, False
-        )
+        ).images
         labels = np.array([c for c, _ in files])
         unseen = train = np.array([], dtype=np.int64)
     assert images is not None
