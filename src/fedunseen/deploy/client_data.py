@@ -746,13 +746,15 @@ def _check_places(sections: Mapping[str, Any], owner_settings: Mapping[str, Any]
     """Refuse to open a file that the coordinator names: what the party then sends would say
     something of the file. The text alone decides, and never whether there is such a file.
     """
+    encoder = sections.get("encoder")
+    of_file = isinstance(encoder, Mapping) and encoder.get("name") == "efficientnet-lite"
     for section, key, text in _foreign(sections, owner_settings):
         packaged = text in _PACKAGED.get(key, ())
         of_hub = (
             key in _HUB
             and _HUB_NAME.fullmatch(text) is not None
             and _FILE_NAME.fullmatch(text.lower()) is None
-            and (section, _name(sections, section)) != ("encoder", "efficientnet-lite")
+            and not (of_file and section == "encoder")
         )
         opens = key in (*_HUB, *_PACKAGED, "model")
         outside = os.sep in text[:2] or text[0] == "~" or any(sign in text for sign in "\\:")
@@ -762,11 +764,6 @@ def _check_places(sections: Mapping[str, Any], owner_settings: Mapping[str, Any]
                 f"and a party opens its own files only: give --set {section}.{key}=FILE",
                 REFUSED,
             )
-
-
-def _name(sections: Mapping[str, Any], section: str) -> Any:
-    content = sections.get(section)
-    return content.get("name") if isinstance(content, Mapping) else None
 
 
 def _foreign(

@@ -8,7 +8,6 @@ rows of classes, "" for unlabelled samples; ``split``: (n,) "train" or "test". O
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,8 +19,8 @@ from fedunseen.core.errors import DataError, unknown
 from fedunseen.core.files import existing_folder, replacing
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, check_unlabelled, split_ids
-from fedunseen.data.class_space import ClassSpace, draw_validation
-from fedunseen.data.class_table import OwnData, class_names, read_class_table
+from fedunseen.data.class_space import ClassSpace
+from fedunseen.data.class_table import OwnData, class_names, own_class_space
 from fedunseen.data.names import composed, did_you_mean
 from fedunseen.data.scaling import blocks
 
@@ -48,15 +47,7 @@ class Folder(BenchmarkLoader, name="folder"):
         (not of a part).
         """
         root = existing_folder(settings.root.expanduser(), "correct data.root")
-        table = root / "classes.csv"
-        encoder = settings.text_encoder
-        space = (
-            ClassSpace.load(table)
-            if encoder is None
-            else read_class_table(table, encoder, settings.prompt)
-        )
-        if not len(space.validation) and not settings.part:
-            space = replace(space, validation=draw_validation(space.seen, None, seed))
+        space = own_class_space(settings, root, seed)
         path = root / "features.npz"
         arrays = load_arrays(path, (*REQUIRED, "image_shape", "users", "answers"))
         _check_arrays(path, arrays)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,8 @@ from fedunseen.core.errors import DataError, unknown
 from fedunseen.core.files import existing_folder
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, check_unlabelled, split_ids
-from fedunseen.data.class_space import ClassSpace, draw_validation
-from fedunseen.data.class_table import OwnData, class_names, read_class_table
+from fedunseen.data.class_space import ClassSpace
+from fedunseen.data.class_table import OwnData, class_names, own_class_space
 from fedunseen.data.columns import Column, Treatment
 from fedunseen.data.columns.first_look import look
 from fedunseen.data.columns.texts import ENCODER
@@ -79,15 +78,7 @@ class TableBenchmark(BenchmarkLoader, name="table"):
         """
         root = existing_folder(settings.root.expanduser(), "correct data.root")
         table = open_table(_place(settings, root))
-        encoder = settings.text_encoder
-        classes = root / "classes.csv"
-        space = (
-            ClassSpace.load(classes)
-            if encoder is None
-            else read_class_table(classes, encoder, settings.prompt)
-        )
-        if not len(space.validation) and not settings.part:
-            space = replace(space, validation=draw_validation(space.seen, None, seed))
+        space = own_class_space(settings, root, seed)
         rows = _Rows(table, settings, space)
         features = joined_rows(rows.blocks())
         labels = np.concatenate(rows.labels)

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 
 from fedunseen.core.parameters import Params
 from fedunseen.methods.closed_form.base import ClosedForm, ClosedFormSettings, Discriminants
-from fedunseen.methods.closed_form.statistics import solve_positive, unpacked
+from fedunseen.methods.closed_form.statistics import centred, solve_positive
 
 
 class Ridge(ClosedForm, name="ridge"):
@@ -39,16 +39,10 @@ class Ridge(ClosedForm, name="ridge"):
         """Return the means of features and attributes, and G (d, d), E (d, C) and S (C, a), so that
         G V = E S.
         """
-        count = sums["count"]
-        total = sums["total"]
-        samples = count.sum().clamp(min=1.0)
-        s = self.semantics.double().cpu()
-        centre = total.sum(0) / samples
-        middle = count @ s / samples
-        gram = unpacked(sums["square"], total.shape[1]) - samples * torch.outer(centre, centre)
+        centre, middle, gram, effects, apart = centred(sums, self.semantics)
         level = gram.diagonal().mean().clamp(min=torch.finfo(torch.float64).tiny)
         gram.diagonal().add_(10.0**self.settings.log_gamma * level)
-        return centre, middle, gram, (total - count[:, None] * centre).T, s - middle
+        return centre, middle, gram, effects.T, apart
 
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Cosine between predicted attributes and descriptions, both less the mean of the training

@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 
 from fedunseen.core.parameters import Params
 from fedunseen.methods.closed_form.base import ClosedForm, ClosedFormSettings, Discriminants
-from fedunseen.methods.closed_form.statistics import unpacked
+from fedunseen.methods.closed_form.statistics import centred
 
 _LEAST = 1e-9  # of the largest eigenvalue: below, directions have neither samples nor attributes
 
@@ -34,21 +34,14 @@ class SAE(ClosedForm, name="sae"):
 
     def solve(self, sums: Params) -> Params:
         """Return W (attributes, d) and the means of features and attributes."""
-        count = sums["count"]
-        total = sums["total"]
-        samples = count.sum().clamp(min=1.0)
-        s = self.semantics.double().cpu()
-        centre = total.sum(0) / samples
-        middle = count @ s / samples
-        s = s - middle
-        gram = unpacked(sums["square"], total.shape[1]) - samples * torch.outer(centre, centre)
-        of_attributes, left = torch.linalg.eigh((s.T * count) @ s)
+        centre, middle, gram, effects, s = centred(sums, self.semantics)
+        of_attributes, left = torch.linalg.eigh((s.T * sums["count"]) @ s)
         of_features, right = torch.linalg.eigh(gram)
         tiny = torch.finfo(torch.float64).tiny
         ratio = of_attributes.mean().clamp(min=tiny) / of_features.mean().clamp(min=tiny)
         weight = 10.0**self.settings.log_lambda * ratio
         spread = of_attributes.clamp(min=0)[:, None] + weight * of_features.clamp(min=0)
-        both = left.T @ s.T @ (total - count[:, None] * centre) @ right
+        both = left.T @ s.T @ effects @ right
         solved = (1 + weight) * both / (spread + _LEAST * spread.max() + tiny)
         encoder = left @ solved @ right.T
         return {

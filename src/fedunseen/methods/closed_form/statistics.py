@@ -670,3 +670,17 @@ def few_threads(side: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def centred(sums: Params, semantics: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the means of features (d,) and attributes (a,) over all samples, and without them: the
+    scatter of features (d, d), the sum of each class's features (C, d), and its attributes (C, a).
+    """
+    count = sums["count"]
+    total = sums["total"]
+    samples = count.sum().clamp(min=1.0)
+    s = semantics.double().cpu()
+    centre = total.sum(0) / samples
+    middle = count @ s / samples
+    gram = unpacked(sums["square"], total.shape[1]) - samples * torch.outer(centre, centre)
+    return centre, middle, gram, total - count[:, None] * centre, s - middle
