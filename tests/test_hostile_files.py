@@ -128,12 +128,14 @@ PHOTO = """
 import re, sys
 from pathlib import Path
 from fedunseen.core.errors import DataError
+from fedunseen.data.io.depth import eight_bits
 from fedunseen.data.io.images import opened_image, square
 peak = lambda: int(re.search("VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
 before = peak()
 try:
     with opened_image(Path(sys.argv[1])) as file:
-        print(square(file, 8, 9, eval(sys.argv[2]))[:, 4, 4].tolist(), end=" ")
+        shown = eight_bits(file, (0, 255))  # a photo of 32-bit numbers says no range of its own
+        print(square(shown, 8, 9, eval(sys.argv[2]))[:, 4, 4].tolist(), end=" ")
 except DataError as error:
     print("refused:", error, end=" ")
 print(peak() - before >> 10)

@@ -30,6 +30,9 @@ EXTRAS = {  # of an extra that is no part of `make demo`: the modules that it br
     "nvflare": ("nvflare",),
     "track": ("tensorboard", "mlflow"),
     "docs": ("mkdocs", "nbclient"),
+    "arrow": ("pyarrow",),
+    "medical": ("pydicom", "pylibjpeg", "openjpeg", "gdcm"),
+    "hub": ("huggingface_hub",),
 }
 OF_DEMO = {
     "serve": ("fastapi", "uvicorn", "starlette", "prometheus_client"),
