@@ -195,24 +195,6 @@ def test_options_about_columns_are_checked(refused, ship):
     assert "is no table" in refused("init", ship.folder / "ship", *more, "deck", "--out", "a.toml")
 
 
-def test_the_service_takes_rows_by_the_names_of_columns(ship):
-    testclient = pytest.importorskip("fastapi.testclient")
-    from fedunseen.pages.serve.app import create_app
-    from fedunseen.pages.serve.model import Recognizer
-
-    app = create_app(Recognizer(load_run(ship.run.path)))
-    app.state.warm.result(300)
-    asked = testclient.TestClient(app, base_url="http://127.0.0.1")
-    rows = [dict(zip(HEADER, row, strict=True)) for row in ROWS[:5]]
-    by_rows = asked.post("/predict", json={"features": rows}).json()
-    whole = "\n".join(",".join(line) for line in (HEADER, *ROWS[:5])).encode()
-    by_file = asked.post("/predict", files={"files": ("a.csv", whole)}).json()
-    for ours, theirs in zip(by_rows["answers"], by_file["answers"], strict=True):
-        assert ours["classes"] == theirs["classes"]
-    missing = asked.post("/predict", json={"features": [{"fare": 3}]})
-    assert "has no column 'age'" in missing.text
-
-
 @pytest.mark.slow
 def test_an_exported_model_reads_the_same_table(works, ship, tmp_path):
     pytest.importorskip("onnxruntime")

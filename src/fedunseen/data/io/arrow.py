@@ -37,6 +37,14 @@ def columns_of(path: Path) -> tuple[list[str], dict[str, str], dict[str, list[st
         return names, other, _class_labels(schema.metadata or {})
 
 
+def declared_size(path: Path) -> int:
+    """Return how many bytes a Parquet file says that its row groups unpack to."""
+    with _readable(path) as pa, _source(path, pa) as file:
+        about = file.metadata
+        groups = (about.row_group(i) for i in range(about.num_row_groups))
+        return sum(int(group.total_byte_size) for group in groups)
+
+
 def batches(
     path: Path, wanted: Sequence[str], rows: int
 ) -> Iterator[tuple[int, Mapping[str, Column]]]:

@@ -40,6 +40,7 @@ from fedunseen.pages.serve.uploads import (
     TooLargeError,
     Upload,
     checked,
+    not_too_many,
     read_files,
     read_texts,
 )
@@ -80,7 +81,8 @@ class Samples(BaseModel):
 
     features: list[Any] | None = Field(
         None,
-        description="Samples as the run takes them before scaling: a list of numbers for each.",
+        description="Samples as the run takes them before scaling: a list of numbers for each; of "
+        "a run from a table, cells by the names of their columns.",
     )
     text: list[Any] | None = Field(None, description="For a run on texts.")
 
@@ -452,6 +454,7 @@ def _about(model: Recognizer, protected: bool) -> dict[str, Any]:
         "takes": model.kind,
         "sample": model.run.sample,
         "shape": list(model.shape),
+        "columns": model.columns,
         "drawn": model.drawn,
         "learns": {
             "attributes": model.by_attributes and not model.by_sentence,
@@ -541,6 +544,6 @@ def _samples(
     samples = (
         read_texts(model, body.text)
         if body.text is not None
-        else checked(model.samples(body.features or []))
+        else checked(model.samples(not_too_many(body.features or [])))
     )
     return [f"[{i}]" for i in range(len(samples))], samples

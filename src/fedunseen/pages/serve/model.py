@@ -19,6 +19,7 @@ from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.core.registry import find
 from fedunseen.data.base import BenchmarkLoader
+from fedunseen.data.columns import Column
 from fedunseen.data.io.features import FEATURE_SUFFIXES
 from fedunseen.data.io.images import ImageBytes
 from fedunseen.data.names import is_visible, plain
@@ -39,7 +40,7 @@ from fedunseen.tasks.any_shot import summed
 from fedunseen.tasks.zero_shot import ZeroShotPredictor, added_classes
 
 Among = Literal["all", "unseen", "given"]
-Kind = Literal["pictures", "text", "features"]
+Kind = Literal["pictures", "text", "rows", "features"]
 
 ADDED = 1000  # classes at most that can be added
 # characters
@@ -51,6 +52,7 @@ _DRAWN = {
     "digits": 1,
 }  # benchmarks of scikit-learn's digits: how many stand side by side
 _KINDS: dict[bool, Literal["seen", "unseen"]] = {True: "seen", False: "unseen"}
+_STATED = {"name", "kind", "values", "bounds"}  # of a column, for a form
 _STEPS = 32  # on the way from the mean of all descriptions to a class's
 
 
@@ -227,10 +229,7 @@ class Recognizer:
             and getattr(experiment.data, "text_encoder", None) is not None
         )
         loader: type[BenchmarkLoader] = find("data", experiment.data.name)
-        own_reader = loader.read.__func__ is not BenchmarkLoader.read.__func__  # type: ignore[attr-defined]
-        self.kind: Kind = (
-            "text" if hasattr(loader, "read_texts") else "pictures" if own_reader else "features"
-        )
+        self.kind = _kind_of(loader)
         self.added: dict[str, Added] = {}
         self._own = {
             plain(name): name for name in (() if self.from_examples_alone else self.run.space.names)
@@ -257,6 +256,19 @@ class Recognizer:
     def shape(self) -> tuple[int, ...]:
         """The shape of one sample, as the model takes it."""
         return tuple(self.run.manifest["input_shape"])
+
+    @property
+    def columns(self) -> list[dict[str, Any]]:
+        """Say of each column of a row its name, its kind, and its values or bounds; nothing where
+        samples are no rows.
+        """
+        if self.kind != "rows":
+            return []
+        columns: Sequence[Column] = self.run.experiment.data.columns  # type: ignore[attr-defined]
+        return [
+            column.model_dump(include=_STATED, exclude_defaults=True, mode="json")
+            for column in columns
+        ]
 
     @property
     def drawn(self) -> dict[str, int] | None:
@@ -729,6 +741,16 @@ class Recognizer:
                     if effect[j] != 0
                 ]
         return effects
+
+
+def _kind_of(loader: type[BenchmarkLoader]) -> Kind:
+    """Return what one sample of a benchmark is."""
+    if hasattr(loader, "read_texts"):
+        return "text"
+    if loader.reads_tables:
+        return "rows"
+    own_reader = loader.read.__func__ is not BenchmarkLoader.read.__func__  # type: ignore[attr-defined]
+    return "pictures" if own_reader else "features"
 
 
 def _described(added: Mapping[str, Added]) -> dict[str, Sequence[float]] | None:

@@ -23,8 +23,10 @@ from fedunseen.data.io.images import (
     frames_of,
     open_image,
 )
+from fedunseen.data.io.tables import declared_size, open_table
 from fedunseen.pages.serve.model import Recognizer
 
+TABLES = (".csv", ".parquet")
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "DICOM")
 # of a request; more than a telephone's camera makes, and up to a gigabyte when decoded
 MOST_PIXELS = 40_000_000
@@ -50,7 +52,7 @@ class Upload:
 
     def is_picture(self, model: Recognizer) -> bool:
         """Return whether it has to be a picture."""
-        return self.suffix not in FEATURE_SUFFIXES and model.kind != "text"
+        return self.suffix not in FEATURE_SUFFIXES and model.kind not in ("text", "rows")
 
     @cached_property
     def picture(self) -> tuple[ImageBytes, int]:
@@ -110,12 +112,17 @@ def _read_file(model: Recognizer, file: Upload) -> NDArray[Any]:
         return checked(model.read(file.picture[0]))
     if not file.content:
         raise DataError(f"{file.shown} is empty")
-    number, place = tempfile.mkstemp(
-        file.suffix if file.suffix in FEATURE_SUFFIXES else ".txt", "fedunseen-"
-    )
+    known: tuple[str, ...] = FEATURE_SUFFIXES
+    if model.kind == "rows":
+        known = (*FEATURE_SUFFIXES, *TABLES)
+        if file.suffix not in known:
+            raise DataError(f"{file.shown} is no table: send CSV or Parquet", "no-table")
+    number, place = tempfile.mkstemp(file.suffix if file.suffix in known else ".txt", "fedunseen-")
     try:
         with open(number, "wb") as temporary:
             temporary.write(file.content)
+        if model.kind == "rows" and file.suffix in TABLES:
+            _check_table(file, Path(place))
         if file.suffix in (".npy", ".npz") and (size := declared_bytes(Path(place))) > MOST_BYTES:
             raise TooLargeError(
                 f"{file.shown} unpacks to {size:,} bytes, more than {MOST_BYTES:,}: send fewer "
@@ -128,6 +135,18 @@ def _read_file(model: Recognizer, file: Upload) -> NDArray[Any]:
         os.unlink(place)
 
 
+def _check_table(file: Upload, place: Path) -> None:
+    """Refuse a table of too many rows before any is treated, or of too many bytes."""
+    if (size := declared_size(place)) > MOST_BYTES:
+        raise TooLargeError(
+            f"{file.shown} unpacks to {size:,} bytes, more than {MOST_BYTES:,}: send fewer rows"
+        )
+    rows = 0
+    for block in open_table(place).blocks(()):
+        rows += block.rows
+        _check_count(rows)
+
+
 def read_texts(model: Recognizer, texts: Sequence[Any]) -> NDArray[Any]:
     """Return texts as samples (n, ...)."""
     if model.kind != "text":
@@ -137,6 +156,12 @@ def read_texts(model: Recognizer, texts: Sequence[Any]) -> NDArray[Any]:
     if len(texts) > MOST_SAMPLES:
         raise TooLargeError(f"there are {len(texts)} texts: send at most {MOST_SAMPLES} at a time")
     return checked(model.read_texts([" ".join(text.split()) for text in texts]))
+
+
+def not_too_many(samples: list[Any]) -> list[Any]:
+    """Return samples as they were sent, if they are not too many."""
+    _check_count(len(samples))
+    return samples
 
 
 def checked(samples: NDArray[Any]) -> NDArray[Any]:
