@@ -16,13 +16,14 @@ from torch import Tensor
 
 from fedunseen.core.class_similarity import class_similarity
 from fedunseen.core.parameters import Params, linear_layer
-from fedunseen.core.phases import Batch, Context, Terms
+from fedunseen.core.phases import Adam, Batch, Context, Optimiser, Terms
 from fedunseen.losses import consistency, relation_distillation, semantic_cross_entropy
 from fedunseen.methods.base import AutoRate, MethodSettings, class_mask
 from fedunseen.methods.maps import weighted_loss
 from fedunseen.methods.networks import Layered, linear, mlp, mlp_init
 
 Classes = Literal["seen", "all", "local"]
+_ADAM_RATE = 0.001  # Kingma and Ba's
 
 
 class AlignmentSettings(MethodSettings):
@@ -32,6 +33,8 @@ class AlignmentSettings(MethodSettings):
     """Learning rate of the local updates. Unset or `"auto"`: half of the largest that is stable,
     from the lengths of features and semantics and the weights of the losses; for a trained encoder
     0.01 at most, with `distzsl` 0.003."""
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    """Of the local updates. The papers say SGD; with `"adam"` an unset `lr` is 0.001."""
     hidden: tuple[PositiveInt, ...] = ()
     """Widths of the trained layers on top of the features; empty: none."""
     start: Literal["random", "closed-form"] = "random"
@@ -115,6 +118,17 @@ class FedZSL(Layered, name="fedzsl"):
         variance = float(torch.linalg.matrix_norm(s - s.mean(0), 2).square()) / len(s)
         apart = variance if self.trains_features else float(torch.cdist(s, s).max().square()) / 4
         return c.sce * apart + c.kl * variance
+
+    def rate(self, params: Params, inputs: Tensor) -> float:
+        """Return half of the largest stable rate of SGD; Adam's does not depend on the inputs."""
+        return super().rate(params, inputs) if self.settings.optimiser == "sgd" else _ADAM_RATE
+
+    def optimiser(self) -> Optimiser:
+        """Return the optimizer that the settings name."""
+        s = self.settings
+        if s.optimiser == "sgd":
+            return super().optimiser()
+        return Adam(_ADAM_RATE if s.lr is None else s.lr, weight_decay=s.weight_decay)
 
     def context(self) -> Context:
         """Semantics (C, attributes), the masks that all clients share and, with relation

@@ -19,6 +19,8 @@ from fedunseen.research.sweep.schema import Bench
 
 ACCURACIES = {"zsl": "ZSL", "gzsl_harmonic": "H"}
 COSTS = ("seconds", "bytes", "rounds")
+EDGE = "†"
+"""Marks a chosen value at the edge of what was tried: a better one may lie beyond."""
 
 
 def write_bench_report(sweep: Sweep, bench: Bench, lines: Sequence[Line], out: Path) -> Path:
@@ -75,7 +77,8 @@ def _cells(line: Line) -> list[str]:
         for key in COSTS
     ]
     settings = ", ".join(
-        f"{key.rpartition('.')[2]} {_short(value)}" for key, value in (line.settings or {}).items()
+        f"{key.rpartition('.')[2]} {_short(value)}{EDGE if key in line.edges else ''}"
+        for key, value in (line.settings or {}).items()
     )
     return [*cells, str(line.seeds), settings, line.seen_test]
 
@@ -102,6 +105,7 @@ def _write_csv(lines: Sequence[Line], out: Path) -> None:
                 row[f"{name.format(key)}_half"] = None if number is None else number.half
         row |= {key: (line.cost or {}).get(key) for key in COSTS}
         row["settings"] = " ".join(f"{key}={value}" for key, value in (line.settings or {}).items())
+        row["at_an_edge"] = " ".join(line.edges)
         rows.append(row | {"chosen_with_test_in_view": line.seen_test, "problem": line.problem})
     write_table(out, [list(rows[0]), *(row.values() for row in rows)], follow=False)
 

@@ -21,15 +21,17 @@ from numpy.typing import NDArray
 
 from fedunseen.core.errors import ExperimentError, FedUnseenError, unknown
 from fedunseen.core.files import write_json
+from fedunseen.core.registry import find
 from fedunseen.core.runs import read_json
 from fedunseen.experiment.result.run import Run
 from fedunseen.experiment.running import run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.metrics import harmonic_mean, t_critical
 from fedunseen.research.papers.conditions import POOL, PerClass, measured
+from fedunseen.research.papers.tuning import at_edges, search, with_point
 from fedunseen.research.sweep import Cell, Sweep, read_sweep
 from fedunseen.research.sweep.runner import begin, claim
-from fedunseen.research.sweep.schema import Bench
+from fedunseen.research.sweep.schema import Bench, Step
 
 SHIPPED = Path(__file__).with_name("bench.toml")
 KEYS = ("zsl", "gzsl_harmonic")
@@ -59,6 +61,8 @@ class Line:
             whole training, and ``rounds``. Examples and pools cost extra rounds of sums, which are
             not counted.
         settings: what was chosen on validation classes.
+        edges: the settings of which no smaller or no larger value was tried, or ``strategy.rounds``
+            where it is the most that was allowed: a better one may lie beyond.
     """
 
     values: Mapping[str, str]
@@ -70,6 +74,7 @@ class Line:
     cost: Mapping[str, float] | None = None
     settings: Mapping[str, Any] | None = None
     seen_test: str = ""
+    edges: tuple[str, ...] = ()
 
 
 def read_bench(
@@ -105,8 +110,9 @@ def read_bench(
     for cell in sweep.cells:
         if cell.experiment is None:
             continue
-        tried = math.prod(len(values) for values in cell.experiment.evaluation.choose.values())
-        if tried != bench.validation_runs:
+        choose = cell.experiment.evaluation.choose
+        tried = math.prod(len(values) for values in choose.values())
+        if tried != bench.validation_runs and (choose or not _steps(cell, bench)):
             raise ExperimentError(
                 f"{source}: {cell.key}: evaluation.choose has {tried} combinations: give every row "
                 f"as many as bench.validation_runs says, {bench.validation_runs}",
@@ -176,7 +182,7 @@ def _run_cell(
         if time.monotonic() > end:
             break
         try:
-            outcome = _run_seed(experiment, cell.folder, out, seed, bench)
+            outcome = _run_seed(cell, experiment, out, seed, bench, say)
         except (
             Exception
         ) as error:  # an error in a method, perhaps another package's: the other cells continue
@@ -193,6 +199,13 @@ def _run_cell(
     return True
 
 
+def _steps(cell: Cell, bench: Bench) -> list[Step]:
+    """Return the steps of a row's search, none where a grid chooses."""
+    if cell.experiment is None or cell.experiment.evaluation.choose:
+        return []
+    return [step for step in bench.steps if not step.rows or cell.values["method"] in step.rows]
+
+
 def _seeds(experiment: Experiment, bench: Bench) -> range:
     return range(experiment.run.seed, experiment.run.seed + bench.seeds)
 
@@ -202,39 +215,48 @@ def _file(out: Path, cell: Cell, seed: int) -> Path:
 
 
 def _run_seed(
-    experiment: Experiment, folder: str, out: Path, seed: int, bench: Bench
+    cell: Cell,
+    experiment: Experiment,
+    out: Path,
+    seed: int,
+    bench: Bench,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run one seed of a cell, the first one before it, and measure it."""
+    """Run one seed of a cell, what chooses before it, and measure it."""
     first = experiment.with_overrides({"run.seeds": 1})
-    tuned, seconds = _timed(first, out / "cells" / f"{folder}--{first.run.seed}")
-    chosen = tuned.result["chosen_on_validation"]
-    settings = {
-        **chosen["settings"],
-        "strategy.rounds": chosen["round"],
-        "evaluation.factor": chosen["factor"],
-    }
-    seed_run = tuned
-    if seed != first.run.seed:
+    path = out / "cells" / f"{cell.folder}--{seed}"
+    steps = _steps(cell, bench)
+    if steps:
+        found = search(first, steps, bench.validation_runs, out / "searched" / cell.folder, say)
+        point, chosen_round, factor, tried = found.settings, found.round, found.factor, found.tried
+    else:
+        tuned, seconds = _timed(first, out / "cells" / f"{cell.folder}--{first.run.seed}")
+        chosen = tuned.result["chosen_on_validation"]
+        point, chosen_round, factor = chosen["settings"], chosen["round"], chosen["factor"]
+        tried = chosen.get("tried", [])
+    settings = {**point, "strategy.rounds": chosen_round, "evaluation.factor": factor}
+    tuning = not steps and seed == first.run.seed
+    if tuning:
+        seed_run = tuned
+    else:
         again = {
             "evaluation.selection": "last",
             "evaluation.choose": {},
-            "evaluation.every": chosen["round"],
+            "evaluation.every": chosen_round,
+            "run.seed": seed,
         }
-        seed_run, seconds = _timed(
-            first.with_overrides({**settings, **again, "run.seed": seed}),
-            out / "cells" / f"{folder}--{seed}",
-        )
+        seed_run, seconds = _timed(with_point(first, {**settings, **again}), path)
     result = seed_run.result
     return {
         "zsl": result["zsl"],
         "gzsl_harmonic": result["gzsl_harmonic"],
         "settings": settings,
-        "tried": chosen.get("tried", []),
+        "tried": tried,
         "rounds": result["rounds"],
         "bytes": (result["bytes_up"] + result["bytes_down"]) * result["rounds"],
-        "seconds": seconds
-        if seed != first.run.seed
-        else None,  # that of the first seed holds its validation runs
+        "seconds": None
+        if tuning
+        else seconds,  # those of a run that tunes hold its validation runs
         "conditions": measured(seed_run, bench.examples, bench.pool),
     }
 
@@ -323,7 +345,16 @@ def _line(
         cost=cost | ({"seconds": float(np.mean(seconds))} if seconds else {}),
         settings=last["settings"],
         seen_test=bench.seen_test.get(cell.values["method"], ""),
+        edges=_edges(cell, next(iter(records.values()))),
     )
+
+
+def _edges(cell: Cell, record: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the settings of a record that lie at an edge of what was tried."""
+    assert cell.experiment is not None
+    trained = find("method", cell.experiment.method.name).trained
+    rounds = cell.experiment.strategy.rounds if trained else None
+    return tuple(at_edges(record["settings"], record.get("tried", []), rounds))
 
 
 def interval(ours: Sequence[PerClass], theirs: Sequence[PerClass], key: str) -> Interval:

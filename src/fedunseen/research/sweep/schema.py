@@ -104,13 +104,30 @@ class Paper(Settings):
     """
 
 
+class Step(Settings):
+    """A step of a coordinate search (``fedunseen.research.papers.tuning``)."""
+
+    key: str
+    """The setting to climb along, as ``method.lr``."""
+    start: float | None = Field(None, gt=0)
+    """Where the climb starts; unset, at the best value so far."""
+    factor: float = Field(3.0, gt=1)
+    """Ratio of neighboring values."""
+    set: dict[str, Any] = Field(default_factory=dict)
+    """What is fixed beside it, as ``"strategy.name" = "fedavgm"``."""
+    rows: list[str] = Field(default_factory=list)
+    """The methods that take this step; empty: all that search."""
+
+
 class Bench(Settings):
     """What ``fedunseen bench`` does beside the runs of a sweep."""
 
     validation_runs: int = Field(ge=1)
     """The tuning budget: so many combinations has every row in ``evaluation.choose``, tried with
-    the first seed.
+    the first seed; a row that searches has so many at most.
     """
+    steps: list[Step] = Field(default_factory=list)
+    """The steps of a coordinate search, taken by each row without ``evaluation.choose``."""
     seeds: int = Field(3, ge=1, le=100)
     """Seeds of a row, counted up from ``run.seed``."""
     examples: list[NonNegativeInt] = Field(default_factory=lambda: [0, 1, 5], min_length=1)
