@@ -28,7 +28,7 @@ from fedunseen.experiment.running import run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.metrics import harmonic_mean, t_critical
 from fedunseen.research.papers.conditions import POOL, PerClass, measured
-from fedunseen.research.papers.tuning import at_edges, search, with_point
+from fedunseen.research.papers.tuning import Found, at_edges, search
 from fedunseen.research.sweep import Cell, Sweep, read_sweep
 from fedunseen.research.sweep.runner import begin, claim
 from fedunseen.research.sweep.schema import Bench, Step
@@ -226,37 +226,37 @@ def _run_seed(
     first = experiment.with_overrides({"run.seeds": 1})
     path = out / "cells" / f"{cell.folder}--{seed}"
     steps = _steps(cell, bench)
+    seconds: float | None
     if steps:
         found = search(first, steps, bench.validation_runs, out / "searched" / cell.folder, say)
-        point, chosen_round, factor, tried = found.settings, found.round, found.factor, found.tried
     else:
         tuned, seconds = _timed(first, out / "cells" / f"{cell.folder}--{first.run.seed}")
-        chosen = tuned.result["chosen_on_validation"]
-        point, chosen_round, factor = chosen["settings"], chosen["round"], chosen["factor"]
-        tried = chosen.get("tried", [])
-    settings = {**point, "strategy.rounds": chosen_round, "evaluation.factor": factor}
-    tuning = not steps and seed == first.run.seed
-    if tuning:
+        found = Found.of(tuned.result["chosen_on_validation"])
+    settings = {
+        **found.settings,
+        "strategy.rounds": found.round,
+        "evaluation.factor": found.factor,
+    }
+    if not steps and seed == first.run.seed:
         seed_run = tuned
+        seconds = None  # those of a run that tunes hold its validation runs
     else:
         again = {
             "evaluation.selection": "last",
             "evaluation.choose": {},
-            "evaluation.every": chosen_round,
+            "evaluation.every": found.round,
             "run.seed": seed,
         }
-        seed_run, seconds = _timed(with_point(first, {**settings, **again}), path)
+        seed_run, seconds = _timed(first.with_overrides({**settings, **again}), path)
     result = seed_run.result
     return {
         "zsl": result["zsl"],
         "gzsl_harmonic": result["gzsl_harmonic"],
         "settings": settings,
-        "tried": tried,
+        "tried": found.tried,
         "rounds": result["rounds"],
         "bytes": (result["bytes_up"] + result["bytes_down"]) * result["rounds"],
-        "seconds": None
-        if tuning
-        else seconds,  # those of a run that tunes hold its validation runs
+        "seconds": seconds,
         "conditions": measured(seed_run, bench.examples, bench.pool),
     }
 

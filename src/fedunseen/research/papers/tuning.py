@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.files import write_json
@@ -25,7 +25,6 @@ from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.setup import Setup
 from fedunseen.federation.loop import NOT_MEASURED, Callback, Loop
 from fedunseen.research.sweep.schema import Step
-from fedunseen.strategies.base import StrategySettings
 
 _SHORTEST = 8  # rounds without gain that never end a run: early ones are noisy
 _NUMBERS = ("selected_round", "calibration_factor", "rounds", "zsl", "gzsl_harmonic", "gzsl_seen")
@@ -56,6 +55,12 @@ class Found:
     round: int
     factor: float
     tried: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, chosen: Mapping[str, Any]) -> Self:
+        """Return what a run chose from a grid, by its ``chosen_on_validation``."""
+        tried = chosen.get("tried", [])
+        return cls(chosen["settings"], chosen["round"], chosen["factor"], tried)
 
 
 def search(
@@ -93,7 +98,8 @@ def _climb(trials: "_Trials", step: Step, best: Point, runs: int) -> Point:
             further = point | {step.key: _rounded(point[step.key] * factor)}
             if trials.run(further) <= trials.score(point):
                 break
-            point, climbed = further, True
+            point = further
+            climbed = True
         if climbed:
             break
     return point if not best or trials.score(point) > trials.score(best) else best
@@ -154,7 +160,7 @@ class _Trials:
             self.setup = stages.prepare(setup.assembled())
         setup = self.setup
         assert setup.apart is not None
-        experiment = resolve_defaults(with_point(self.experiment, point), setup.whole)
+        experiment = resolve_defaults(self.experiment.with_overrides(point), setup.whole)
         quiet = experiment.evaluation.model_copy(update={"choose": {}, "clients": False})
         kind = find("method", experiment.method.name)
         rounds = experiment.strategy.rounds
@@ -177,17 +183,6 @@ class _Trials:
 def _name(point: Point) -> str:
     text = json.dumps(dict(sorted(point.items())))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def with_point(experiment: Experiment, point: Mapping[str, Any]) -> Experiment:
-    """Return the experiment with a point's settings; another strategy keeps what all have."""
-    kept = {
-        f"strategy.{key}": value
-        for key, value in experiment.to_dict()["strategy"].items()
-        if key in StrategySettings.model_fields and key not in ("name", "server_lr")
-    }
-    named = {key: value for key, value in point.items() if key == "strategy.name"}
-    return experiment.with_overrides({**named, **(kept if named else {}), **point})
 
 
 def at_edges(
