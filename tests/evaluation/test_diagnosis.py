@@ -12,8 +12,10 @@ from fedunseen.evaluation.diagnosis import (
     beside_nothing,
     diagnose,
     emptied,
+    misplaced_pictures,
     never_answered,
     rising_loss,
+    usual_strays,
     worse_features,
     worse_than_guessing,
 )
@@ -139,6 +141,24 @@ def test_few_samples_prove_little():
         wrong = rng.permutation(3 * count)[int(0.4 * 3 * count) :]
         answers[wrong] = (labels[wrong] + 1) % 3
         assert (at_chance(labels, answers, 3) is not None) == warned
+
+
+def test_single_odd_pictures_are_a_warning_only_where_chance_does_not_explain_them():
+    """Of 900 pictures in order 3.6 look like another class; eight or more in 3 % of such folders."""
+    strays = [{"place": "lion", "like": "bear", "file": f"lion/{i}.png"} for i in range(8)]
+    seven = {"strays": strays[:7], "strays_by_chance": 3.6}
+    eight = {"strays": strays, "strays_by_chance": 3.6}
+    usual = usual_strays(seven)
+    assert usual is not None
+    assert usual.what.startswith("7 pictures look like another class than their folders': lion/0")
+    assert list(misplaced_pictures(**seven)) == []
+    (warned,) = misplaced_pictures(**eight)
+    assert warned.why.endswith("Here it is more than chance explains.")
+    assert usual_strays(eight) is None
+    assert usual_strays({}) is None
+    many = {"strays": strays * 10, "strays_by_chance": 80.0}  # of 20,000
+    assert list(misplaced_pictures(**many)) == []
+    assert len(list(misplaced_pictures((), strays))) == 1  # of a run that did not count
 
 
 def test_the_remedy_depends_on_what_can_be_set():

@@ -201,6 +201,14 @@ def test_what_seems_wrong_stands_in_a_box_above_everything(made, tmp_path):
     )
 
 
+def test_odd_pictures_that_chance_explains_have_a_part_of_their_own(made, tmp_path):
+    stray = {"place": "lion", "like": "bear", "file": "lion/3.png"}
+    odd = {"strays": [stray], "strays_by_chance": 3.6, "warnings": []}
+    page, _ = page_of(copied(made(), tmp_path / "usual", odd), tmp_path)
+    assert "1 picture looks like another class than its folder's: lion/3.png" in page.text
+    assert "Something seems to be wrong" not in page.text
+
+
 def test_the_page_shows_seven_parts_and_folds_the_rest(made, tmp_path):
     _, text = page_of(made(*VARIANTS["validation"]), tmp_path)
     main, details = text.split('<div class="details" id="details">')

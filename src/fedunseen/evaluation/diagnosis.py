@@ -2,6 +2,7 @@
 remedy.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ WEAK_BEFORE = 20.0  # percent of a class's test samples from which on a fall cou
 LOST = 0.5  # of the answers or the accuracy that a class had before adapting
 NAMED = 3  # files that are named
 STRAYS = 10  # single files that are named
+RARE = 0.05  # of folders in order, at most about so many are warned of
 LOSS_RISE = 1.5  # times the loss of the first rounds
 DIVERGED = 3.0  # times the cross-entropy of guessing; where a network collapses it stays near once
 LEAD = 3.0  # percentage points by which another closed form has to lead on classes left out
@@ -62,7 +64,9 @@ def diagnose(
         clipped_features(result),
         curved(result) if "curved" in result else None,
     ]
-    findings += misplaced_pictures(result.get("misplaced", ()), result.get("strays", ()))
+    findings += misplaced_pictures(
+        result.get("misplaced", ()), result.get("strays", ()), result.get("strays_by_chance", 0.0)
+    )
     findings += adapted(result["adapted"]) if "adapted" in result else []
     if shown := result.get("shown_tests"):
         measured = sum(shown.values()) <= len(answers.get("left_out_tests", ()))
@@ -117,9 +121,13 @@ def conspicuous(
 
 
 def misplaced_pictures(
-    misplaced: Sequence[Mapping[str, Any]] = (), strays: Sequence[Mapping[str, Any]] = ()
+    misplaced: Sequence[Mapping[str, Any]] = (),
+    strays: Sequence[Mapping[str, Any]] = (),
+    strays_by_chance: float = 0.0,
 ) -> Iterator[Finding]:
-    """Warn of pictures in one class's folder that look like another's: groups, and single ones."""
+    """Warn of pictures in one class's folder that look like another's: groups, and single ones
+    where there are more than chance explains.
+    """
     for group in misplaced[:LISTED]:
         files = group["files"]
         place = group["place"]
@@ -130,21 +138,46 @@ def misplaced_pictures(
             f"To an encoder that knows neither class they are like the pictures of {like!r}.",
             "Look at them, move those that lie in the wrong folder, and run the experiment again.",
         )
-    if strays:
-        verb, it, lies, its = (
-            ("looks", "it", "it lies", "its folder's")
-            if len(strays) == 1
-            else ("look", "them", "they lie", "their folders'")
-        )
-        files = [f"{stray['file']} (like {stray['like']!r})" for stray in strays]
-        yield Finding(
-            f"{counted(len(strays), 'picture')} {verb} like another class than {its}: "
-            f"{listed(files, STRAYS)}.",
-            "A model of all other pictures would put "
-            f"{it} there. Where folders are in order, about three pictures in a thousand look so.",
-            f"Look at {it}. Where {lies} in the wrong folder, move {it}, and run the experiment "
-            "again.",
-        )
+    if strays and not _by_chance(len(strays), strays_by_chance):
+        what, why, remedy = stray_words(strays)
+        yield Finding(what, f"{why} Here it is more than chance explains.", remedy)
+
+
+def usual_strays(result: Mapping[str, Any]) -> Finding | None:
+    """Return what to say of single pictures that look like another class's, where there are no more
+    than of folders in order; None where there is nothing to say, or a warning says it.
+    """
+    strays = result.get("strays", ())
+    if not strays or not _by_chance(len(strays), result.get("strays_by_chance", 0.0)):
+        return None
+    return stray_words(strays)
+
+
+def stray_words(strays: Sequence[Mapping[str, Any]]) -> Finding:
+    """Return which single pictures look like another class's, what that means, and what to do."""
+    verb, it, lies, its = (
+        ("looks", "it", "it lies", "its folder's")
+        if len(strays) == 1
+        else ("look", "them", "they lie", "their folders'")
+    )
+    files = [f"{stray['file']} (like {stray['like']!r})" for stray in strays]
+    return Finding(
+        f"{counted(len(strays), 'picture')} {verb} like another class than {its}: "
+        f"{listed(files, STRAYS)}.",
+        "A model of all other pictures would put "
+        f"{it} there. Where folders are in order, up to four pictures in a thousand look so.",
+        f"Look at {it}. Where {lies} in the wrong folder, move {it}, and run the experiment again.",
+    )
+
+
+def _by_chance(count: int, expected: float) -> bool:
+    """Return whether at least one in twenty folders in order has so many, or more."""
+    if expected <= 0:
+        return False
+    fewer = sum(
+        math.exp(k * math.log(expected) - expected - math.lgamma(k + 1)) for k in range(count)
+    )
+    return 1 - fewer >= RARE
 
 
 def adapted(note: Mapping[str, Any]) -> Iterator[Finding]:

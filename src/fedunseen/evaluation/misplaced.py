@@ -34,6 +34,8 @@ LEAD = 1.5
 USUAL = 132  # pairs of 12 classes, for which that lead was chosen; more pairs find more by chance
 LIGHTER = 8.0  # degrees of freedom for single pictures
 CLEAR = 5.0  # log ratio from which one is named: of 900 of CIFAR-100 in order, three have more
+COMPARED = 14  # other classes, for which that limit was chosen; of more, more look alike by chance
+BY_CHANCE = 0.004  # of the pictures of folders in order, at most about so many are named
 REPEATS = 2
 
 
@@ -89,17 +91,18 @@ def strays(features: NDArray[Any], labels: NDArray[np.int64]) -> list[Stray]:
         return []
     answers_for = _left_out(_directions(features[labeled], classes))
     taken_for = classes
+    clear = CLEAR + np.log(max(1.0, (large.sum() - 1) / COMPARED))
     for _ in range(REPEATS + 1):
         ratios, like = _ratios(answers_for(taken_for), classes, taken_for, large)
-        taken_for = np.where(ratios > CLEAR, like, classes)
-    found = np.flatnonzero(ratios > CLEAR)
+        taken_for = np.where(ratios > clear, like, classes)
+    found = np.flatnonzero(ratios > clear)
     return [
         Stray(int(labeled[i]), int(names[classes[i]]), int(names[like[i]]))
         for i in found[np.argsort(-ratios[found], kind="stable")]
     ]
 
 
-def misplaced_files(benchmark: Benchmark) -> dict[str, list[dict[str, Any]]]:
+def misplaced_files(benchmark: Benchmark) -> dict[str, Any]:
     """Return what looks misplaced in a benchmark of one's own pictures, once a frozen encoder has
     made features of them: groups (``misplaced``) and single ones (``strays``); only what there is.
     """
@@ -110,7 +113,7 @@ def misplaced_files(benchmark: Benchmark) -> dict[str, list[dict[str, Any]]]:
     vectors = features if features.ndim == 2 else features.reshape(*features.shape[:2], -1).mean(-1)
     groups = misplaced(vectors, benchmark.labels)
     grouped = {row for group in groups for row in group.rows.tolist()}
-    found: dict[str, list[dict[str, Any]]] = {
+    found: dict[str, Any] = {
         "misplaced": [
             {
                 "place": names[place],
@@ -125,6 +128,8 @@ def misplaced_files(benchmark: Benchmark) -> dict[str, list[dict[str, Any]]]:
             if row not in grouped
         ],
     }
+    if found["strays"]:
+        found["strays_by_chance"] = round(BY_CHANCE * float((benchmark.labels >= 0).sum()), 2)
     return {key: items for key, items in found.items() if items}
 
 

@@ -104,10 +104,12 @@ def rule_words(weak: Sequence[Weak], of: int, kind: str, setting: str) -> str:
     """Name the classes that the decision rule makes weak, and the setting that moves it."""
     how = {
         "seen classes": "{:.0f} % without calibration",
-        "unseen classes": "{:.0f} % if the answer had to be an unseen class",
+        "unseen classes": "{:.0f} % if the answer had to be an unseen class; most often predicted "
+        "as {}",
     }
     examples = [
-        f"{item.name} ({item.accuracy:.0f} %; {how[kind].format(item.otherwise)})" for item in weak
+        f"{item.name} ({item.accuracy:.0f} %; {how[kind].format(item.otherwise, item.instead)})"
+        for item in weak
     ]
     other = "unseen" if kind == "seen classes" else "seen"
     lose = "loses" if len(weak) == 1 else "lose"
@@ -152,9 +154,12 @@ def rule_advice(kind: str, prior: Any, result: Mapping[str, Any]) -> str:
 
 def moved_rule(kind: str, prior: Any, result: Mapping[str, Any]) -> str:
     """Return the setting that moves the decision rule towards seen or unseen classes."""
-    if not result.get("calibration_factor"):
-        return "Set method.calibration = false." if kind == "seen classes" else ""
     order = ("balanced", "auto", "uniform")
+    if not result.get("calibration_factor"):
+        if kind == "seen classes":
+            return "Set method.calibration = false."
+        measured = result.get("confidence", {}).get("priors", {})  # where a prior chose no offset
+        return 'Set evaluation.prior = "balanced".' if prior in order[1:] and measured else ""
     step = 1 if kind == "seen classes" else -1
     place = order.index(prior) + step if prior in order else -1
     if 0 <= place < len(order):
@@ -248,12 +253,13 @@ def summarize(
     weak_unseen = weak_classes(names, labels[of_unseen], zsl[of_unseen]) if described else []
     weak_seen = weak_classes(names, labels[~of_unseen], gzsl[~of_unseen], plain[~of_unseen])
     calibrated = bool((plain != gzsl).any())
+    named = {item.name for item in weak_unseen}
     by_rule = {
         "seen classes": [item for item in weak_seen if item.cause == "rule"],
         "unseen classes": [
             item
             for item in weak_classes(names, labels[of_unseen], gzsl[of_unseen], zsl[of_unseen])
-            if item.cause == "rule" and described and calibrated
+            if item.cause == "rule" and described and item.name not in named
         ],
     }
     falls = calibration_falls(names, labels[~of_unseen], plain[~of_unseen], gzsl[~of_unseen])

@@ -88,7 +88,7 @@ _COPIED = (
     "added-classes.safetensors",
 )  # fmt: skip
 """What a subtraction leaves as it is; all else in a run directory is made again, or left out."""
-_NOT_MEASURED_AGAIN = ("misplaced", "strays", "curved", "adapted", "influence")
+_NOT_MEASURED_AGAIN = ("misplaced", "strays", "strays_by_chance", "curved", "adapted", "influence")
 """Numbers of a result that name samples or count them, and that a subtraction cannot correct."""
 
 

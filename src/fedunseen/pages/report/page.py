@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedunseen.core.files import write_text
+from fedunseen.evaluation.diagnosis import usual_strays
 from fedunseen.experiment.result.run import Run
 from fedunseen.pages.report import backdoor_page, few_shot, statistics, unusual, zero_shot
 from fedunseen.pages.report.charts import Curve, Scale, line_chart
@@ -33,6 +34,11 @@ def _warnings(facts: Facts) -> Content:
     return (
         {"warnings": facts.whole.result["warnings"]} if facts.whole.result.get("warnings") else None
     )
+
+
+def _strays(facts: Facts) -> Content:
+    usual = usual_strays(facts.run.result)
+    return None if usual is None else {"strays": usual}
 
 
 def _parties(facts: Facts) -> Content:
@@ -62,7 +68,7 @@ def _sections(view: ModuleType) -> tuple[Sections, Sections]:
     shown = (
         ("header", view.header), ("warnings", _warnings), ("later", unusual.later), ("summary", view.summary),
         ("numbers", view.numbers), ("seeds", view.seeds), ("confidence", confidence),
-        ("mistakes", mistakes),
+        ("mistakes", mistakes), ("strays", _strays),
         ("classes", view.classes), view.SAMPLES,
         ("parties", _parties), ("data_distribution", view.data_distribution), ("chosen", chosen),
         ("reproducibility", reproducibility),

@@ -48,7 +48,7 @@ _SHARED = {  # sentences of several texts
     "blind": "No test sample took part in the choice.",
     "flatters": "Many papers do this. The result is optimistic: a choice without the test labels "
     "gives less.",
-    "last": "The last round. Nothing was chosen.",
+    "last": "No other round was considered.",
 }
 
 

@@ -22,6 +22,7 @@ def confidence(facts: Facts) -> Content:
     if numbers is None:
         return None
     shares = np.linspace(5.0, 100.0, 20)
+    others = {k: point for k, point in numbers.get("priors", {}).items() if k != facts.prior}
     surest = [
         Curve(np.array(values), f"{kind} classes", _COLORS[kind])
         for kind, values in numbers["risk_coverage"].items()
@@ -41,9 +42,9 @@ def confidence(facts: Facts) -> Content:
         "trade": _trade(
             numbers["trade"],
             float(facts.run.result["calibration_factor"]),
-            numbers.get("priors", {}),
+            others,
         ),
-        "priors": numbers.get("priors", {}),
+        "priors": others,
         "prior": facts.prior,
     }
 
