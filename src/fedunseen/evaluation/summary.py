@@ -253,14 +253,10 @@ def summarize(
     weak_unseen = weak_classes(names, labels[of_unseen], zsl[of_unseen]) if described else []
     weak_seen = weak_classes(names, labels[~of_unseen], gzsl[~of_unseen], plain[~of_unseen])
     calibrated = bool((plain != gzsl).any())
-    named = {item.name for item in weak_unseen}
+    among_all = weak_classes(names, labels[of_unseen], gzsl[of_unseen], zsl[of_unseen])
     by_rule = {
-        "seen classes": [item for item in weak_seen if item.cause == "rule"],
-        "unseen classes": [
-            item
-            for item in weak_classes(names, labels[of_unseen], gzsl[of_unseen], zsl[of_unseen])
-            if item.cause == "rule" and described and item.name not in named
-        ],
+        "seen classes": _by_rule(weak_seen),
+        "unseen classes": _by_rule(among_all, but=weak_unseen) if described else [],
     }
     falls = calibration_falls(names, labels[~of_unseen], plain[~of_unseen], gzsl[~of_unseen])
     counts = {
@@ -284,13 +280,19 @@ def summarize(
     weaknesses: dict[str, Sequence[Weak | Fall]] = {
         "weak_unseen": weak_unseen,
         "weak_seen": weak_seen,
+        "weak_by_rule": by_rule["unseen classes"],
+        "calibration_falls": falls,
     }
-    weaknesses["weak_by_rule"] = by_rule["unseen classes"]
-    weaknesses["calibration_falls"] = falls
     return {
         **{name: [item._asdict() for item in rows] for name, rows in weaknesses.items()},
         "text": text,
     }
+
+
+def _by_rule(weak: Sequence[Weak], but: Sequence[Weak] = ()) -> list[Weak]:
+    """Return the classes that the decision rule makes weak, without those that are named anyway."""
+    named = {item.name for item in but}
+    return [item for item in weak if item.cause == "rule" and item.name not in named]
 
 
 def _cost(result: Mapping[str, Any], falls: Sequence[Fall]) -> str:
