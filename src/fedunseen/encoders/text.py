@@ -21,6 +21,7 @@ from fedunseen.encoders.hub import (
     weight_files,
     weights_folder,
 )
+from fedunseen.encoders.sentences import Sentence, pooled, pooling_files, sentence_of
 from fedunseen.encoders.word_vectors import minilm_folder, read_vectors
 
 _AT_ONCE = 64  # texts
@@ -46,8 +47,8 @@ def embed_texts(texts: Sequence[str], encoder: str, apart: bool = False) -> NDAr
 
 
 def text_files(encoder: str) -> list[Path]:
-    """Return the files that a text encoder is made of, which lie in one folder; none of ``minilm``,
-    a package.
+    """Return the files that a text encoder is made of, which lie in one folder or in folders of it;
+    none of ``minilm``, a package.
     """
     if encoder.startswith(VECTORS):
         return [Path(encoder.removeprefix(VECTORS)).expanduser()]
@@ -75,6 +76,7 @@ def _files_in(folder: Path) -> list[Path]:
         *folder.glob("*.json"),
         *folder.glob("*.txt"),
         *folder.glob("*.model"),
+        *pooling_files(folder),
     ]
 
 
@@ -175,11 +177,8 @@ def _by_model(texts: Sequence[str], folder: Path, at_once: int) -> NDArray[np.fl
     width = projection(config) if tower is not None and tower.output == "text_embeds" else {}
     model = load_model(class_of, folder, ignore=("pooler.",), **width)
     tokenizer = _tokenizer(folder)
-    limit = min(tokenizer.model_max_length, _LONGEST)
-    modules = folder / "modules.json"  # of sentence-transformers, which may end in a normalization
-    unit = tower is not None or (
-        modules.is_file() and ".Normalize" in modules.read_text(encoding="utf-8")
-    )
+    sentence = Sentence(unit=True) if tower else sentence_of(folder)
+    limit = min(tokenizer.model_max_length, sentence.limit or _LONGEST)
     padding: Any = True
     if tower is not None and tower.padded:
         text_config = getattr(model.config, "text_config", model.config)
@@ -188,12 +187,17 @@ def _by_model(texts: Sequence[str], folder: Path, at_once: int) -> NDArray[np.fl
     out = []
     with torch.inference_mode():
         for start in range(0, len(texts), at_once):
-            part = list(texts[start : start + at_once])
+            part = [
+                sentence.prompt + (text.lower() if sentence.lower else text)
+                for text in texts[start : start + at_once]
+            ]
             tokens = tokenizer(
                 part, padding=padding, truncation=True, max_length=limit, return_tensors="pt"
             )
-            vectors = _pooled(model, tokens, tower)
-            out.append((torch.nn.functional.normalize(vectors, dim=1) if unit else vectors).numpy())
+            vectors = _vectors(model, tokens, tower, sentence)
+            if sentence.unit:
+                vectors = torch.nn.functional.normalize(vectors, dim=1)
+            out.append(vectors.numpy())
     return np.concatenate(out).astype(np.float32)
 
 
@@ -210,20 +214,17 @@ def _tokenizer(folder: Path) -> Any:
         ) from None
 
 
-def _pooled(model: Any, tokens: Any, tower: _Tower | None) -> torch.Tensor:
-    """Return a vector (n, d) for each text: in the space of images, or the mean of its tokens."""
-    pooled: torch.Tensor
+def _vectors(model: Any, tokens: Any, tower: _Tower | None, sentence: Sentence) -> torch.Tensor:
+    """Return a vector (n, d) for each text: in the space of images, or of its tokens."""
     if tower is None:
         states = model(**tokens).last_hidden_state
-        mask = tokens["attention_mask"].unsqueeze(-1)
-        pooled = (states * mask).sum(1) / mask.sum(1)
-        return pooled
+        return pooled(states, tokens["attention_mask"], sentence.pooling)
     known = {"input_ids": tokens["input_ids"]}
     if not tower.padded:
         known["attention_mask"] = tokens["attention_mask"]
     outputs = model.get_text_features(**known) if tower.model == "Aimv2Model" else model(**known)
-    pooled = getattr(outputs, tower.output)
-    return pooled
+    in_space: torch.Tensor = getattr(outputs, tower.output)
+    return in_space
 
 
 def _sum_of_words(texts: Sequence[str], path: Path) -> NDArray[np.float32]:

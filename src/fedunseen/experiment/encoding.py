@@ -108,8 +108,8 @@ def copy_weights(
     files = [] if encoder is None or encoder.installed else encoder.files()
     for folder, paths in zip(_FOLDERS.values(), (files, _text_files(data)), strict=True):
         if sum(path.stat().st_size for path in paths) <= CARRIED_MB * _MB:
-            for path in paths:
-                with replacing(run / folder / path.name) as temporary:
+            for name, path in _by_name(paths).items():
+                with replacing(run / folder / name) as temporary:
                     shutil.copyfile(path, temporary)
 
 
@@ -217,11 +217,21 @@ def _is(place: Path, names: list[str], digest: str) -> bool:
     return all(path.is_file() for path in files) and content_digest(files) == digest
 
 
+def _root(files: list[Path]) -> Path:
+    """Return the folder that files lie in, or in folders of it."""
+    return min((path.parent for path in files), key=lambda folder: len(folder.parts))
+
+
+def _by_name(files: list[Path]) -> dict[str, Path]:
+    """Return files by their names in the folder that they share."""
+    return {path.relative_to(_root(files)).as_posix(): path for path in files}
+
+
 def _content(files: list[Path]) -> dict[str, Any]:
     """Return what a manifest says of files."""
-    revision = revision_of(files[0].parent)
+    revision = revision_of(_root(files))
     return {
         "digest": content_digest(files),
-        "files": {path.name: path.stat().st_size for path in files},
+        "files": {name: path.stat().st_size for name, path in _by_name(files).items()},
         **({"revision": revision} if revision else {}),
     }
