@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+from fedunseen.core.array_cache import shown
 from fedunseen.core.errors import DataError
 from fedunseen.encoders.sentences import sentence_of
 from fedunseen.encoders.text import embed_texts, text_encoder_at, text_files
@@ -94,3 +95,17 @@ def test_the_mean_without_a_word_of_it(tmp_path):
     stated = save_sentence_encoder(tmp_path / "mean", "mean", unit=False)
     np.testing.assert_array_equal(embed_texts(TEXTS, str(folder)), embed_texts(TEXTS, str(stated)))
     assert json.loads((stated / "modules.json").read_text())[1]["path"] == "1_Pooling"
+
+
+def test_how_many_texts_are_read_is_shown(tmp_path, own_cache):
+    folder, seen = save_sentence_encoder(tmp_path / "model"), []
+    before = shown.set(lambda *what: seen.append(what))
+    try:
+        embed_texts(TEXTS, str(folder), apart=True)
+        assert seen == [("reading texts", n, len(TEXTS)) for n in range(len(TEXTS) + 1)]
+        del seen[:]
+        embed_texts(TEXTS[:1], str(folder), apart=True)  # one piece of work
+        embed_texts(TEXTS, str(folder), apart=True)  # of the cache
+        assert seen == []
+    finally:
+        shown.reset(before)

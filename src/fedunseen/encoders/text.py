@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedunseen.core.array_cache import cached_arrays, files_digest
+from fedunseen.core.array_cache import Progress, cached_arrays, files_digest
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.encoders.hub import (
     OTHER_TYPE,
@@ -161,7 +161,10 @@ _TOWERS = {
 """``model_type`` -> its text part. Other models are read as sentence encoders."""
 
 
-def _by_model(texts: Sequence[str], folder: Path, at_once: int) -> NDArray[np.float32]:
+def _text_model(folder: Path) -> tuple[Any, _Tower | None]:
+    """Return the model of a folder, and what it is where it is the text part of one of images and
+    texts.
+    """
     require_transformers("a text encoder")
     import transformers
 
@@ -175,7 +178,11 @@ def _by_model(texts: Sequence[str], folder: Path, at_once: int) -> NDArray[np.fl
     tower = _TOWERS.get(str(config.get("model_type")))
     class_of = getattr(transformers, tower.model if tower else "AutoModel")
     width = projection(config) if tower is not None and tower.output == "text_embeds" else {}
-    model = load_model(class_of, folder, ignore=("pooler.",), **width)
+    return load_model(class_of, folder, ignore=("pooler.",), **width), tower
+
+
+def _by_model(texts: Sequence[str], folder: Path, at_once: int) -> NDArray[np.float32]:
+    model, tower = _text_model(folder)
     tokenizer = _tokenizer(folder)
     sentence = Sentence(unit=True) if tower else sentence_of(folder)
     limit = min(tokenizer.model_max_length, sentence.limit or _LONGEST)
@@ -185,6 +192,7 @@ def _by_model(texts: Sequence[str], folder: Path, at_once: int) -> NDArray[np.fl
         padding = "max_length"
         limit = min(limit, int(text_config.max_position_embeddings))
     out = []
+    progress = Progress("reading texts", len(texts)) if len(texts) > at_once else None
     with torch.inference_mode():
         for start in range(0, len(texts), at_once):
             part = [
@@ -198,6 +206,8 @@ def _by_model(texts: Sequence[str], folder: Path, at_once: int) -> NDArray[np.fl
             if sentence.unit:
                 vectors = torch.nn.functional.normalize(vectors, dim=1)
             out.append(vectors.numpy())
+            if progress is not None:
+                progress.add(len(part))
     return np.concatenate(out).astype(np.float32)
 
 
