@@ -4,7 +4,9 @@
 ``scorecard.toml`` has a claim each: an effect, positive where it agrees with the paper, and half of
 its 95 % interval. A claim is *confirmed* where the interval lies above zero and *refuted* where it
 lies below, both only where the rows were tuned alike, and *undecided* otherwise; ``why`` then says
-the reason. An interval has to be over seeds.
+the reason. A row with the settings that the paper prints has nothing to tune: its claim can be
+*refuted as printed*, for these data, and is never confirmed by it. What follows from sizes alone is
+*counted*, which is no measurement. An interval has to be over seeds.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Literal
 from fedunseen.core.settings import Settings
 
 FILE = Path(__file__).with_name("scorecard.toml")
-Verdict = Literal["confirmed", "refuted", "undecided"]
+Verdict = Literal["confirmed", "refuted", "refuted as printed", "counted", "undecided"]
 
 
 class Claim(Settings):
@@ -28,13 +30,15 @@ class Claim(Settings):
     effect: float | None = None
     """In percentage points where nothing else is said; unset where nothing was measured."""
     half: float | None = None
-    """Half of the 95 % interval over at least three seeds; 0 of an exact number, unset of fewer
-    seeds.
-    """
+    """Half of the 95 % interval over at least three seeds; unset of fewer."""
     tuned: bool = False
     """Whether both rows had as many validation runs for choices of their own, or nothing was there
     to choose.
     """
+    printed: bool = False
+    """Whether the paper's row has the settings that the paper prints."""
+    counted: bool = False
+    """Whether the claim is a matter of counting."""
     setting: str
     command: str
     why: str = ""
@@ -43,14 +47,13 @@ class Claim(Settings):
     @property
     def verdict(self) -> Verdict:
         """What the numbers say by the rule above."""
-        if (
-            self.effect is None
-            or self.half is None
-            or not self.tuned
-            or abs(self.effect) <= self.half
-        ):
+        if self.counted:
+            return "counted"
+        if self.effect is None or self.half is None or abs(self.effect) <= self.half:
             return "undecided"
-        return "confirmed" if self.effect > 0 else "refuted"
+        if self.tuned:
+            return "confirmed" if self.effect > 0 else "refuted"
+        return "refuted as printed" if self.printed and self.effect < 0 else "undecided"
 
     @property
     def cells(self) -> list[str]:
@@ -85,7 +88,7 @@ def table(claims: list[Claim]) -> str:
         found.append(f"### {paper}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows))
     counts = {
         name: sum(claim.verdict == name for claim in claims)
-        for name in ("confirmed", "refuted", "undecided")
+        for name in ("confirmed", "refuted", "refuted as printed", "counted", "undecided")
     }
     said = ", ".join(f"{count} {name}" for name, count in counts.items())
     return f"{len(claims)} claims: {said}.\n\n" + "\n\n".join(found) + "\n"

@@ -24,6 +24,10 @@ def claim(**numbers):
         ({"effect": -2.0, "half": 1.9, "tuned": True}, "refuted"),
         ({"effect": -2.0, "half": 1.9}, "undecided"),  # not tuned alike
         ({"effect": -2.0, "half": 2.0, "tuned": True}, "undecided"),
+        ({"effect": -2.0, "half": 1.9, "printed": True}, "refuted as printed"),
+        ({"effect": 2.0, "half": 1.9, "printed": True}, "undecided"),  # printed confirms nothing
+        ({"effect": -2.0, "printed": True}, "undecided"),
+        ({"effect": 2.0, "half": 0.0, "tuned": True, "counted": True}, "counted"),
     ],
 )
 def test_the_verdict_follows_from_the_interval_and_the_tuning(numbers, verdict):
