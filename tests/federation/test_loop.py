@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fedunseen import Benchmark, Callback, Experiment, Federation, Partition, fit, run
+from fedunseen.core.errors import ArgumentError
 from fedunseen.core.random import stream
 from fedunseen.core.registry import find
 from fedunseen.experiment.assemble import assemble, load_data, partition_of, resolve_defaults
@@ -46,6 +47,14 @@ def test_all_samples_are_put_in_one_place_for_good(federation):
     partition = Federation(federation.benchmark, apart, federation.method, Centralised()).partition
     assert [held.tolist() for held in partition.clients] == [[0, 1, 2]]
     assert partition.present(0) == partition.present(1000) == [0]
+
+
+def test_a_client_that_would_train_on_a_test_sample_is_refused(federation):
+    benchmark = federation.benchmark
+    wrong = int(benchmark.test_seen[0])
+    with pytest.raises(ArgumentError, match=f"client 1 holds sample {wrong}"):
+        clients = Partition.of([[0], [1, wrong]])
+        Federation(benchmark, clients, federation.method, FedAvg())
 
 
 class Spy(Callback):

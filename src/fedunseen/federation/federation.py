@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedunseen.core.errors import ArgumentError
 from fedunseen.core.parameters import ClientStates, Params, to_device
 from fedunseen.core.random import stream
 from fedunseen.core.samples import Inputs
@@ -106,6 +107,9 @@ class Federation:
         sampling: which clients take part in a round; by default all.
         parts: by default clients in this process, which start from what ``method.init`` draws.
 
+    Raises:
+        ArgumentError: a client holds a sample that is not one of ``benchmark.train``.
+
     Example:
         A whole federated training is a loop over :meth:`round`.
 
@@ -137,6 +141,7 @@ class Federation:
         sampling: Sampling = Sampling(),
         parts: Parts | None = None,
     ) -> None:
+        _check_trains(partition, benchmark)
         self.benchmark = benchmark
         self.partition = partition
         self.method = method
@@ -375,3 +380,13 @@ def mean_losses(strategy: Strategy, result: RoundResult) -> dict[str, float]:
             weight for weight, _ in having
         )
     return means
+
+
+def _check_trains(partition: Partition, benchmark: Benchmark) -> None:
+    """Refuse clients that would train on test samples: accuracies would then say nothing."""
+    for client, ids in enumerate(partition.clients):
+        if len(wrong := np.setdiff1d(ids, benchmark.train)):
+            raise ArgumentError(
+                f"client {client} holds sample {wrong[0]}, which is not a training sample: give "
+                "positions in the benchmark, for example benchmark.train[0], not in its train"
+            )
