@@ -52,8 +52,8 @@ def test_all_samples_are_put_in_one_place_for_good(federation):
 def test_a_client_that_would_train_on_a_test_sample_is_refused(federation):
     benchmark = federation.benchmark
     wrong = int(benchmark.test_seen[0])
+    clients = Partition.of([[0], [1, wrong]])
     with pytest.raises(ArgumentError, match=f"client 1 holds sample {wrong}"):
-        clients = Partition.of([[0], [1, wrong]])
         Federation(benchmark, clients, federation.method, FedAvg())
 
 
