@@ -11,13 +11,24 @@ import torch
 from small_federation import CLASSES, HELD, NAMES, experiment, greeting, write_all, write_party
 
 from fedunseen.core.errors import DataError, FedUnseenError
+from fedunseen.core.samples import CodedRows, ScaledSamples
 from fedunseen.data import ClassSpace, Quantization, Scaler
 from fedunseen.deploy.client_data import PartyData
 from fedunseen.deploy.remote.party import local_update
 from fedunseen.deploy.remote.refusals import DATA, code_of
 from fedunseen.methods.closed_form.soft_statistics import LEVELS as WHOLE
-from fedunseen.methods.closed_form.soft_statistics import on_grid, soft_statistics, without_small
-from fedunseen.methods.closed_form.statistics import hidden_features, statistics, unpacked
+from fedunseen.methods.closed_form.soft_statistics import (
+    on_grid,
+    soft_statistics,
+    weighted_bounds,
+    without_small,
+)
+from fedunseen.methods.closed_form.statistics import (
+    bounds_of_class,
+    hidden_features,
+    statistics,
+    unpacked,
+)
 from fedunseen.strategies import Instruction
 
 LEVELS = 127
@@ -328,8 +339,67 @@ def test_soft_sums_show_no_feature_of_few_samples(min_samples):
     rows = torch.tensor([[LEVELS, 3], [LEVELS, 4], [5, 5]], dtype=torch.int8)  # one is within
     clipped = torch.tensor([[True, False], [True, False], [False, False]])
     sums = soft_statistics(scores, rows.double() * scores.unit, clipped, min_samples)
-    shown = [2 * LEVELS + 5, 12] if min_samples == 1 else [0, 12]
+    shown = [2 * LEVELS + 5, 12] if min_samples == 1 else [3 * LEVELS, 12]
     assert sums["total"].tolist() == [[WHOLE * value for value in shown]]
+
+
+def test_soft_sums_hide_what_sums_of_labeled_samples_hide():
+    """Where all samples weigh alike: of features that vary, that rounding makes nearly one, that
+    are clipped at one end or both, and that float32 makes one.
+    """
+    draw = np.random.default_rng(0)
+    width = 400
+    far = {"0.mean": np.repeat([0.0, 2.0**24], width // 2).astype(np.float32)}
+    quantization = Quantization._within(4, np.full(width, -3.0), np.full(width, 3.0))
+    scaler = Scaler(("centre",), far | quantization.statistics)
+    for count in (10, 11, 25):
+        rows = draw.normal(0, draw.uniform(0.2, 3, width), (count, width))
+        rows[:, ::3] = draw.choice(
+            [0.9, 1.0, 1.1, 9.0], rows[:, ::3].shape, p=[0.2, 0.6, 0.18, 0.02]
+        )
+        rows[:, 1::3] += draw.choice([-3, 0, 3], rows[:, 1::3].shape[1])
+        rows += far["0.mean"]
+        samples = ScaledSamples(rows, torch.device("cpu"), scaler)
+        every = torch.arange(count)
+        least, most = bounds_of_class(CodedRows(samples, every), every, quantization, 3)
+        known = samples.codes(every)[0].double(), samples.clipped(every), samples.stages(every)
+        soft = weighted_bounds(*known, torch.ones(count, 1).double(), (1, 3))
+        assert all(
+            map(torch.equal, (bound[0].clamp(-7, 7).short() for bound in soft), (least, most))
+        )
+        kinds = {
+            "one": least == most,
+            "nearer": (least > -7) & (least < most),
+            "as it is": most == 7,
+        }
+        assert all(bool(kind.any()) for kind in kinds.values())
+
+
+@pytest.mark.parametrize("other", [0, 1, 4])
+def test_a_far_sample_of_a_pool_is_hidden_in_its_class(other):
+    """The pool's usual number is another one than that of the class to which it is sorted, or some
+    others of the class are a little apart, too.
+    """
+    quantization = Quantization._within(8, np.full(2, -127.0), np.full(2, 127.0))
+    linear = {
+        "weight": torch.tensor([[0.0, -9.0], [0.0, 9.0]]).double(),
+        "bias": torch.zeros(2).double(),
+    }
+    scores = on_grid(linear, torch.arange(2), quantization)
+    draw = torch.Generator().manual_seed(0)
+    values = torch.rand(90, 2, generator=draw) * 0.6 - 0.3
+    values[:, 1] += torch.where(torch.arange(90) < 60, -3, 3)  # 60 samples of the first class
+    values[60:, 0] += 1
+    values[89, 0], values[60 : 60 + other, 0] = 41, 2
+    samples = ScaledSamples(
+        values.numpy(), torch.device("cpu"), Scaler((), quantization.statistics)
+    )
+    every = torch.arange(90)
+    given = samples.clipped(every), 5, None, samples.stages(every)
+    total = soft_statistics(scores, samples[every], *given)["total"]
+    assert total[1, 0] == WHOLE * (30 if other < 4 else 34 + 1)
+    shown = soft_statistics(scores, samples[every])["total"]
+    assert shown[1, 0] == WHOLE * (29 + other + 41)
 
 
 @pytest.mark.parametrize("min_samples", [1, 5])

@@ -206,47 +206,125 @@ def soft_statistics(
     """Return a party's soft statistics of samples (n, d): those of a quantized model add up
     exactly.
 
-    Of a class, a feature that is ``clipped`` (n, d) but in samples of a soft count below
-    ``min_samples``, or in none, counts as 0: the clipped ones are known, so that the sum would show
-    the others, or whether there is one.
-    Where all samples but such a count have the whole number that most have, so do the others, if
-    the values that it was made of differ, in one of the ``stages`` (n, d) of scaling.
+    With ``min_samples`` above 1, a feature that would show few samples of a class is another one in
+    its sums, by the rule for labeled samples
+    (:func:`~fedunseen.methods.closed_form.statistics.hidden_features`), in which a sample counts by
+    its responsibility. That needs which features are ``clipped`` (n, d), and the ``stages`` (n, d)
+    of scaling, of which the last become whole numbers.
     ``first`` (n,) says which samples no earlier one equals: only these are counted for that.
     """
     sums = scores.no_samples()
-    beyond, off = torch.zeros(2, *sums["total"].shape, dtype=torch.float64)
-    usual = None
-    if stages and len(scores.unit) and len(rows):
-        usual = codes(rows, scores.unit).median(0).values
-        unusual = codes(rows, scores.unit) != usual
-        merged = torch.zeros(rows.shape[1], dtype=torch.bool)
-        for stage in stages:
-            values = stage.double().to(rows.device)
-            least = values.masked_fill(unusual, torch.inf).amin(0)
-            merged |= (values.masked_fill(unusual, -torch.inf).amax(0) > least).cpu()
-    distinct = torch.zeros(len(scores.classes), dtype=torch.int64)
-    for start, part in zip(range(0, len(rows), _BLOCK), torch.split(rows, _BLOCK), strict=False):
+    for part in torch.split(rows, _BLOCK):
         whole = codes(part, scores.unit)
         r = responsibilities(scores, whole)[:, scores.classes]
         sums["samples"] += len(part)
         sums["count"] += r.sum(0).cpu()
         sums["total"] += (r.double().T @ whole).to(sums["total"])
-        if first is not None:
-            r = r * first[start : start + _BLOCK, None].to(r.device)
-        distinct += r.sum(0).cpu()
-        if clipped is not None:
-            beyond += (r.double().T @ clipped[start : start + _BLOCK].double().to(r.device)).cpu()
-        if usual is not None:
-            off += (r.double().T @ (whole != usual).double()).cpu()
-    enough = min_samples * LEVELS
-    within = distinct[:, None] - beyond
-    few = (beyond > 0) & (within < enough) & (min_samples > 1)
-    total = sums["total"].masked_fill(few.to(sums["total"].device), 0)
-    if usual is not None:
-        apart = (off > 0) & (off < enough) & (2 * off <= distinct[:, None]) & merged & ~few
-        shared = (sums["count"][:, None] * usual.cpu()).to(total)
-        total = torch.where(apart.to(total.device), shared, total)
-    return sums | {"total": total}
+    if min_samples > 1 and len(scores.unit) and len(rows):
+        ends = torch.zeros(rows.shape, dtype=torch.bool) if clipped is None else clipped
+        kept = torch.ones(len(rows), dtype=torch.bool) if first is None else first
+        _hide(sums["total"], scores, rows, (ends, stages, kept), min_samples)
+    return sums
+
+
+def _hide(
+    total: Tensor,
+    scores: Scorer,
+    rows: Tensor,
+    known: tuple[Tensor, Sequence[Tensor], Tensor],
+    min_samples: int,
+) -> None:
+    """Replace features of ``total`` that would show few samples, in place; ``known``: which
+    features are clipped, the stages of scaling, and which samples no earlier one equals.
+    """
+    clipped, stages, first = known
+    parts = [codes(part, scores.unit) for part in torch.split(rows, _BLOCK)]
+    shares = torch.cat([responsibilities(scores, part)[:, scores.classes].cpu() for part in parts])
+    whole = torch.cat(parts).cpu()
+    weights = shares.double() * first[:, None]
+    least, most = weighted_bounds(whole, clipped, stages, weights, (LEVELS, min_samples))
+    changed = torch.isfinite(least) | torch.isfinite(most)
+    for column in torch.nonzero(changed.any(0))[:, 0].tolist():
+        places = torch.nonzero(changed[:, column])[:, 0]
+        numbers = whole[:, column, None].clamp(least[places, column], most[places, column])
+        total[places, column] = (shares[:, places] * numbers).sum(0).to(total)
+
+
+def weighted_bounds(
+    whole: Tensor,
+    clipped: Tensor,
+    stages: Sequence[Tensor],
+    weights: Tensor,
+    few: tuple[int, int],
+) -> tuple[Tensor, Tensor]:
+    """Return (U, d) the smallest and the largest whole number of samples of each class in soft
+    sums, infinite where a class shows a feature as it is.
+
+    The rule is that of :func:`~fedunseen.methods.closed_form.statistics.bounds_of_class`, and gives
+    the same bounds where all samples weigh alike.
+
+    Args:
+        whole: (n, d) float64, the samples' whole numbers.
+        clipped: (n, d) bool, which of them are at an end of the range.
+        stages: (n, d) each, what they were made of, if that is known.
+        weights: (n, U) float64, of samples in classes, whole numbers.
+        few: what a whole sample weighs, and how many are few no more.
+    """
+    one, min_samples = few
+    enough = one * min_samples
+    total = weights.sum(0)
+    above, below = (weights.T @ (clipped & side).double() for side in (whole > 0, whole < 0))
+    within = total[:, None] - below - above
+    narrow = (within < total[:, None]) & ((within < enough) | (2 * within <= total[:, None] + one))
+    levels = whole.abs().amax(0)
+    end = torch.where((below < enough) & (above >= enough), levels, 0)
+    end = torch.where((above < enough) & (below >= enough), -levels, end)
+    least, most = torch.full((2, *narrow.shape), torch.inf).double()
+    least = -least
+    for column in range(whole.shape[1] if stages else 0):
+        made_of = [stage[:, column] for stage in stages]
+        numbers, place = torch.unique(whole[:, column], return_inverse=True)
+        counts = _summed(weights, place, len(numbers))
+        merged = _merged(place, len(numbers), made_of)
+        common, which = torch.where(merged[:, None] & _medians(counts, total), counts, 0).max(0)
+        apart = total - common
+        coarse = (2 * apart <= total) & (apart > 0)
+        shared = coarse & (apart < enough)
+        scaled, place = torch.unique(made_of[-1], return_inverse=True)
+        merged = _merged(place, len(scaled), made_of)
+        if bool(merged.any()):  # float32 has made several values one
+            of_scaled = _summed(weights, place, len(scaled))
+            differ = total - of_scaled
+            most_equal = (differ > 0) & (2 * differ <= total + one)
+            shared |= (merged[:, None] & _medians(of_scaled, total) & most_equal).any(0)
+        upto = counts.cumsum(0)
+        lowest = numbers[(upto >= enough).int().argmax(0)]
+        highest = numbers[(upto > total - enough).int().argmax(0)]
+        coarse |= shared
+        least[coarse, column] = torch.where(shared, numbers[which], lowest)[coarse]
+        most[coarse, column] = torch.where(shared, numbers[which], highest)[coarse]
+    return torch.where(narrow, end, least), torch.where(narrow, end, most)
+
+
+def _summed(weights: Tensor, place: Tensor, values: int) -> Tensor:
+    """Return (values, U) what the samples (n, U) with each value weigh."""
+    return torch.zeros(values, weights.shape[1]).double().index_add_(0, place, weights)
+
+
+def _merged(place: Tensor, values: int, stages: Sequence[Tensor]) -> Tensor:
+    """Return (values,) which values of a feature scaling has made of different ones."""
+    merged = torch.zeros(values, dtype=torch.bool)
+    infinite = torch.full((values,), torch.inf).double()
+    for stage in stages:
+        least = infinite.scatter_reduce(0, place, stage.double(), "amin")
+        merged |= (-infinite).scatter_reduce(0, place, stage.double(), "amax") > least
+    return merged
+
+
+def _medians(counts: Tensor, total: Tensor) -> Tensor:
+    """Return (values, U) which values, in order, are a median of a class."""
+    upto = counts.cumsum(0)
+    return (2 * (upto - counts) <= total) & (2 * upto >= total)
 
 
 def set_apart(scores: Scorer, rows: Tensor, kept: Tensor, first: Tensor | None = None) -> Tensor:
