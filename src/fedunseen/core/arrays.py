@@ -103,6 +103,22 @@ def declared_bytes(path: Path) -> int:
             return total
 
 
+def declared_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the arrays of a NumPy file by their names, as :func:`array_names` has
+    them; unpacks nothing.
+    """
+    with readable(path):
+        if not zipfile.is_zipfile(path):
+            with path.open("rb") as file:
+                return {"": _read_header(file)[0]}
+        with zipfile.ZipFile(path) as archive:
+            shapes = {}
+            for name, member in _members(archive).items():
+                with archive.open(member) as packed:
+                    shapes[name] = _read_header(packed)[0]
+            return shapes
+
+
 def _as_float32(file: IO[bytes]) -> int:
     shape, _, dtype = _read_header(file)
     return math.prod(shape) * max(4, dtype.itemsize)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedunseen.core.array_cache import cached_features, files_digest
+from fedunseen.core.deadline import check_deadline, deadline
 from fedunseen.core.parameters import Params
 from fedunseen.core.settings import Named, NamedSettings
 from fedunseen.encoders.images import Augmentation
@@ -216,8 +217,10 @@ def in_portions(
 ) -> NDArray[Any]:
     """Return the features of images."""
     place = device()
+    end = deadline()
 
     def portion(start: int) -> NDArray[Any]:
+        check_deadline(end)
         with torch.inference_mode():
             part = torch.from_numpy(np.array(images[start : start + at_once])).to(place)
             return np.asarray(encode(part).cpu().contiguous().numpy())

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedunseen.core.array_cache import Progress, cached_arrays, files_digest
+from fedunseen.core.deadline import check_deadline
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.encoders.hub import (
     OTHER_TYPE,
@@ -196,6 +197,7 @@ def _by_model(texts: Sequence[str], folder: Path, at_once: int) -> NDArray[np.fl
     progress = Progress("reading texts", len(texts)) if len(texts) > at_once else None
     with naming(folder), torch.inference_mode():
         for start in range(0, len(texts), at_once):
+            check_deadline()
             part = [
                 sentence.prompt + (text.lower() if sentence.lower else text)
                 for text in texts[start : start + at_once]

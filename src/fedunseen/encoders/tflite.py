@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedunseen.core.deadline import check_deadline, deadline
 from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError
 from fedunseen.encoders.backbone import EncoderSettings, FrozenEncoder, Output
 from fedunseen.encoders.images import Resize, as_images, resized
@@ -81,10 +82,16 @@ class TFLite(FrozenEncoder, name="tflite"):
         threads.
         """
         tensor = self.tensors.map if self.output == "maps" else self.tensors.pooled
+        end = deadline()
+
+        def one(image: NDArray[Any]) -> NDArray[np.float32]:
+            check_deadline(end)
+            return self._one(image, tensor)
+
         # One image at a time, since such models have their batch of one written into a reshape; in
         # threads, since an interpreter works outside Python's lock.
         with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-            return np.stack(list(threads.map(lambda image: self._one(image, tensor), images)))
+            return np.stack(list(threads.map(one, images)))
 
     def _one(self, image: NDArray[Any], tensor: int) -> NDArray[np.float32]:
         detail = self._details[self.tensors.image]

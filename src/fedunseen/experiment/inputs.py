@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedunseen.core.array_cache import Progress
-from fedunseen.core.arrays import array_names, load_arrays
+from fedunseen.core.arrays import array_names, declared_shapes, load_arrays
+from fedunseen.core.deadline import check_deadline
 from fedunseen.core.errors import DataError
 from fedunseen.core.registry import find
 from fedunseen.data.base import BenchmarkLoader
@@ -175,22 +176,37 @@ def read_sample(run: StoredRun, file: Path | ImageBytes) -> NDArray[Any]:
     return samples
 
 
+def declared_pictures(path: Path) -> int:
+    """Return how many pictures or maps a NumPy file holds, by its headers alone; 0 where it holds
+    vectors.
+    """
+    shapes = declared_shapes(path)
+    shape = shapes.get(_wanted(list(shapes)) or "", ())
+    return 0 if len(shape) < 3 else 1 if _is_single(shape) else shape[0]
+
+
 def _stack(path: Path) -> NDArray[Any] | None:
     """Return an array of pictures or maps (n, ...); None where a file holds vectors."""
     if path.suffix.lower() == ".csv":
         return None
-    names = array_names(path)
-    wanted = next(
-        (name for name in ("images", "features") if name in names),
-        names[0] if len(names) == 1 else None,
-    )
+    wanted = _wanted(array_names(path))
     if wanted is None:
         return None
     array = load_arrays(path, (wanted,))[wanted]
     if array.ndim < 3:
         return None
-    single = array.ndim == 3 and array.shape[-1] in (3, 4)  # (height, width, channels)
-    return array[None] if single else array
+    return array[None] if _is_single(array.shape) else array
+
+
+def _wanted(names: Sequence[str]) -> str | None:
+    """Return which of a file's arrays has the samples."""
+    usual = (name for name in ("images", "features") if name in names)
+    return next(usual, names[0] if len(names) == 1 else None)
+
+
+def _is_single(shape: Sequence[int]) -> bool:
+    """Say whether an array is one picture (height, width, channels)."""
+    return len(shape) == 3 and shape[-1] in (3, 4)
 
 
 def _pictured(run: StoredRun, path: Path, rows: NDArray[Any]) -> NDArray[Any]:
@@ -218,6 +234,7 @@ def _pictured(run: StoredRun, path: Path, rows: NDArray[Any]) -> NDArray[Any]:
         rows = rows[..., 0]
     read = []
     for row in rows:
+        check_deadline()
         picture = ImageBytes(b"", str(path))
         Image.fromarray(np.ascontiguousarray(row)).save(picture, "png", compress_level=1)
         read.append(read_sample(run, picture))

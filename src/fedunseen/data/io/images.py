@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps
 
 from fedunseen.core.array_cache import cache_path, cached_blocks, file_stamps
+from fedunseen.core.deadline import check_deadline
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import parse_json, write_json
 from fedunseen.data.io.decoding_cost import check_segments, decoded_pixels
@@ -255,6 +256,7 @@ def read_image(
             return square(eight_bits(file, window), size, resize)[None]
         read = []
         for frame in range(frames_of(file)):
+            check_deadline()
             file.seek(frame)
             read.append(square(eight_bits(file, window), size, resize))
         return np.stack(read)

@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import math
 import queue
 import threading
 import time
@@ -10,6 +11,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+from fedunseen.core.deadline import LateError, due
 
 _T = TypeVar("_T")
 
@@ -26,9 +29,12 @@ class QueueFullError(Exception):
 
 @dataclass(eq=False)
 class _Question:
-    """A question, its answer, and the event loop that waits for it, with what wakes it."""
+    """A question, its answer, and the event loop that waits for it until ``end``, with what wakes
+    it.
+    """
 
     ask: Callable[[], Any]
+    end: float = math.inf
     loop: asyncio.AbstractEventLoop | None = None
     answered: asyncio.Event = field(default_factory=asyncio.Event)
     answer: Future[Any] = field(default_factory=Future)
@@ -37,13 +43,15 @@ class _Question:
         """Ask, unless the asker has given up."""
         if self.answer.set_running_or_notify_cancel():
             try:
-                self.answer.set_result(self.ask())
+                with due(self.end):
+                    self.answer.set_result(self.ask())
             except BaseException as error:  # it goes to the request
                 self.answer.set_exception(error)
 
 
 class InferenceQueue:
-    """Answers questions in order, never two at a time; one whose asker has given up is left out.
+    """Answers questions in order, never two at a time; one whose asker has given up is left out, or
+    ends between its parts (:func:`~fedunseen.core.deadline.check_deadline`).
 
     A thread asks the model, so that the event loop stays free. It takes all questions that wait,
     and wakes the event loop once with all answers: the two threads rarely wait for each other.
@@ -70,12 +78,15 @@ class InferenceQueue:
             raise QueueFullError
         self.open_questions += 1
         try:
-            item = _Question(question, asyncio.get_running_loop())
+            end = time.monotonic() + seconds
+            item = _Question(question, end, asyncio.get_running_loop())
             self._line.put(item)
             async with asyncio.timeout(seconds):
                 await item.answered.wait()
             answer: _T = item.answer.result()
             return answer
+        except LateError:
+            raise TimeoutError from None
         finally:
             item.answer.cancel()
             self.open_questions -= 1

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedunseen.core.arrays import declared_bytes
+from fedunseen.core.deadline import check_deadline
 from fedunseen.core.errors import DataError
 from fedunseen.data.io.decoding_cost import decoded_pixels
 from fedunseen.data.io.features import FEATURE_SUFFIXES
@@ -24,6 +25,7 @@ from fedunseen.data.io.images import (
     open_image,
 )
 from fedunseen.data.io.tables import declared_size, open_table
+from fedunseen.experiment.inputs import declared_pictures
 from fedunseen.pages.serve.model import Recognizer
 
 TABLES = (".csv", ".parquet")
@@ -93,7 +95,9 @@ def read_files(model: Recognizer, files: Sequence[Upload]) -> list[NDArray[Any]]
     """
     pictures = [file for file in files if file.is_picture(model)]
     each = model.each_frame
-    pixels = sum(file.picture[1] * (file.frames if each else 1) for file in pictures)
+    frames = [file.frames if each else 1 for file in pictures if file.picture]
+    _check_count(sum(frames))
+    pixels = sum(file.picture[1] * count for file, count in zip(pictures, frames, strict=True))
     if pixels > MOST_PIXELS:
         raise TooLargeError(
             f"the pictures have {pixels:,} pixels, more than {MOST_PIXELS:,}: send fewer at a time"
@@ -101,6 +105,7 @@ def read_files(model: Recognizer, files: Sequence[Upload]) -> list[NDArray[Any]]
     blocks = []
     count = 0
     for file in files:
+        check_deadline()
         blocks.append(_read_file(model, file))
         count += len(blocks[-1])
         _check_count(count)
@@ -123,16 +128,22 @@ def _read_file(model: Recognizer, file: Upload) -> NDArray[Any]:
             temporary.write(file.content)
         if model.kind == "rows" and file.suffix in TABLES:
             _check_table(file, Path(place))
-        if file.suffix in (".npy", ".npz") and (size := declared_bytes(Path(place))) > MOST_BYTES:
-            raise TooLargeError(
-                f"{file.shown} unpacks to {size:,} bytes, more than {MOST_BYTES:,}: send fewer "
-                "samples"
-            )
+        if file.suffix in (".npy", ".npz"):
+            _check_arrays(file, Path(place))
         return checked(model.read(Path(place)))
     except DataError as error:
         raise error.reworded(str(error).replace(place, file.shown)) from None
     finally:
         os.unlink(place)
+
+
+def _check_arrays(file: Upload, place: Path) -> None:
+    """Refuse arrays of too many bytes or pictures before any is unpacked."""
+    if (size := declared_bytes(place)) > MOST_BYTES:
+        raise TooLargeError(
+            f"{file.shown} unpacks to {size:,} bytes, more than {MOST_BYTES:,}: send fewer samples"
+        )
+    _check_count(declared_pictures(place))
 
 
 def _check_table(file: Upload, place: Path) -> None:
