@@ -36,6 +36,7 @@ OWN_TESTS = (
     "tasks",
     "test_estimator.py",
     "test_estimator_arguments.py",
+    "test_statistics.py",
 )
 CLASSIFY = """
 import numpy as np

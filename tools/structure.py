@@ -32,6 +32,8 @@ ORDER = (  # a package imports from its own line and those above it
     ("strategies",),
     ("methods",),
     ("confidence",),
+    ("plans",),
+    ("statistics",),
     ("model",),
     ("evaluation",),
     ("federation",),

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fedunseen.federation.loop import Callback, fit
     from fedunseen.federation.partition import Partition
     from fedunseen.model import Model, Prediction
+    from fedunseen.statistics import Statistics
 
 __all__ = [
     "Benchmark",
@@ -43,6 +44,7 @@ __all__ = [
     "Partition",
     "Prediction",
     "Run",
+    "Statistics",
     "ZeroShotClassifier",
     "fit",
     "load_model",
@@ -69,6 +71,7 @@ _HOMES = {
     "federation.loop": ["Callback", "fit"],
     "federation.partition": ["Partition"],
     "model": ["Model", "Prediction"],
+    "statistics": ["Statistics"],
 }
 """Module -> what can be imported from here; all other names of ``__all__`` are modules."""
 

@@ -19,11 +19,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from fedunseen import metrics
-from fedunseen.confidence import HeldOut, Prior, fit
+from fedunseen.confidence import HeldOut, Prior, fit, offset_for
+from fedunseen.confidence.drawn import drawn_folds
 from fedunseen.confidence.explanation import Explanation
 from fedunseen.confidence.priors import asked_unseen
 from fedunseen.core.arrays import to_float32
@@ -32,21 +34,22 @@ from fedunseen.core.model_file import DAMAGED, read_model_file, refusing_damage,
 from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.core.registry import find
-from fedunseen.data import Benchmark, ClassSpace, Scaler, fit_semantics
+from fedunseen.data import Benchmark, ClassSpace
 from fedunseen.data.benchmark import check_unlabelled, described
 from fedunseen.data.columns import Column, Treatment
 from fedunseen.data.columns.first_look import look
 from fedunseen.data.io.tables import is_frame, of_frame, plain_numbers
 from fedunseen.data.labels import check_one_type, read_labels
 from fedunseen.data.names import class_name
+from fedunseen.data.scaling import in_several_units
 from fedunseen.evaluation.diagnosis import adapted as diagnosed
 from fedunseen.evaluation.diagnosis import bounded_calibration, outdone
 from fedunseen.experiment.assemble import assemble, resolve_defaults, twins
 from fedunseen.experiment.calibration_folds import FEW, ChosenOffset, choose_offset
 from fedunseen.experiment.changed import adaptation_note
-from fedunseen.experiment.encoding import make_backbone
 from fedunseen.experiment.held_out import folds_of, held_out_of
-from fedunseen.experiment.scales import fitted_scales
+from fedunseen.experiment.planned import empty_model, of_rows
+from fedunseen.experiment.scales import fitted_scales, scaler_of
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.suited_features import suited_features
 from fedunseen.experiment.traces import in_order, sentences
@@ -58,13 +61,22 @@ from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.left_out import estimates
 from fedunseen.methods.closed_form.unlabelled import Adaptation, adaptable
 from fedunseen.model import Calibration, Model
+from fedunseen.plans import StatisticsPlan, exact_method
+from fedunseen.statistics import Statistics
 
 __all__ = ["ZeroShotClassifier"]
 
+_ONE_CLASS = "there is only one class, so that there is nothing to tell apart: give at least two"
+_CLIPPED = 0.01  # of the features, beyond which the range of the first call is too narrow
 _STEPS = 16  # of the mean weight of a sample
 _MOST_TIMES = 100  # that samples count on average
 _FIRST = 16  # columns by which samples are ordered, where no two have the same numbers there
 _SORTED = 2**26  # numbers of samples that are sorted: any thousand of more say much the same
+
+
+def _sums_samples(classifier: "ZeroShotClassifier") -> bool:
+    """Return whether the method is one of statistics, to which samples can be added."""
+    return not find("method", classifier.method).trained
 
 
 class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -133,7 +145,12 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         array(['zebra'], dtype='<U5')
     """
 
-    calibration_: float
+    curve_: dict[str, list[float]]
+    stays_: tuple[str, ...]
+    _fitted: tuple[str, ...]  # to samples, beside the statistics
+    _statistics: Statistics  # of all samples, while they are here
+    _partial: bool  # they are of partial_fit, without which no model follows
+    _solved: Model | None  # None: the statistics have changed since
 
     def __init__(
         self,
@@ -223,6 +240,126 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             self._adapt(pools)
         return self
 
+    @available_if(_sums_samples)  # type: ignore[untyped-decorator]  # scikit-learn has no types
+    def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: Any = None) -> Self:
+        """Add samples to the model's statistics; samples of earlier calls are not read again.
+
+        The first call fixes the scalings and the range of whole numbers, so that its samples should
+        be like all others. Any order of further calls gives the same bits. The offset is chosen on
+        samples that are drawn from the sums.
+
+        Args:
+            X: (n, d) features, or a data frame, as for :meth:`fit`.
+            y: (n,) class names, each of ``classes``.
+            classes: the table of classes, as for :meth:`fit`, or a list of their names; needed in
+                the first call, unless the constructor has it.
+
+        Returns:
+            The estimator. After :meth:`fit` its samples stay in the sums; a classifier that was
+            loaded, adapted, or has learned classes begins anew.
+
+        Raises:
+            ValueError: there is no table, another one than before, or an array is wrong.
+        """
+        begun = hasattr(self, "_statistics")
+        table = _named_classes(self.classes if classes is None else classes)
+        if not begun and table is None:
+            raise ArgumentError(
+                "classes: the first call of partial_fit needs all classes: give their table, or a "
+                "list of their names"
+            )
+        X = self._featured(X) if begun else self._learned_columns(X)
+        rows, labels = self._validated(X, y, reset=not begun)
+        check_classification_targets(labels)
+        if begun and classes is not None and not np.array_equal(_sorted(table)[0], self.classes_):
+            raise ArgumentError(
+                "classes are others than in the first call of partial_fit: leave them out"
+            )
+        statistics = self._statistics if begun else self._planned(rows, labels, table)
+        try:
+            statistics.add(rows, labels, mark=f"call {len(statistics.marks)}")
+        except DataError as error:
+            raise ArgumentError(str(error), error.code) from None
+        self._statistics = statistics
+        self._solved = None
+        self._clients = {0: 0}
+        self._fitted_on = None
+        self._partial = True
+        self.seen_ = statistics.count.numpy() > 0
+        _warn_if_clipped(statistics)
+        return self
+
+    def _planned(self, rows: NDArray[Any], labels: NDArray[Any], table: Any) -> Statistics:
+        """Return empty statistics whose scaling is fitted to the first samples."""
+        self.classes_, ordered = _sorted(table)
+        if len(self.classes_) < 2:
+            raise ArgumentError(_ONE_CLASS)
+        self._seed = _seed_of(self.random_state)
+        seen = np.sort(_places(np.unique(labels), self.classes_))
+        unseen = np.setdiff1d(np.arange(len(self.classes_)), seen)
+        names = tuple(map(class_name, ordered.index))
+        space = ClassSpace(
+            names, ordered.semantics, tuple(ordered.columns), seen, unseen[:0], unseen
+        )
+        first = of_rows(space, rows)
+        steps = self.features
+        if steps is None:
+            steps = ("standard",) if in_several_units(rows) else ()
+        self._experiment = resolve_defaults(self._make_experiment(steps), first)
+        scaler = scaler_of(self._experiment, first, sampled=True)
+        model = empty_model(self._experiment, space, scaler, rows.shape[1:])
+        offset = 0.0 if self.calibration == "validation" else float(self.calibration)
+        model = replace(model, calibration=Calibration(offset))
+        self.curve_ = {}
+        self.stays_ = ()
+        self._fitted = ()
+        return Statistics(StatisticsPlan(exact_method(model.method), scaler, model, "sample"))
+
+    @property
+    def _model(self) -> Model:
+        """The model; that of statistics is solved once it is asked for."""
+        if self._solved is None:
+            self._solved = self._of_statistics(self._statistics.solve())
+        return self._solved
+
+    @_model.setter
+    def _model(self, model: Model) -> None:
+        self._solved = model
+        self.__dict__.pop("_statistics", None)
+
+    def _of_statistics(self, model: Model) -> Model:
+        """Return a model with an offset and confidence that follow from samples drawn from its
+        sums.
+        """
+        method = model.method
+        assert isinstance(method, ClosedForm)
+        folds = drawn_folds(method, model.params, self._statistics.params, self._seed)
+        if not folds:
+            return model
+        prior = self._prior()
+        share = asked_unseen(prior, model.space)
+        if self.calibration == "validation" and len(model.space.unseen):
+            answers = [fold.answers() for fold in folds]
+            offset = offset_for(answers, prior, share)
+            model = replace(model, calibration=Calibration(offset))
+        offset = model.calibration.offset + method.own_offset(model.params)
+        return replace(model, confidence=fit(folds, offset, share))
+
+    @property
+    def model_(self) -> Model:
+        """The :class:`fedunseen.Model`."""
+        return self._model
+
+    @property
+    def calibration_(self) -> float:
+        """What the scores of seen classes are lowered by."""
+        return self._model.calibration.offset
+
+    def plan_statistics(self, sample: Any = None) -> StatisticsPlan:
+        """Return what statistics are of; see :meth:`fedunseen.Statistics.plan`."""
+        check_is_fitted(self)
+        return replace(self._model.plan_statistics(sample), prior=self._prior())
+
     def _table(self, classes: Any) -> Any:
         """Return the table of classes for a fit; None: there is none.
 
@@ -252,9 +389,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         """
         self.classes_, ordered = _sorted(table)
         if len(self.classes_) < 2:
-            raise ArgumentError(
-                "there is only one class, so that there is nothing to tell apart: give at least two"
-            )
+            raise ArgumentError(_ONE_CLASS)
         self._seed = _seed_of(self.random_state)
         self._experiment = self._make_experiment(self.features or ())  # is refused first
         seen = len(np.unique(labels))
@@ -282,14 +417,14 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         _check_one_model(federation)
         chooses = len(benchmark.space.validation) > 0
         selection = benchmark.for_selection(self._seed) if chooses else None
-        self.calibration_ = 0.0 if self.calibration == "validation" else float(self.calibration)
+        offset = 0.0 if self.calibration == "validation" else float(self.calibration)
         state, params, folds = self._trained(federation, selection)
         prior = self._prior()
         if chooses and folds:
             few = len(benchmark.space.validation) < FEW
             answers = [fold.answers() for fold in folds]
             chosen = choose_offset(answers, federation, params if few else None, prior)
-            self.calibration_ = chosen.offset
+            offset = chosen.offset
             _warn_if_bounded(chosen)
             _warn_if_outdone(federation.method, state.params, params)
         on_cpu = {name: value.cpu() for name, value in params.items()}
@@ -298,13 +433,24 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         exact = getattr(federation.method, "worth", 1.0) == 1
         kept = state.server if several and exact else {}
         kept = {name: value.cpu() for name, value in kept.items()}
-        self._model = replace(self._of(benchmark.space, on_cpu, federation.scaler), statistics=kept)
+        sure = None
         if folds:
-            offset = self.calibration_ + federation.method.own_offset(params)
-            sure = fit(folds, offset, asked_unseen(prior, benchmark.space))
-            self._model = replace(self._model, confidence=sure)
-        self.stays_: tuple[str, ...] = ()
-        self._fitted: tuple[str, ...] = ()  # to samples, beside the statistics
+            whole = offset + federation.method.own_offset(params)
+            sure = fit(folds, whole, asked_unseen(prior, benchmark.space))
+        shape = (self.n_features_in_,)
+        self._model = replace(
+            empty_model(self._experiment, benchmark.space, federation.scaler, shape),
+            params=on_cpu,
+            calibration=Calibration(offset),
+            statistics=kept,
+            confidence=sure,
+        )
+        self._partial = False
+        method = self._model.method
+        if exact and isinstance(method, ClosedForm) and StatisticsPlan(method).exact:
+            self._statistics = Statistics(self.plan_statistics(), state.params)
+        self.stays_ = ()
+        self._fitted = ()
         if several:
             scales = fitted_scales(resolve_defaults(self._experiment, benchmark))
             self._fitted = (
@@ -419,7 +565,6 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         for sign in diagnosed(adaptation_note(adapted, self.classes_.tolist())):
             warnings.warn(f"{sign.what} {sign.remedy}", stacklevel=3)
         self.soft_counts_ = adapted.samples.numpy()
-        self.calibration_ = self._model.calibration.offset
 
     def learn(self, classes: Any = None, examples: Mapping[Any, ArrayLike] | None = None) -> Self:
         """Return a copy that has learned classes: by descriptions, by examples, or by both. Nothing
@@ -548,7 +693,8 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy or a pickle holds: never the samples of :meth:`fit`."""
         state: dict[str, Any] = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_fitted_on"}
+        gone = ("_fitted_on",) if state.get("_partial") else ("_fitted_on", "_statistics")
+        return {name: value for name, value in state.items() if name not in gone}
 
     def predict(self, X: ArrayLike, classes: Any = None) -> NDArray[Any]:
         """Return (n,) the class of each sample.
@@ -726,7 +872,6 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         if tuple(map(class_name, self.classes_.tolist())) != model.space.names:
             raise ValueError("its classes are not those of the model")
         self.seen_ = model.seen_mask
-        self.calibration_ = model.calibration.offset
         self._clients = {name: int(k) for name, k in about["parties"]}
         self._fitted = tuple(about["fitted"])
         self.stays_ = tuple(about["stays"])
@@ -822,21 +967,6 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         scores = torch.cat(blocks).numpy()[:, columns]
         one_kind = seen.all() or not seen.any()
         return names, scores if one_kind else model.calibration(scores, seen)
-
-    def _of(self, space: ClassSpace, params: Params, scaler: Scaler) -> Model:
-        """Return the model of trained parameters."""
-        scaling = fit_semantics(space, self._experiment.data.semantics)
-        backbone = make_backbone(self._experiment, (scaler.width(self.n_features_in_),), None)
-        method: Method = find("method", self.method)(
-            self._experiment.method,
-            space,
-            torch.from_numpy(scaling(space.semantics)),
-            backbone,
-        )
-        if isinstance(method, ClosedForm):
-            method.quantization = scaler.quantization
-        calibration = Calibration(self.calibration_)
-        return Model(space, method, params, scaler, scaling, calibration, self._seed)
 
     def _candidates(
         self, classes: Any
@@ -1052,6 +1182,25 @@ def _curve(done: loop.Loop) -> dict[str, list[float]]:
     lines = [line["losses"] for line in done.history]
     names = dict.fromkeys(name for line in lines for name in line)
     return {name: [line.get(name, float("nan")) for line in lines] for name in names}
+
+
+def _named_classes(classes: Any) -> Any:
+    """Return a table of classes; names alone are each described by themselves."""
+    if classes is None or isinstance(classes, Mapping) or hasattr(classes, "columns"):
+        return classes
+    return _Table.of_labels(np.asarray(classes))
+
+
+def _warn_if_clipped(statistics: Statistics) -> None:
+    """Warn where many features are beyond the range that the first samples have fixed."""
+    features = statistics.samples * statistics.planned.method.width
+    share = int(statistics.params["clipped"]) / max(1, features)
+    if share > _CLIPPED:
+        warnings.warn(
+            f"{100 * share:.0f} % of the features are beyond the range that the first call of "
+            "partial_fit has fixed: begin with samples that are like all others",
+            stacklevel=3,
+        )
 
 
 def _warn_if_bounded(chosen: ChosenOffset) -> None:

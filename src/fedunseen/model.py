@@ -7,6 +7,8 @@ come in as arrays, before scaling; reading files is the run's work.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,11 +20,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedunseen.confidence import Confidence
+from fedunseen.confidence import Confidence, Prior
+from fedunseen.confidence.counted import fit_counts
 from fedunseen.confidence.explanation import Asked, Explanation
 from fedunseen.confidence.places import split_places
+from fedunseen.confidence.priors import asked_unseen
 from fedunseen.core.array_cache import content_digest
-from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, unknown
+from fedunseen.core.errors import (
+    ArgumentError,
+    DataError,
+    ExperimentError,
+    FedUnseenError,
+    unknown,
+)
 from fedunseen.core.model_file import Content, read_model_file, refusing_damage, write_model_file
 from fedunseen.core.parameters import Params, of_each_client, under, within
 from fedunseen.core.registry import find
@@ -31,11 +41,12 @@ from fedunseen.encoders.backbone import Backbone, Encoder, Output, make_backbone
 from fedunseen.encoders.hub import local_files_only
 from fedunseen.methods import Candidates, Method
 from fedunseen.methods.closed_form.base import ClosedForm
-from fedunseen.methods.closed_form.removal import without
 from fedunseen.methods.closed_form.shown import mostly_shown
 from fedunseen.methods.closed_form.unlabelled import Adaptation, Adapted, adapt, adaptable
 from fedunseen.methods.episodic import Episodic
 from fedunseen.metrics import lowered
+from fedunseen.plans import StatisticsPlan, exact_method
+from fedunseen.statistics import without_party
 from fedunseen.strategies.summed import added
 
 _BLOCK = 4096  # samples scored at once
@@ -509,7 +520,11 @@ class Model:
                 "party, or save the model with statistics=True beforehand",
                 "no-statistics",
             )
-        statistics, total = without(self.method, self.statistics, added(parts), client, part)
+        statistics, total = without_party(self.method, self.statistics, added(parts), client, part)
+        return replace(self.solved(total), statistics=statistics)
+
+    def solved(self, total: Params) -> Model:
+        """Return the model of added statistics; classes without a sample become unseen."""
         seen = torch.nonzero(total["count"] > 0)[:, 0].numpy()
         remaining = replace(
             self.space,
@@ -521,8 +536,47 @@ class Model:
         among = Candidates(
             remaining.names, model.method.semantics, remaining.seen, remaining.unseen
         )
-        params = model.method.fit_heads(total, among, self.seed)
-        return replace(model, params=params, statistics=statistics)
+        return replace(model, params=model.method.fit_heads(total, among, self.seed))
+
+    @property
+    def sha256(self) -> str:
+        """The digest of all that its answers depend on."""
+        about, tensors = self.content()
+        content = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+        for name, value in sorted(tensors.items()):
+            content.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            content.update(value.detach().cpu().contiguous().numpy().tobytes())
+        return content.hexdigest()
+
+    def with_params(self, params: Params, offset: float) -> Model:
+        """Return the model with other parameters and another offset."""
+        return replace(self, params=params, calibration=Calibration(offset), statistics={})
+
+    def with_counts(
+        self, counts: Params, scales: NDArray[np.float64], prior: Prior = "auto"
+    ) -> Model:
+        """Return the model with the confidence that follows from counted answers
+        (:mod:`fedunseen.confidence.counted`).
+
+        Raises:
+            DataError: no answer was counted.
+        """
+        share = asked_unseen(prior, self.space)
+        sure = fit_counts(counts, scales, share, self.method.width)
+        if sure is None:
+            raise DataError(
+                "no answer was counted, since classes have too few samples: keep the model as it is"
+            )
+        return replace(self, confidence=sure)
+
+    def plan_statistics(self, sample: Rows | None = None) -> StatisticsPlan:
+        """Return what statistics for this model are of: see :meth:`fedunseen.Statistics.plan`."""
+        if sample is not None:
+            raise ArgumentError(
+                "sample: a model's scaling and quantization are fixed: leave the sample out"
+            )
+        method = exact_method(self.method)
+        return StatisticsPlan(method, self.scaler, replace(self, params={}, statistics={}))
 
     def save(self, path: str | Path, statistics: bool = False) -> None:
         """Write the model to one safetensors file, whole or not at all; nothing is pickled.
@@ -591,6 +645,20 @@ class Model:
     ) -> Model:
         """Return the model that the file at ``path`` holds; the rest is as for :meth:`load`."""
         with refusing_damage(path):
+            model = cls.template(path, content, tensors, encoder)
+            model.check()
+        return model
+
+    @classmethod
+    def template(
+        cls,
+        path: Path,
+        content: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+        encoder: str | Path | None = None,
+    ) -> Model:
+        """Return what :meth:`of_content` does, of which parameters may be missing."""
+        with refusing_damage(path):
             classes = content["classes"]
             space = ClassSpace(
                 tuple(classes["names"]),
@@ -612,7 +680,7 @@ class Model:
             if not np.isfinite(offset):
                 raise ValueError("the calibration offset is not finite")
             held = {name: v.numpy() for name, v in within("confidence/", tensors).items()}
-            model = cls(
+            return cls(
                 space,
                 method,
                 within("params/", tensors),
@@ -625,8 +693,6 @@ class Model:
                 within("statistics/", tensors),
                 Confidence.of_arrays(held) if held else None,
             )
-            model.check()
-        return model
 
     def check(self) -> None:
         """Score one sample, which fails where parameters do not go with method and classes."""

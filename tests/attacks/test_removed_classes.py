@@ -85,7 +85,7 @@ def written(place, samples, consent, min_samples, out):
     if not (place / "written").exists():
         run(chosen, place / "written")
     write_removal(load_run(place / "written"), place / "large", out, samples, consent, min_samples)
-    return load_file(out)["count"][:HELD].tolist()
+    return load_file(out)["sums/count"][:HELD].tolist()
 
 
 @pytest.mark.parametrize("samples", [SPREAD, ALL_BUT_ONE, HALF])

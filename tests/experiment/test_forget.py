@@ -164,7 +164,7 @@ def test_a_party_writes_what_is_to_be_removed(folder, make_folder, tmp_path):
         for one in (done, left)
     ]
     assert (totals[0] - totals[1]).tolist() == [6, 10, 6] + [0] * 9
-    assert "is not a removal" in message_of(
+    assert "is not a removal from" in message_of(
         forget, done, "1", tmp_path / "no", removal=party / "classes.csv"
     )
 

@@ -18,7 +18,7 @@ were held out ``confidence/...``, and, of a classifier that keeps them, ``statis
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -69,9 +69,33 @@ def read_model_file(path: Path) -> Content:
         DataError: there is no such file, it is not a model, it is damaged, or a later version wrote
             it.
     """
+    codes = DAMAGED, NEWER
+    content, tensors = read_tensor_file(path, (_KEY, _OLDER), "a model", FORMAT, codes)
+    with refusing_damage(path):
+        if "settings" in content:  # a classifier's before models had a file
+            content, tensors = _of_older_classifier(content, tensors)
+        return content_of(content), tensors
+
+
+def read_tensor_file(
+    path: Path, keys: Sequence[str], what: str, newest: int, codes: tuple[str, str]
+) -> Content:
+    """Read a safetensors file with a JSON table beside the tensors.
+
+    Args:
+        path: the file.
+        keys: under which of these the table may be.
+        what: names the file's kind in messages.
+        newest: the latest format that can be read.
+        codes: of the error for a damaged file, and for one of a later version.
+
+    Raises:
+        DataError: there is no such file, it is of another kind, it is damaged, or a later version
+            wrote it.
+    """
     remedy = "give a file that `save` wrote"
     if path.is_dir():
-        raise DataError(f"{path} is a folder, not the file of a model: {remedy}", DAMAGED)
+        raise DataError(f"{path} is a folder, not the file of {what}: {remedy}", codes[0])
     check_ordinary(path)
     try:
         check_tensor_names(path)
@@ -81,33 +105,41 @@ def read_model_file(path: Path) -> Content:
             tensors = {name: file.get_tensor(name) for name in names}
     except (OSError, SafetensorError, RepeatedKeyError) as error:
         reason = "there is no such file" if isinstance(error, FileNotFoundError) else error
-        raise DataError(f"{path} cannot be read as a model ({reason}): {remedy}", DAMAGED) from None
-    if _KEY not in metadata and _OLDER not in metadata:
-        raise DataError(f"{path} is not the file of a model: {remedy}", DAMAGED)
-    with refusing_damage(path):
-        content = parse_json(metadata.get(_KEY) or metadata[_OLDER])
+        raise DataError(f"{path} cannot be read as {what} ({reason}): {remedy}", codes[0]) from None
+    key = next((key for key in keys if key in metadata), None)
+    if key is None:
+        raise DataError(f"{path} is not the file of {what}: {remedy}", codes[0])
+    with refusing_damage(path, code=codes[0]):
+        content = parse_json(metadata[key])
         if depth(content) > DEEPEST:
             raise ValueError("nested too deeply")
-        if int(content["format"]) > FORMAT:
+        if int(content["format"]) > newest:
             raise DataError(
                 f"{path} has the format {content['format']} of a later version of FedUnseen, and "
-                f"this one reads {FORMAT}: update FedUnseen",
-                NEWER,
+                f"this one reads {newest}: update FedUnseen",
+                codes[1],
             )
         for name, value in tensors.items():
             if value.isnan().any():
                 raise ValueError(f"the tensor {name!r} holds NaN")
-        if _KEY not in metadata:
-            content, tensors = _of_older_classifier(content, tensors)
-        content["method"] = without_removed("method", content["method"])
-        if content["backbone"].get("encoder"):
-            encoder = content["backbone"]["encoder"]
-            encoder["settings"] = without_removed("encoder", encoder["settings"])
         return content, tensors
 
 
+def content_of(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model's table without settings that this version has no more."""
+    backbone = dict(content["backbone"])
+    if backbone.get("encoder"):
+        encoder = backbone["encoder"]
+        settings = without_removed("encoder", encoder["settings"])
+        backbone["encoder"] = {**encoder, "settings": settings}
+    method = without_removed("method", content["method"])
+    return {**content, "method": method, "backbone": backbone}
+
+
 @contextmanager
-def refusing_damage(path: Path, remedy: str = "save the model again") -> Iterator[None]:
+def refusing_damage(
+    path: Path, remedy: str = "save the model again", code: str = DAMAGED
+) -> Iterator[None]:
     """Raise a DataError that names the file for whatever is wrong with its content."""
     try:
         yield
@@ -115,10 +147,10 @@ def refusing_damage(path: Path, remedy: str = "save the model again") -> Iterato
         message = str(error)
         has_code = type(error) is not DataError or error.code != DataError.code
         prefix = "" if message.startswith(str(path)) else f"{path}: "
-        raise type(error)(prefix + message, error.code if has_code else DAMAGED) from None
+        raise type(error)(prefix + message, error.code if has_code else code) from None
     except _WRONG as error:
         reason = str(error).partition("\n")[0]
-        raise DataError(f"{path} is damaged ({reason}): {remedy}", DAMAGED) from None
+        raise DataError(f"{path} is damaged ({reason}): {remedy}", code) from None
 
 
 def _of_older_classifier(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Content:

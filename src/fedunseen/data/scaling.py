@@ -92,9 +92,11 @@ class Quantization:
         return Quantization._within(bits, np.zeros(1), np.ones(1))
 
     @staticmethod
-    def of_rows(bits: int, reach: float, rows: NDArray[Any], scaler: Scaler) -> Quantization:
+    def of_rows(
+        bits: int, reach: float, rows: NDArray[Any], scaler: Scaler, sampled: bool = False
+    ) -> Quantization:
         """Fit bounds for each feature to rows (n, d): +- ``reach`` deviations around the mean, at
-        most their extent.
+        most their extent, unless they are ``sampled`` from more.
         """
         scaled = scaler(rows).astype(np.float64)
         with np.errstate(
@@ -102,6 +104,8 @@ class Quantization:
         ):  # NaN and infinity are refused where samples are rounded
             mean = scaled.mean(axis=0)
             spread = reach * scaled.std(axis=0)
+        if sampled:
+            return Quantization._within(bits, mean - spread, mean + spread)
         low = np.maximum(scaled.min(axis=0), mean - spread)
         high = np.minimum(scaled.max(axis=0), mean + spread)
         return Quantization._within(bits, low, high)

@@ -43,9 +43,10 @@ from fedunseen.federation.federation import State
 from fedunseen.federation.partition import elsewhere
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.federation.server_step import Arrivals
-from fedunseen.methods.closed_form.removal import quantization_of, without
 from fedunseen.methods.closed_form.soft_statistics import added
 from fedunseen.methods.closed_form.unlabelled import SoftSums, adaptable
+from fedunseen.plans import quantization_of
+from fedunseen.statistics import without_party
 from fedunseen.strategies import Instruction, Reply
 
 
@@ -299,7 +300,7 @@ class Removing(ByFile):
             server = {}  # which party's sums are smaller now is not known
         for reply, name in zip(replies, names[:1] if masked else names, strict=True):
             client = ALL if masked else client_of(run, name)
-            server, params = without(run.method, server, params, client, dict(reply.update))
+            server, params = without_party(run.method, server, params, client, dict(reply.update))
         removed_counts = checkpoint.params["count"] - params["count"]
         before = dict(run.manifest.get("removed", {}))
         for name in names:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedunseen.core.errors import DataError, FedUnseenError, MissingDependencyError
 from fedunseen.core.files import parse_json
-from fedunseen.encoders.images import Normalization, Resize
+from fedunseen.encoders.images import Normalization
 
 # The files that are fetched: no pickles (*.bin, *.pt), and no copies for other frameworks, which
 # lie in folders.
@@ -22,11 +22,6 @@ _PREPARED = (
     *("Beit", "Bit", "CLIP", "ConvNext", "DINOv3ViT", "DeiT"),
     *("MobileNetV2", "Siglip", "Siglip2", "ViT"),
 )
-
-_BILINEAR = ("DINOv3ViT", "MobileNetV2", "Siglip2", "ViT")  # the others resize by bicubic
-_RESAMPLES: dict[Any, Resize] = {2: "bilinear", 3: "bicubic"}
-
-_LARGEST = 1e30  # of a number of a preparation
 
 MISSING = "encoder-missing"
 """Code of weights that are nowhere."""
@@ -175,72 +170,21 @@ def preparation(folder: Path | None, usual: Normalization) -> tuple[Normalizatio
     config = read_json(path) if path is not None and path.is_file() else {}
     _check_preparation(folder, config)
     # Bytes come in as numbers in [0, 1]; a model may want another scale of them.
-    unit = 255.0
-    if config.get("do_rescale", True):
-        unit *= _numbers(folder, config, "rescale_factor", (1 / 255,), positive=True)[0]
+    unit = 255.0 * config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 255
     if not config.get("do_normalize", True):
         usual = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
         config = {key: value for key, value in config.items() if not key.startswith("image_")}
-    mean = _numbers(folder, config, "image_mean", usual[0])
-    deviation = _numbers(folder, config, "image_std", usual[1], positive=True)
+    mean = tuple(config.get("image_mean") or usual[0])
+    deviation = tuple(config.get("image_std") or usual[1])
     if abs(unit - 1) < 1e-6:
         return (mean, deviation), config
     return (tuple(m / unit for m in mean), tuple(d / unit for d in deviation)), config
 
 
-def _numbers(
-    folder: Path | None,
-    config: dict[str, Any],
-    key: str,
-    usual: tuple[float, ...],
-    positive: bool = False,
-) -> tuple[float, ...]:
-    """Return as many numbers of a configuration as usual; one alone may be without a list."""
-    value = config.get(key)
-    if value is None or value == []:
-        return usual
-    numbers = value if isinstance(value, list) else [value] * len(usual)
-    right = len(numbers) == len(usual) and all(
-        type(number) in (int, float) and abs(number) < _LARGEST and (number > 0 or not positive)
-        for number in numbers
-    )
-    if not right:
-        kind = "a positive number" if positive else "a number"
-        raise DataError(
-            f"{folder} states {key} = {str(value)[:40]} in preprocessor_config.json: give {kind} "
-            f"{'for each of three channels' if len(usual) > 1 else 'there'}, or get it again",
-            "encoder-damaged",
-        )
-    return tuple(map(float, numbers))
-
-
-def resampling(folder: Path, config: dict[str, Any]) -> Resize:
-    """Return how the content of a ``preprocessor_config.json`` says that images are resized: by the
-    number that Pillow has for it, or as the class that it names does.
-    """
-    stated = config.get("resample")
-    if stated is None:
-        return "bilinear" if _prepared_by(config) in _BILINEAR else "bicubic"
-    if not isinstance(stated, int) or stated not in _RESAMPLES:
-        raise DataError(
-            f"{folder} resizes images by Pillow's filter {stated!r}, and known are "
-            f"{', '.join(f'{number} ({name})' for number, name in _RESAMPLES.items())}: choose one "
-            "with encoder.resize",
-            "encoder-preparation",
-        )
-    return _RESAMPLES[stated]
-
-
-def _prepared_by(config: dict[str, Any]) -> str:
-    """Return the class that prepares images, without the end of its name."""
-    name = str(config.get("image_processor_type") or config.get("feature_extractor_type") or "")
-    return re.sub("(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", name)
-
-
 def _check_preparation(folder: Path | None, config: dict[str, Any]) -> None:
     """Refuse a preparation that is more than resizing, scaling and normalizing."""
     name = str(config.get("image_processor_type") or config.get("feature_extractor_type") or "")
-    kind = _prepared_by(config)
+    kind = re.sub("(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", name)
     if (kind and kind not in _PREPARED) or config.get("auto_map"):
         raise DataError(
             f"{folder} prepares images with {name or 'code of its own'}, which is not known here "

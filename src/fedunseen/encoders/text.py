@@ -16,7 +16,6 @@ from fedunseen.encoders.hub import (
     OTHER_TYPE,
     is_image_model,
     load_model,
-    naming,
     projection,
     read_json,
     require_transformers,
@@ -195,7 +194,7 @@ def _by_model(texts: Sequence[str], folder: Path, at_once: int) -> NDArray[np.fl
         limit = min(limit, int(text_config.max_position_embeddings))
     out = []
     progress = Progress("reading texts", len(texts)) if len(texts) > at_once else None
-    with naming(folder), torch.inference_mode():
+    with torch.inference_mode():
         for start in range(0, len(texts), at_once):
             check_deadline()
             part = [

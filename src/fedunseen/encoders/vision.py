@@ -32,7 +32,6 @@ from fedunseen.encoders.images import (
     as_floats,
 )
 
-_WIDEST = 4096  # pixels of a side: a network of patches takes memory by the fourth power
 _AT_ONCE = 32  # images; more is not faster
 
 Vector = Literal["text space", "first token", "mean token", "pooled"]
@@ -117,9 +116,8 @@ class VisionSettings(EncoderSettings):
     """Side of the images that the network sees, resized without keeping their proportions; for
     `vision` a multiple of its patches'. Unset: `data.size`, but at least 224; for `vision`, as the
     weights' folder says."""
-    resize: Resize | None = None
-    """How images are resized to the network's side, without keeping their proportions; unset, as
-    the weights' folder says."""
+    resize: Resize = "bicubic"
+    """How images are resized to the network's side, without keeping their proportions."""
 
 
 class Vision(FrozenEncoder, name="vision"):
@@ -136,21 +134,12 @@ class Vision(FrozenEncoder, name="vision"):
         hub.require_transformers("the encoder 'vision'")
         self.folder, self.whole = hub.encoder_folder(settings.weights, "vision", sorted(POOLING))
         hub.weight_files(self.folder)
-        with hub.naming(self.folder):
-            self._read(settings, image_shape)
-
-    def _read(self, settings: VisionSettings, image_shape: tuple[int, int, int]) -> None:
-        """Read what the folder says of its model and of images."""
         self.kind = POOLING[self.whole["model_type"]]
         self.config = _image_config(self.whole)
         normalization, prepared = hub.preparation(self.folder, self.kind.normalization)
         trained = _trained_side(self.config)
         side = settings.size or _side(prepared) or self.kind.side or trained
         self.patch = int(self.config.get("patch_size", 16)) if self.kind.patches else 1
-        if not 1 <= side <= _WIDEST:
-            raise ExperimentError(
-                f"encoder.size: {side} is no side of an image: choose one from 1 to {_WIDEST:,}"
-            )
         if side % self.patch:
             raise ExperimentError(
                 f"encoder.size: {side} is not a multiple of the patches' side, {self.patch}"
@@ -161,8 +150,7 @@ class Vision(FrozenEncoder, name="vision"):
                 f"{trained} x {trained} alone: leave it out"
             )
         self.interpolates = side != trained
-        resize = settings.resize or hub.resampling(self.folder, prepared)
-        self.prepare = Preparation(image_shape, side, resize, *normalization)
+        self.prepare = Preparation(image_shape, side, settings.resize, *normalization)
         self._model: Any = None
         self.shape = self._patch_shape() if self.kind.patches else self._pyramid_shape()
 
@@ -179,8 +167,7 @@ class Vision(FrozenEncoder, name="vision"):
             unused = ("pooler.",) if self.kind.vector != "pooled" else ()
             width = hub.projection(self.whole) if self.kind.output == "image_embeds" else {}
             self._model = hub.load_model(kind, self.folder, unused, **width).to(device())
-        with hub.naming(self.folder):
-            return in_portions(images, _AT_ONCE, lambda part: self._features(self.prepare(part)))
+        return in_portions(images, _AT_ONCE, lambda part: self._features(self.prepare(part)))
 
     def _patch_shape(self) -> tuple[int, ...]:
         """Return the shape of features whose model has a token for each patch."""

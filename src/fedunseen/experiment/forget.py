@@ -12,14 +12,13 @@ import hashlib
 import shutil
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from fedunseen.confidence.measured import measured
@@ -74,13 +73,9 @@ from fedunseen.federation.run_directory import RunDirectory, parts_of
 from fedunseen.federation.server_step import RoundResult
 from fedunseen.methods import LEFT_TO_DATA
 from fedunseen.methods.closed_form.base import ClosedForm, ClosedFormSettings
-from fedunseen.methods.closed_form.removal import quantization_of, without
-from fedunseen.methods.closed_form.statistics import (
-    check,
-    hidden_features,
-    statistics,
-)
 from fedunseen.model import Calibration, Model
+from fedunseen.plans import StatisticsPlan, quantization_of
+from fedunseen.statistics import Statistics, without_party
 from fedunseen.strategies import Reply
 
 _COPIED = (
@@ -172,7 +167,7 @@ def _subtracted(
     all_of_it = client in kept and removal is None and not samples
     part = None if all_of_it else read()
     removed_counts = (kept[client] if part is None else part)["count"]
-    server, params = without(run.method, checkpoint.server, checkpoint.params, client, part)
+    server, params = without_party(run.method, checkpoint.server, checkpoint.params, client, part)
     name = (
         f"{int(removed_counts.sum())} samples of {party}"
         if samples or removal is not None
@@ -565,7 +560,7 @@ def write_removal(
         read = coded(run, benchmark, held.summed, ids)
         check_removed(method.moments(*read, minimum, min_samples), np.isin(held.rows, rows))
     summed = held.among(rows).summed
-    write_tensors(out, _statistics(run, benchmark, summed, held.summed, min_samples), {})
+    _statistics(run, benchmark, summed, held.summed, min_samples).save(out)
     return len(rows)
 
 
@@ -581,7 +576,7 @@ def _part(
     if rows is None:
         return _read_removal(run, removal)
     held = partition_of(experiment, whole, experiment.run.seed).clients[client]
-    return _statistics(run, whole, rows, held)
+    return _statistics(run, whole, rows, held).params
 
 
 def _minimum(run: Run, min_samples: int) -> int:
@@ -659,16 +654,25 @@ def _read_removal(run: Run, path: Path | None) -> Params:
             "`fedunseen sums --removal`, and give the file with --removal"
         )
     try:
-        part = dict(load_file(path))
-        check(part, run.space, quantization_of(run.method))
-    except (OSError, SafetensorError, KeyError, IndexError) as error:
-        raise DataError(
-            f"{path} is not a removal ({error}): let the party write it with `fedunseen sums "
-            "--removal`"
-        ) from None
+        part = Statistics.load(path)
+        Statistics(_plan(run)).check_same_plan(part)
     except DataError as error:
-        raise DataError(f"{path}: {error}") from None
-    return part
+        why = str(error).removeprefix(f"{path}: ")
+        raise error.reworded(
+            f"{path} is not a removal from {run.path} ({why}): let the party write it with "
+            "`fedunseen sums --removal`"
+        ) from None
+    return part.params
+
+
+def _plan(run: Run) -> StatisticsPlan:
+    """Return what the statistics of a run are of."""
+    method = run.method
+    quantization_of(method)
+    assert isinstance(method, ClosedForm)
+    return StatisticsPlan(
+        method, run.scaler, replace(run.model, params={}, statistics={}, confidence=None)
+    )
 
 
 def _statistics(
@@ -677,7 +681,7 @@ def _statistics(
     rows: NDArray[np.int64],
     held: NDArray[np.int64],
     min_samples: int = 1,
-) -> Params:
+) -> Statistics:
     """Return the statistics of some samples in the run's class space, as those of all that the
     party ``held`` have them.
     """
@@ -687,9 +691,7 @@ def _statistics(
             f"the run has no class {missing[0]!r}: give the folder with which the party took part"
         )
     ids = np.array([names.index(name) for name in benchmark.space.names])
-    minimum = _minimum(run, min_samples)
     of_all, of_rows = (coded(run, benchmark, some, ids) for some in (held, rows))
-    assert isinstance(run.method, ClosedForm)
-    quantization = quantization_of(run.method)
-    hidden = hidden_features(*of_all, len(run.space.names), quantization, minimum)
-    return statistics(*of_rows, run.space, run.method.clip_norm, quantization, hidden)
+    minimum = _minimum(run, min_samples)
+    planned = _plan(run)
+    return Statistics(planned, planned.method.statistics(*of_rows, of_all, minimum))

@@ -94,12 +94,12 @@ def fit_scalings(experiment: SeededSections, benchmark: Benchmark) -> Scaler:
     return Scaler.fit(rows, data.features or (), kernel)
 
 
-def scaler_of(experiment: SeededSections, benchmark: Benchmark) -> Scaler:
+def scaler_of(experiment: SeededSections, benchmark: Benchmark, sampled: bool = False) -> Scaler:
     """Return how the features of vectors are scaled and, in a closed form, rounded to whole
-    numbers.
+    numbers; ``sampled``: more samples than the benchmark has will follow.
     """
     scaler = fit_scalings(experiment, benchmark)
-    quantization = _quantization(experiment, benchmark, scaler)
+    quantization = _quantization(experiment, benchmark, scaler, sampled)
     return scaler if quantization is None else scaler.quantized(quantization)
 
 
@@ -115,7 +115,7 @@ def _extremes(experiment: Sections, benchmark: Benchmark, fits: bool) -> NDArray
 
 
 def _quantization(
-    experiment: Sections, benchmark: Benchmark, scaler: Scaler
+    experiment: Sections, benchmark: Benchmark, scaler: Scaler, sampled: bool = False
 ) -> Quantization | None:
     """Return how scaled features become whole numbers, if they do.
 
@@ -144,7 +144,7 @@ def _quantization(
             0, len(benchmark.train) - 1, min(len(benchmark.train), _BOUNDS)
         ).astype(np.int64)
         rows = benchmark.features[benchmark.train[places]]
-        quantization = Quantization.of_rows(bits, reach, rows, scaler)
+        quantization = Quantization.of_rows(bits, reach, rows, scaler, sampled)
     shifts = getattr(find("method", experiment.method.name), "shift_invariant", True)
     # The clip is about samples as they are.
     return quantization if shifts and clip is None else quantization.around_zero()

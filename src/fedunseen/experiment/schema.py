@@ -175,6 +175,10 @@ class Experiment(BaseModel):
             **{s: of.model_dump(mode="json", exclude_none=True) for s, of in written.items()},
         }
 
+    def plan_statistics(self, sample: Any = None) -> Any:
+        """Return what statistics are of; see :meth:`fedunseen.Statistics.plan`."""
+        return at("fedunseen.experiment.planned:plan_of")(self, sample)
+
     def _check_combination(self) -> None:
         check(ConfigFacts(self))
         choose = self.evaluation.choose

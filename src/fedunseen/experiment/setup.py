@@ -26,6 +26,7 @@ from fedunseen.federation.loop import Callback
 from fedunseen.federation.partition import Partition
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.methods import LEFT_TO_DATA
+from fedunseen.statistics import Statistics
 
 Stage = Callable[["Setup"], "Setup"]
 
@@ -55,7 +56,9 @@ class Setup:
     manifest: Mapping[str, Any] = field(default_factory=dict)  # as the run directory has it
     apart: Benchmark | None = None  # what a run that selects measures
     # digest of the scaling -> client -> samples and sums
-    known_sums: dict[str, dict[int, tuple[NDArray[np.int64], Params]]] = field(default_factory=dict)
+    known_sums: dict[str, dict[int, tuple[NDArray[np.int64], Statistics]]] = field(
+        default_factory=dict
+    )
     chosen_in: str = ""  # the folder of the run that chose, in this one's
     history: Sequence[Mapping[str, Any]] = ()  # the metrics of the rounds
     sums: Params | None = None  # of a closed form: what its model was solved from

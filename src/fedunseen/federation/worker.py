@@ -26,7 +26,10 @@ from fedunseen.methods.closed_form.soft_statistics import (
     soft_statistics,
     without_small,
 )
+from fedunseen.methods.closed_form.statistics import fits
 from fedunseen.methods.closed_form.unlabelled import features_of, received
+from fedunseen.plans import StatisticsPlan
+from fedunseen.statistics import Statistics
 from fedunseen.strategies import Instruction, Reply, Strategy
 from fedunseen.strategies.selective import HEAD, corrected_in_part, in_turn
 
@@ -92,7 +95,7 @@ class Worker:
         self.memory = execution.memory
         self.device = inputs.device
         self.known_sums: dict[
-            int, tuple[NDArray[np.int64], Params]
+            int, tuple[NDArray[np.int64], Statistics]
         ] = {}  # of a client's samples, in closed form
         self.keeps_sums = False  # for a federation with more samples
         self.held: dict[int, NDArray[np.int64]] = {}  # all samples of clients that were restricted
@@ -248,18 +251,22 @@ class Worker:
         method = self.method
         samples = self.samples[work.client]
         assert isinstance(method, ClosedForm)  # it has no phases
-        before, sums = self.known_sums.pop(work.client, (samples[:0], {}))
-        if not (sums and method.extends(sums)):
+        planned = StatisticsPlan(method)
+        before, known = self.known_sums.pop(work.client, (samples[:0], None))
+        if known is None or not (
+            planned.exact and fits(known.params, method.space, method.quantization)
+        ):
             before = samples[:0]
-            sums = {}
+            known = None
         held = self.held.get(work.client)
         among = None if held is None or method.min_samples == 1 else self.read(held)
-        client_sums = method.statistics(*self.read(samples[~np.isin(samples, before)]), among)
-        if sums:
-            client_sums = method.merged(sums, client_sums)
+        new = samples[~np.isin(samples, before)]
+        own = Statistics(planned, method.statistics(*self.read(new), among))
+        if known is not None:
+            own.merge(known)
         if self.keeps_sums:
-            self.known_sums[work.client] = samples, client_sums
-        return LocalResult(client_sums, {}, 1)
+            self.known_sums[work.client] = samples, own
+        return LocalResult(own.params, {}, 1)
 
     def read(self, samples: NDArray[np.int64]) -> tuple[Tensor | CodedRows, Tensor]:
         """Return samples as statistics read them, and their labels."""

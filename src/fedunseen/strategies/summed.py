@@ -127,20 +127,14 @@ class Summed(Strategy):
     ) -> tuple[Params, Params]:
         """Keep what clients have sent, and add up all that is kept, in client order."""
         state = dict(state)
-        brought = _total(self.nothing, ())
         for reply in replies:
-            sums = dict(reply.update.items())
             if why := self.check(reply):
                 raise FedUnseenError(f"client {reply.client}: {why}")
             if self.each:
-                state |= under(f"client/{reply.client}/", sums)
-            else:
-                _add(brought, sums)
-        return (
-            (state, _total(self.nothing, of_each_client(state).values()))
-            if self.each
-            else ({}, brought)
-        )
+                state |= under(f"client/{reply.client}/", dict(reply.update.items()))
+        if self.each:
+            return state, _total(self.nothing, of_each_client(state).values())
+        return {}, _total(self.nothing, (dict(reply.update.items()) for reply in replies))
 
     def notes(self, state: Params) -> dict[str, Any]:
         """Return under ``influence`` how far each client moves the means of classes that others
@@ -185,15 +179,11 @@ def added(parts: Collection[Params]) -> Params:
     return _total(nothing, parts)
 
 
-def _add(total: Params, sums: Params) -> None:
-    """Add a client's sums in place; bytes say which class space they are of."""
-    for name, value in sums.items():
-        if is_sum(value):
-            total[name] += value.to(total[name].device)
-
-
 def _total(nothing: Params, parts: Iterable[Params]) -> Params:
+    """Return the sums of parts; bytes say which class space they are of."""
     total = {name: value.clone() for name, value in nothing.items()}
     for sums in parts:
-        _add(total, sums)
+        for name, value in sums.items():
+            if is_sum(value):
+                total[name] += value.to(total[name].device)
     return total

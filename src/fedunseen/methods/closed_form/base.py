@@ -108,17 +108,20 @@ class ClosedForm(Method):
         inputs: Tensor | CodedRows,
         labels: Tensor,
         among: tuple[Tensor | CodedRows, Tensor] | None = None,
+        min_samples: int | None = None,
     ) -> Params:
         """Return the sums of a party's samples; of frozen maps, those of their means over cells.
 
         ``among``: the samples that say which features are hidden, if these are a part of them.
+        ``min_samples``: the party's own number, if it is not the method's.
         """
         inputs = self._averaged(inputs)
         hidden = None
-        if self.min_samples > 1:
+        least = self.min_samples if min_samples is None else min_samples
+        if least > 1:
             whole = (self._averaged(among[0]), among[1]) if among else (inputs, labels)
             hidden = statistics.hidden_features(
-                *whole, len(self.space.names), self.quantization, self.min_samples
+                *whole, len(self.space.names), self.quantization, least
             )
         sums = statistics.statistics(
             inputs, labels, self.space, self.clip_norm, self.quantization, hidden
@@ -145,17 +148,6 @@ class ClosedForm(Method):
     def solve(self, sums: Params) -> Params:
         """Return the model of added statistics, at the server."""
         raise TypeError(f"{type(self).__name__} must say how it is solved")
-
-    def merged(self, sums: Params, more: Params) -> Params:
-        """Return the statistics of two sets of samples together."""
-        return statistics.add([sums, more], self.space, self.quantization)
-
-    def extends(self, sums: Params) -> bool:
-        """Return whether samples can be added to statistics exactly: integers without noise, of
-        this class space, none of which depends on all samples.
-        """
-        exact = self.quantization is not None and self.release is None and self.min_samples == 1
-        return exact and statistics.fits(sums, self.space, self.quantization)
 
     def expand_classes(self, params: Params) -> Params:
         """Return sums of an earlier version of the class space as sums of this one: a new class is

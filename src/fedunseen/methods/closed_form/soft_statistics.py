@@ -353,6 +353,17 @@ def set_apart(scores: Scorer, rows: Tensor, kept: Tensor, first: Tensor | None =
     return torch.gt(leverage, _LEVERAGE)
 
 
+def infeasible_soft(sums: Params, quantization: Quantization | None) -> str:
+    """Return why no samples can have these soft statistics, or ""."""
+    samples, count, total = (sums[name] for name in ("samples", "count", "total"))
+    most = math.inf if quantization is None else quantization.levels
+    if bool((count < 0).any()) or int(count.sum()) > int(samples) * (LEVELS + len(count)):
+        return "their soft counts are not those of so many samples"
+    if bool((total.abs() > count[:, None] * most).any()):
+        return "a class's soft sum is beyond the range of its samples"
+    return ""
+
+
 def added(parts: Iterable[Params]) -> Params:
     """Return the total of soft statistics, at least one party's."""
     total, *further = parts

@@ -45,6 +45,8 @@ _HASHED: WeakKeyDictionary[ClassSpace, Any] = WeakKeyDictionary()
 SMALL = 256  # rows of a square matrix below which threads wait for each other longer than they work
 _CACHED = 2**18  # numbers
 
+NEVER_PART = "never-part"
+"""Code of a refusal to take away what is not in statistics."""
 LARGEST = 2**63 - 1  # that an element of a sum may be
 _SLACK = 1e-6  # relative; rounding, and the steps in which masked sums are counted
 _FACTORISED = (
@@ -434,7 +436,7 @@ def no_sums(width: int, space: ClassSpace, quantization: Quantization | None = N
         "total": torch.zeros(classes, width, dtype=kind),
         "square": torch.zeros(width * (width + 1) // 2, dtype=kind),
         **clipped,
-        "space": _hash(space, quantization),
+        "space": space_hash(space, quantization),
     }
 
 
@@ -478,7 +480,7 @@ def expand_classes(
         **sums,
         "count": torch.cat([sums["count"], sums["count"].new_zeros(new)]),
         "total": torch.cat([sums["total"], sums["total"].new_zeros(new, sums["total"].shape[1])]),
-        "space": _hash(space, quantization).to(sums["space"].device),
+        "space": space_hash(space, quantization).to(sums["space"].device),
     }
 
 
@@ -522,16 +524,18 @@ def subtract(
         name = space.names[int(less["count"].argmin())]
         raise DataError(
             f"the sums to take away hold more samples of {name!r} than there are: they were never "
-            "part of these"
+            "part of these",
+            NEVER_PART,
         )
-    gone = less["count"] == 0
-    less["total"][gone] = 0  # not what rounding has left
+    if quantization is None:
+        gone = less["count"] == 0
+        less["total"][gone] = 0  # not what rounding has left
     return less
 
 
 def fits(sums: Params, space: ClassSpace, quantization: Quantization | None) -> bool:
     """Return whether statistics are of this class space and quantization."""
-    return torch.equal(sums["space"], _hash(space, quantization))
+    return torch.equal(sums["space"], space_hash(space, quantization))
 
 
 def check(sums: Params, space: ClassSpace, quantization: Quantization | None = None) -> None:
@@ -640,7 +644,7 @@ def mirrored(square: Tensor) -> Tensor:
     return square
 
 
-def _hash(space: ClassSpace, quantization: Quantization | None) -> Tensor:
+def space_hash(space: ClassSpace, quantization: Quantization | None) -> Tensor:
     """Return (32,) bytes: the hash of the classes' names and descriptions, not of who is seen, and
     the quantization.
     """

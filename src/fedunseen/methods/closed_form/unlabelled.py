@@ -35,6 +35,7 @@ from fedunseen.methods.closed_form.soft_statistics import (
     Scorer,
     adapted_classes,
     added,
+    infeasible_soft,
     linear_model,
     received_scorer,
     scorer,
@@ -206,13 +207,12 @@ class SoftSums(Summed):
 
     def check(self, reply: Reply) -> str:
         """Return why no samples can have these statistics, or ""."""
-        samples, count, total = (reply.update[name] for name in ("samples", "count", "total"))
-        most = float("inf") if self.method.quantization is None else self.method.quantization.levels
-        fits = bool((count >= 0).all()) and int(count.sum()) <= int(samples) * (LEVELS + len(count))
-        if fits and bool((total.abs() <= count[:, None] * most).all()):
-            return ""
+        why = infeasible_soft(dict(reply.update), self.method.quantization)
         return (
-            "its soft sums cannot be those of any samples: leave it out, or let it send them again"
+            f"its soft sums cannot be those of any samples ({why}): leave it out, or let it send "
+            "them again"
+            if why
+            else ""
         )
 
     def merge(
