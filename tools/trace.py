@@ -178,13 +178,14 @@ def message(folder: Path) -> list[Place]:
     from fedunseen.deploy.client_data import PartyData
     from fedunseen.deploy.remote.party import Party
     from fedunseen.deploy.remote.wire import unpack
+    from fedunseen.deploy.site import Site
     from fedunseen.experiment.deal import deal
     from fedunseen.federation.engine import PartyStatus, Session
 
     experiment = Experiment.load(PRESET, SMALL)
     deal(experiment, folder / "data", PARTIES)
     parties = {
-        name: Party(PartyData(folder / "data" / name).prepare, folder / name, lambda line: None)
+        name: Party(PartyData(folder / "data" / name).prepare, Site(folder / name))
         for name in PARTIES
     }
     coordinator = Trace(package(), "coordinator")

@@ -42,11 +42,10 @@ def take_part(folder: Path, names: list[str], port: int) -> None:
     from fedunseen.deploy.client_data import PartyData
     from fedunseen.deploy.remote.link import Join
     from fedunseen.deploy.remote.party import Party
+    from fedunseen.deploy.site import Site
 
     def work(name: str) -> None:
-        party = Party(
-            PartyData(folder / "data" / name).prepare, folder / "state" / name, lambda line: None
-        )
+        party = Party(PartyData(folder / "data" / name).prepare, Site(folder / "state" / name))
         place = Join(
             folder / "state" / name / "engine",
             "127.0.0.1",

@@ -29,6 +29,7 @@ from fedunseen.deploy.secagg.enrolment import (
     Enrolment,
     enrol,
 )
+from fedunseen.deploy.site import Owner, Site
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.experiment.deal import deal
 from fedunseen.methods.closed_form.influence import MOVED
@@ -184,11 +185,7 @@ class Table:
         self.heard = []
         self.party = {
             name: Party(
-                all_of(data / name).prepare,
-                folder / name,
-                lambda text: None,
-                {"DATA": data / name},
-                kits / name,
+                all_of(data / name).prepare, Site(folder / name, Owner(data / name, kits / name))
             )
             for name in NAMES
         }

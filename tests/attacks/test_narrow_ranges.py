@@ -8,7 +8,6 @@ it.
 import numpy as np
 import pytest
 import torch
-from small_federation import CLASSES, HELD, NAMES, experiment, greeting, write_all, write_party
 
 from fedunseen.core.errors import DataError, FedUnseenError
 from fedunseen.core.samples import CodedRows, ScaledSamples
@@ -30,6 +29,7 @@ from fedunseen.methods.closed_form.statistics import (
     unpacked,
 )
 from fedunseen.strategies import Instruction
+from small_federation import CLASSES, HELD, NAMES, experiment, greeting, write_all, write_party
 
 LEVELS = 127
 

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from small_federation import HELD, NAMES, Recorder, experiment, host, write_all, write_party
 from typer.testing import CliRunner
 
 from fedunseen.cli.main import app
@@ -23,14 +22,14 @@ from fedunseen.deploy import flower_app, nvflare_job
 from fedunseen.deploy.by_file import Removing
 from fedunseen.deploy.client_data import PartyData, Removal
 from fedunseen.deploy.offline import files
-from fedunseen.deploy.releases import Releases, Site
 from fedunseen.deploy.remote.declared import FILES, KINDS, REFUSAL, SENT, declaration, paths
 from fedunseen.deploy.remote.party import Party
 from fedunseen.deploy.remote.wire import fields, pack, split, unpack
 from fedunseen.deploy.secagg.enrolment import enrol
-from fedunseen.safety.privacy.client_level import plan_cost
+from fedunseen.deploy.site import Owner, Site
 from known_names import accounted
 from links import session
+from small_federation import HELD, NAMES, Recorder, experiment, host, write_all, write_party
 
 pytestmark = pytest.mark.usefixtures("quick_coordinator")
 WHO = "west"
@@ -114,10 +113,8 @@ def joined(place, name, data, state, scenario, removal=None):
     few = 1 if scenario == "budget" else 5  # noise of so large an epsilon hides no single sample
     held = PartyData(data, masked=masked, removal=removal, home=state / "home", min_samples=few)
     consent = ["removal", "again"]
-    party = Party(
-        held.prepare, state, lambda line: None, {"DATA": data}, place.kits / name, consent, masked
-    )
-    return Site(party, Releases(state, limit, 1e-3), plan_cost).answer
+    owner = Owner(data, place.kits / name, tuple(consent), masked, limit, 1e-3)
+    return Party(held.prepare, Site(state, owner)).answer
 
 
 def recorded(place, chance, out, scenario):

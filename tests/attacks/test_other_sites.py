@@ -20,6 +20,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from fedunseen.core.errors import DataError
 from fedunseen.deploy import nvflare_job
 from fedunseen.deploy.nvflare import job
+from fedunseen.deploy.site import Site
 
 
 class Echo(job.Party):
@@ -167,14 +168,18 @@ def test_why_a_site_refuses_a_question_stays_in_its_state(tmp_path, monkeypatch,
         party.error = DataError(f"{SECRET} is no number")
         return b"refused"
 
-    def answering(tree, settings, state, out, say):
-        say(f"{SECRET} is read")
-        return Mock(party=party, answer=answer)
+    party.answer = answer
 
-    monkeypatch.setattr(nvflare_job, "answering", answering)
+    @contextlib.contextmanager
+    def taking_part(tree, settings, state, out, say):
+        site = Site(state, say=say)
+        site.say(f"{SECRET} is read")
+        yield party
+
+    monkeypatch.setattr(nvflare_job, "taking_part", taking_part)
     place = job.Place("north", tmp_path, tmp_path, {"data": "data"})
     with caplog.at_level(logging.DEBUG):
         assert nvflare_job.Party().answering(place)(b"question") == b"refused"
     text = (tmp_path / job.STATE / job.MESSAGES).read_text()
-    assert (text.count(SECRET), SECRET in caplog.text) == (2, False)
+    assert (text.count(SECRET), SECRET in caplog.text) == (1, False)
     assert "[refused-data]" in caplog.text

@@ -4,13 +4,14 @@ named.
 
 import numpy as np
 import pytest
-from small_federation import MASKED, NAMES, Recorder, host
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.deploy.client_data import PartyData
 from fedunseen.deploy.remote.party import Party
 from fedunseen.deploy.secagg.enrolment import enrol
+from fedunseen.deploy.site import Owner, Site
 from mixed_tables import DECKS, HEADER, describe, passengers, write_csv
+from small_federation import MASKED, NAMES, Recorder, host
 
 pytestmark = pytest.mark.usefixtures("quick_coordinator")
 HELD = {"north": "A", "south": "B", "west": "DE"}
@@ -77,16 +78,8 @@ def hosted(tmp_path):
     def party(name):
         owner = {"data.label": "deck"}  # to look at the folder before a greeting comes
         held = PartyData(folders[name], owner, masked=True)
-        said = []
-        return Party(
-            held.prepare,
-            tmp_path / f"state-{name}",
-            said.append,
-            {},
-            tmp_path / "kits" / name,
-            (),
-            True,
-        )
+        owner = Owner(kit=tmp_path / "kits" / name, masked=True)
+        return Party(held.prepare, Site(tmp_path / f"state-{name}", owner))
 
     link = Kept({name: party(name) for name in NAMES})
     done = host(chosen, link, tmp_path / "run", tmp_path / "kits")

@@ -9,6 +9,14 @@ import shutil
 import numpy as np
 import pytest
 import torch
+
+from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RefusedError
+from fedunseen.deploy.remote import refusals
+from fedunseen.deploy.remote.refusals import DATA, HINTS, LEFT, PLANS, REFUSALS, code_of
+from fedunseen.deploy.remote.wire import PartyError, failure, pack, unpack, unpack_answer
+from fedunseen.deploy.secagg.enrolment import enrol
+from fedunseen.deploy.secagg.ring import RangeError
+from links import answered
 from small_federation import (
     Recorder,
     experiment,
@@ -18,14 +26,6 @@ from small_federation import (
     write_all,
     write_party,
 )
-
-from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RefusedError
-from fedunseen.deploy.remote import refusals
-from fedunseen.deploy.remote.refusals import DATA, HINTS, LEFT, PLANS, REFUSALS, code_of
-from fedunseen.deploy.remote.wire import PartyError, failure, pack, unpack, unpack_answer
-from fedunseen.deploy.secagg.enrolment import enrol
-from fedunseen.deploy.secagg.ring import RangeError
-from links import answered
 
 NUMBER = re.compile(r"\[-?[\d.e+]+, -?[\d.e+]+\]")
 
@@ -230,7 +230,7 @@ SWEEP = [
     (none, lambda h: h["experiment"].update(attack={}), "refused-settings", "[attack]"),
     (none, lambda h: h["experiment"]["method"].update(name="x"), "refused-settings", "unknown"),
     (none, lambda h: h["experiment"]["method"].update(words="../x"), "refused-settings", "../x"),
-    (none, lambda h: h.update(experiment=3), "refused-message", "no experiment"),
+    (none, lambda h: h.update(experiment=3), "refused-budget", "is not a table"),
     (none, lambda h: h["space"].update({next(iter(h["space"])): "0" * 64}), "refused-space", "they "
                                                                                              "differ"),
     (none, lambda h: h.update(shape=[3]), "refused-shape", "has the shape"),
@@ -300,7 +300,8 @@ def test_an_undeclared_field_never_leaves(data, kits, tmp_path, monkeypatch):
         lambda self, *given: pack({"classes": 3, "samples": 7, "mean": 0.25}),
     )
     north = party(data / "north", tmp_path / "state", said := [], guarded=False)
-    assert unpack(north.answer(pack({"kind": "hello"})))[0] == {"error": DATA}
+    hello = pack({"kind": "hello", "run": "a" * 16, "experiment": {}})
+    assert unpack(north.answer(hello))[0] == {"error": DATA}
     assert "'mean' is not declared" in said[-1]
 
 

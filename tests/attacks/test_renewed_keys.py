@@ -1,4 +1,4 @@
-"""``certs --renew``: it resets no ledger, drops no restriction, exposes no key, and mixes no
+"""``certs renew --new-keys``: it resets no ledger, drops no restriction, exposes no key, and mixes no
 authorities.
 """
 
@@ -119,10 +119,10 @@ def test_an_authority_that_has_ended_renews_nothing(made, tmp_path, monkeypatch)
     class Later(datetime.datetime):
         @classmethod
         def now(cls, tz=None):
-            return super().now(tz) + datetime.timedelta(days=3)
+            return super().now(tz) + datetime.timedelta(days=3700)
 
     monkeypatch.setattr(certs.datetime, "datetime", Later)
-    with pytest.raises(DataError, match="ended on"):
+    with pytest.raises(DataError, match="ended at"):
         certs.change(authority, tmp_path / "new", ["a"], renew=True)
     assert content_of(authority) == before
     assert not (tmp_path / "new").exists()

@@ -22,6 +22,7 @@ from fedunseen.deploy.remote.party import Party
 from fedunseen.deploy.secagg.enrolment import Credentials, enrol
 from fedunseen.deploy.secagg.enrolment import coordinator as own
 from fedunseen.deploy.secagg.ledger import Ledger
+from fedunseen.deploy.site import Owner, Site
 from fedunseen.experiment.deal import deal
 from fedunseen.federation.engine import PartyStatus, Session
 from fedunseen.methods.closed_form.soft_statistics import (
@@ -131,11 +132,12 @@ def answers(place, tmp_path, lie, min_samples):
         data = place / "data" / name
         credentials = Credentials.load(place / "kits" / name)
         ledger = Ledger(tmp_path / name / "ledger", str(data))
-        answering = Answering(asked, credentials, ledger)
+        site = Site(tmp_path / name, Owner(data), said.append)
+        answering = Answering(asked, credentials, ledger, site)
         held = PartyData(data, masked=True, min_samples=min_samples)
         ready = held.prepare({**asked["hello"], "client": client}, asked.greeting)
         paths.append(tmp_path / f"{name}.fedunseen")
-        write(paths[-1], answering.answer(ready, said.append))
+        write(paths[-1], answering.answer(ready))
     return asking, asked, paths, said
 
 
@@ -245,9 +247,10 @@ def test_scores_that_the_party_has_not_derived_are_refused(place, tmp_path):
         write(plan, coordinator.make_plan(asking.engine, enrolment, key, NAMES, [], scores(asking)))
     asked, data = read(plan, "plan"), place / "data/north"
     ledger = Ledger(tmp_path / "north/ledger", str(data))
-    answering = Answering(asked, Credentials.load(place / "kits/north"), ledger)
+    site = Site(tmp_path / "north", Owner(data))
+    answering = Answering(asked, Credentials.load(place / "kits/north"), ledger, site)
     ready = PartyData(data, masked=True).prepare({**asked["hello"], "client": 0}, asked.greeting)
-    assert code_of(answering.answer, ready, print) == "refused-scores"
+    assert code_of(answering.answer, ready) == "refused-scores"
     assert not ledger.plans
 
 
@@ -261,8 +264,8 @@ class Link:
             data = place / "data" / name
             held = PartyData(data, masked=True, min_samples=min_samples)
             held.consent = ("moments",)  # what is left out of these has tests of its own
-            folders, kit = {"DATA": data}, place / "kits" / name
-            self.parties[name] = Party(held.prepare, folder / name, self.said.append, folders, kit)
+            owner = Owner(data, place / "kits" / name)
+            self.parties[name] = Party(held.prepare, Site(folder / name, owner, self.said.append))
 
     def present(self):
         return dict.fromkeys(NAMES, "token")

@@ -17,21 +17,21 @@ import numpy as np
 import pytest
 import torch
 
-from fedunseen import Experiment
+from fedunseen import Experiment, __version__
 from fedunseen.cli.main import main
 from fedunseen.core.errors import RefusedError
 from fedunseen.data import Quantization
 from fedunseen.deploy.cli.offline import _engine
 from fedunseen.deploy.client_data import PartyData
 from fedunseen.deploy.offline import coordinator, files
-from fedunseen.deploy.releases import Releases, Site
 from fedunseen.deploy.remote.party import Party, Ready
 from fedunseen.deploy.remote.refusals import DATA, code_of
-from fedunseen.deploy.remote.wire import PROTOCOL, installed, is_failure, pack, unpack
+from fedunseen.deploy.remote.wire import PROTOCOL, is_failure, pack, unpack
 from fedunseen.deploy.secagg.enrolment import coordinator as own_key
 from fedunseen.deploy.secagg.enrolment import enrol
 from fedunseen.deploy.secagg.ledger import Ledger
 from fedunseen.deploy.secagg.ring import PARTIES, Field, Layout
+from fedunseen.deploy.site import Owner, Site
 from fedunseen.experiment.deal import deal
 from fedunseen.methods.closed_form.statistics import packed
 from fedunseen.safety.privacy.client_level import (
@@ -39,7 +39,6 @@ from fedunseen.safety.privacy.client_level import (
     PrivacySettings,
     Private,
     epsilon,
-    plan_cost,
 )
 from fedunseen.safety.privacy.private_sums import MASKED_FLOATS, Release
 from fedunseen.strategies import Reply
@@ -358,10 +357,7 @@ def site(dealt, folder):
     """Return north with a limit of 1, as ``join`` makes it."""
     data = dealt / "data/north"
     kit = dealt / "kits/north"
-    party = Party(
-        PartyData(data).prepare, folder, lambda text: None, {"DATA": data}, kit, guarded=True
-    )
-    return Site(party, Releases(folder, 1.0), plan_cost)
+    return Party(PartyData(data).prepare, Site(folder, Owner(data, kit, epsilon_limit=1.0)))
 
 
 @accounted
@@ -371,9 +367,9 @@ def test_over_a_network_nothing_is_joined_and_nothing_charged(lie, dealt, tmp_pa
     north = site(dealt, tmp_path / "state")
     answer = north.answer(greeting(dealt, tmp_path, *told))
     assert unpack(answer) == ({"error": "refused-number"}, {})
-    assert (north.party.error.code, north.party.done.is_set()) == (code, True)
-    assert [line for line in north.releases.lines if line["kind"] != "refusal"] == []
-    assert north.party.spent is None
+    assert (north.error.code, north.done.is_set()) == (code, True)
+    assert [line for line in north.site.releases.lines if line["kind"] != "refusal"] == []
+    assert north.spent is None
     assert Ledger(tmp_path / "state/ledger", str((dealt / "data/north").resolve())).plans == {}
 
 
@@ -382,16 +378,16 @@ def test_over_a_network_the_charge_is_that_of_the_noise(dealt, tmp_path):
     north = site(dealt, tmp_path / "state")
     header, _ = unpack(north.answer(greeting(dealt, tmp_path, {}, {})))
     assert header == {"masked": True, "weight": 1.0}
-    session = north.party._joined.session
+    session = north._joined.session
     release = session.engine.strategy.release
     deviations = release.whole_deviations(WIDTH, 100, session.masks.least)
     charged = epsilon(release.multiplier(deviations, session.masks.least), 1.0, 1, 1e-5, "rdp")
-    assert north.party.spent == (charged, 1e-5)
+    assert north.spent == (charged, 1e-5)
     north.answer(pack({"kind": "round", "plan": "ab" * 32}))
-    assert north.releases.spent() == (0, 0)  # of a plan that the party has not accepted
+    assert north.site.releases.spent() == (0, 0)  # of a plan that the party has not accepted
     session._plan = SimpleNamespace(digest="ab" * 32)
     north.answer(pack({"kind": "round", "plan": "ab" * 32}))
-    assert [line["epsilon"] for line in north.releases.lines if line["kind"] == "budget"] == [
+    assert [line["epsilon"] for line in north.site.releases.lines if line["kind"] == "budget"] == [
         charged
     ]
     assert 0.9 < charged <= 1.0
@@ -402,10 +398,10 @@ def test_over_a_network_the_charge_is_that_of_the_noise(dealt, tmp_path):
 def test_a_round_that_is_not_trained_costs_nothing(value, dealt, tmp_path):
     north = site(dealt, tmp_path / "state")
     north.answer(greeting(dealt, tmp_path, {}, {}))
-    north.party._joined.session._plan = SimpleNamespace(digest="ab" * 32)
+    north._joined.session._plan = SimpleNamespace(digest="ab" * 32)
     answer = north.answer(pack({**ROUND, "plan": "ab" * 32}, {"params/w": torch.tensor([value])}))
     assert unpack(answer)[0] == {"error": "refused-number"}
-    assert [line["kind"] for line in north.releases.lines if line["kind"] == "budget"] == []
+    assert [line["kind"] for line in north.site.releases.lines if line["kind"] == "budget"] == []
 
 
 @pytest.fixture
@@ -422,8 +418,10 @@ def taking_part(tmp_path, monkeypatch):
     monkeypatch.setattr("fedunseen.deploy.remote.party._timed_update", train)
     engine = Mock(masks=None)
     engine.worker.device = torch.device("cpu")
-    party = Party(lambda header, statistics: Ready(engine, 1, 3), tmp_path, lambda text: None)
-    hello = {"kind": "hello", "protocol": PROTOCOL, "version": installed(), "run": "a" * 16}
+    engine.worker.left_out_of.return_value = ""
+    party = Party(lambda header, statistics: Ready(engine, 1, 3), Site(tmp_path))
+    hello = {"kind": "hello", "protocol": PROTOCOL, "version": __version__, "run": "a" * 16}
+    hello["experiment"] = {}
     assert not is_failure(party.answer(pack({**hello, "client": 0, "clients": 3})))
     return party, trained
 

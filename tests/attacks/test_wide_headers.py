@@ -17,6 +17,7 @@ from fedunseen.deploy.remote import wire
 from fedunseen.deploy.remote.party import Party
 from fedunseen.deploy.remote.wire import WireError, join, pack, split, unpack
 from fedunseen.deploy.secagg.enrolment import Credentials, Enrolment, enrol, in_memory
+from fedunseen.deploy.site import Site
 from fedunseen.federation import growth
 from fedunseen.federation.run_directory import load_params
 from refusals import message_of
@@ -145,7 +146,7 @@ def test_a_message_that_names_twice_is_refused_by_both_sides(tmp_path):
     hello, twice = '{"kind": "hello"}', '{"kind": "hello", "kind": "hello"}'
     assert unpack(raw(hello, body))[0] == {"kind": "hello"}
     assert "names 'kind' twice" in message_of(unpack, raw(twice, body), error=WireError)
-    party = Party(lambda header, tensors: None, tmp_path, print)
+    party = Party(lambda header, tensors: None, Site(tmp_path))
     assert "names 'kind' twice" in unpack(party.answer(raw(twice, body)))[0]["text"]
     nested = '{"kind": "hello", "experiment": {"privacy": {}, "privacy": {}}}'
     assert "names 'privacy' twice" in unpack(party.answer(raw(nested, body)))[0]["text"]

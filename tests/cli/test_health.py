@@ -9,13 +9,8 @@ import pytest
 
 from fedunseen.cli.logs import Format, emit, logged, speak, subscribed
 from fedunseen.core.files import holding
-from fedunseen.deploy.cli.health import Status
-from fedunseen.deploy.releases import Releases
+from fedunseen.deploy.site import Site
 from processes import sets
-
-
-def record(text, **more):
-    return logging.makeLogRecord({"msg": text, "levelno": logging.INFO, **more})
 
 
 def asked(command, folder):
@@ -26,40 +21,34 @@ def asked(command, folder):
 
 
 def test_a_party_is_well_while_it_is_connected(command, tmp_path):
-    status = Status(tmp_path)
+    site = Site(tmp_path)
     assert asked(command, tmp_path) == (False, "no process is at work; last: started")
     with holding(tmp_path):
         assert asked(command, tmp_path) == (False, "no coordinator is reached; last: started")
-        status.emit(record("joined with 1620 samples of 27 classes"))
+        site.say("joined with 1620 samples of 27 classes")
         assert asked(command, tmp_path) == (
             True,
             "connected; last: joined with 1620 samples of 27 classes",
         )
-        status.emit(record("waiting for the coordinator at 127.0.0.1:1: refused", looking=True))
+        site.told(False, "waiting for the coordinator at 127.0.0.1:1: refused")
         healthy, what = asked(command, tmp_path)
         assert (healthy, what.startswith("no coordinator is reached")) == (False, True)
-        status.emit(record("round 3: 0.5 s, loss 1.2"))
+        site.say("round 3: 0.5 s, loss 1.2")
         assert asked(command, tmp_path)[0]
     assert asked(command, tmp_path)[0] is False  # the process is gone in the middle of the run
-    status.write("the run is over", False, over=True)
+    site.finished("the run is over")
     assert asked(command, tmp_path) == (True, "the run is over")
+    lines = (tmp_path / "messages.log").read_text().splitlines()
+    assert [line.split()[1] for line in lines] == ["INFO"] * 5
+    assert datetime.fromisoformat(lines[0].split()[0]).tzinfo is not None
 
 
-def test_a_party_that_answers_by_file_needs_no_process(command, tmp_path):
-    releases = Releases(tmp_path)
-    releases.add("0", "budget", epsilon=None, delta=0.0)
-    releases.add("0", "file", bytes=10)
-    assert asked(command, tmp_path) == (True, "answers by file: 1, and no process is needed")
-
-
-def test_a_party_of_another_federation_says_what_it_has_sent(command, tmp_path):
-    releases = Releases(tmp_path)
-    releases.add("0", "hello", bytes=10)
-    releases.add("0", "round", bytes=10)
-    sent = "2 messages sent through Flower or NVFlare, which starts the process"
-    assert asked(command, tmp_path) == (True, sent)
-    with holding(tmp_path):
-        assert asked(command, tmp_path) == (True, f"a process is at work; {sent}")
+def test_the_messages_of_a_site_go_on_in_a_new_file_after_a_rotation(tmp_path):
+    site = Site(tmp_path)
+    (tmp_path / "messages.log").rename(tmp_path / "messages.log.1")
+    site.say("joined")
+    assert (tmp_path / "messages.log").read_text().endswith("INFO    joined\n")
+    assert (tmp_path / "messages.log.1").read_text().endswith("INFO    started\n")
 
 
 def test_a_coordinator_is_well_while_it_works_and_when_it_is_done(command, digits, tmp_path):

@@ -582,5 +582,5 @@ def test_credentials_need_no_engine(works, monkeypatch):
     monkeypatch.setitem(sys.modules, "websockets", None)
     works("certs", "--parties", "a,b,c", "--out", "new", "--authority", "authority")
     assert Credentials.load(Path("new/a")).enrolment.names == ["a", "b", "c"]
-    works("certs", "--authority", "authority", "--renew", "b", "--out", "one")
+    works("certs", "renew", "--new-keys", "b", "--authority", "authority", "--out", "one")
     assert Credentials.load(Path("one/b")).enrolment.serial == 2

@@ -100,9 +100,8 @@ CASES = {  # code -> words of the command: what the sentence says
         "triggers",
         f"{BENCH} --only method": "error: --only method: write it as AXIS=VALUE, for example "
         "--only method=distzsl [",
-        "certs --out new": "give one of --parties (new certificates for all), --renew and --revoke",
-        "certs --out new --renew a --revoke b --authority full": "give one of --parties",
-        "certs --out new --renew a": "--authority is missing",
+        "certs --out new": "give --parties and --out (new certificates for all), --classes with",
+        "certs --out new revoke a --authority full": "options of revoke stand behind its name",
         "join 127.0.0.1 --data full --insecure --name a --consent all": "--consent all: choose "
         "among again, dropouts,",
         "data check mine --set method.lr=3": "method.lr: only settings of the data can be given "
@@ -170,6 +169,7 @@ CASES = {  # code -> words of the command: what the sentence says
         "data check empty": "empty has the layout of no benchmark",
         "data check two": "two holds the data sets A, B: check one of them",
         "health empty": "empty is neither a run directory nor a party's --state folder",
+        "certs renew --new-keys a --authority none --out new": "is not an authority's folder",
         "health deployed": "status.json is damaged",
         "init none": "the folder none is missing",
         "init empty": "empty has neither features.npz nor folders with pictures",

@@ -4,6 +4,7 @@ restart and lie.
 
 import json
 from contextlib import nullcontext
+from dataclasses import replace
 from unittest.mock import Mock
 
 import numpy as np
@@ -18,15 +19,14 @@ from fedunseen import load_run, run
 from fedunseen.core.errors import ExperimentError, FedUnseenError, QuorumError, RefusedError
 from fedunseen.deploy.by_file import Removing
 from fedunseen.deploy.client_data import PartyData, Removal
-from fedunseen.deploy.releases import Releases, Site
 from fedunseen.deploy.remote.masking import instruction_digest
 from fedunseen.deploy.remote.party import Party
 from fedunseen.deploy.remote.wire import failure, pack, unpack
 from fedunseen.deploy.secagg.enrolment import enrol
+from fedunseen.deploy.site import Owner, Site
 from fedunseen.experiment.deal import deal
 from fedunseen.experiment.forget import forget
 from fedunseen.federation.run_directory import RunDirectory
-from fedunseen.safety.privacy.client_level import plan_cost
 from known_names import accounted
 from links import disturbed, session
 from same import distance
@@ -136,8 +136,8 @@ class Table:
     message. ``twist(name, header, tensors)`` may change what a party is told.
     """
 
-    def __init__(self, folder, data, kits, consent=(), min_samples=5):
-        self.min_samples = min_samples
+    def __init__(self, folder, data, kits, consent=(), min_samples=5, limits=None):
+        self.min_samples, self.limits = min_samples, limits or {}
         self.change, self.twist = (
             lambda name, header, answer: answer,
             lambda name, header, tensors: None,
@@ -149,11 +149,14 @@ class Table:
 
     def start(self, name):
         """Start a party's process, or start it again: what is in memory is lost."""
-        kit, folders = self.kits and self.kits / name, {"DATA": self.data / name}
+        kit = self.kits and self.kits / name
         held = PartyData(self.data / name, removal=self.removal, min_samples=self.min_samples)
         held.consent = ("moments",)  # of few samples, whose second moments show them
-        say, consent = self.said[name].append, self.consent
-        self.party[name] = Party(held.prepare, self.folder / name, say, folders, kit, consent)
+        owner = Owner(
+            self.data / name, kit, tuple(self.consent), epsilon_limit=self.limits.get(name)
+        )
+        site = Site(self.folder / name, owner, self.said[name].append)
+        self.party[name] = Party(held.prepare, site)
         self.here[name] = f"{self.here[name]}+"
 
     def restart(self):
@@ -551,7 +554,8 @@ def test_masks_need_a_plan_and_credentials_on_both_sides(link, data, tmp_path):
         assert answer == {"error": "refused-message", "text": text}
     with pytest.raises(RefusedError, match="host with --kit, without --insecure"):
         hosted(Table(tmp_path, data, None), tmp_path / "run")
-    link.party["west"].kit = None
+    west = link.party["west"]
+    west.owner = replace(west.owner, kit=None)
     stopped(link, tmp_path / "other")
     assert "join with --kit, without --insecure" in str(link.party["west"].error)
 
@@ -662,20 +666,22 @@ def test_a_budget_pays_each_plan_once_whatever_the_coordinator_calls_its_runs(
         "preset": "digit-pairs-gaussian", "data__features": ["l2"], "method__calibration": True, "privacy__clip": 1.0,
         "privacy__name": "sample-level", "privacy__epsilon": 400.0, "privacy__noise_from": "system",
     }  # fmt: skip
-    link = Table(tmp_path, data, kits, ["again"], min_samples=1)  # so much noise hides no class
-    site = Site(link.party["north"], Releases(tmp_path / "north", 500.0, 1e-4), plan_cost)
-    link.party["north"], link.change = site, disturbed("open", "south", kill)
+    # so much noise hides no class
+    link = Table(tmp_path, data, kits, ["again"], min_samples=1, limits={"north": 500.0})
+    north = link.party["north"]
+    site = north.site
+    link.change = disturbed("open", "south", kill)
     with pytest.raises(KilledError):
         hosted(link, tmp_path / "run", **private)
     hosted(link, tmp_path / "run", resume=True, **private)  # the same sum, with the same noise
-    charged = site.party.spent  # of the noise, whose multiplier is a tenth at least
+    charged = north.spent  # of the noise, whose multiplier is a tenth at least
     assert 270 < charged[0] < 271
     assert site.releases.spent() == charged
     stopped(link, tmp_path / "other", "refused-budget", **private)
     assert "--epsilon-limit 500: this run would spend an epsilon of 271 after 271" in str(
-        site.party.error
+        north.error
     )
-    assert (site.party.error.code, site.releases.spent()) == ("epsilon-limit", charged)
+    assert (north.error.code, site.releases.spent()) == ("epsilon-limit", charged)
     assert len({line["sha256"] for line in site.releases.lines if line["kind"] == "open"}) == 1
 
 

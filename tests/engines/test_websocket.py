@@ -30,6 +30,7 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from fedunseen.core.validity import Validity
 from fedunseen.deploy import certs
 from fedunseen.deploy.websocket import client, messages, server
 from fedunseen.deploy.websocket import kit as kits
@@ -406,12 +407,15 @@ def test_strangers_and_expired_certificates_are_refused(place, tmp_path):
         ):  # fmt: skip
             assert place.refused(name, kit=kit, patience=1).startswith(why)
         assert not link.present()
-        link.ends["north"] = link.ends["south"] - datetime.timedelta(days=9)
+        last = link.valid["south"].last - datetime.timedelta(days=9)
+        ended = link.valid["north"] = Validity(last - datetime.timedelta(days=1), last)
         place.join("south")
-        assert "does not know this key of 'north'" in place.refused("north")
+        assert f"the certificate of north ended at {last.isoformat()}" in place.refused("north")
         until(lambda: set(link.present()) == {"south"})
-        link.ends["south"] = link.ends["north"]  # while it is connected
+        link.valid["south"] = ended  # while it is connected
         assert not link.present()
+        why = f"its certificate ended at {last.isoformat()}"
+        assert link.barred() == {"north": why, "south": why}
         assert dict(exchange(link, {"south": b"?"}, GUARD)) == {"south": None}
 
 
@@ -536,10 +540,10 @@ def test_a_handshake_that_is_hung_up_is_tried_again(place, monkeypatch):
 def test_a_party_gets_a_new_key_and_another_is_shut_out(place, tmp_path):
     """No one else needs a new kit; the old keys, and whoever has them, stay outside."""
     for how, name, out in (
-        ("--renew", "south", tmp_path / "new"),
-        ("--revoke", "west", tmp_path / "gone"),
+        (("renew", "--new-keys"), "south", tmp_path / "new"),
+        (("revoke",), "west", tmp_path / "gone"),
     ):
-        command("certs", "--authority", tmp_path / "authority", how, name, "--out", out)
+        command("certs", *how, name, "--authority", tmp_path / "authority", "--out", out)
         for file in (out / "coordinator").iterdir():
             shutil.copy(file, place.kit / "coordinator")
     with place.host() as link:
@@ -554,6 +558,67 @@ def test_a_party_gets_a_new_key_and_another_is_shut_out(place, tmp_path):
         }  # fmt: skip
 
 
+def test_renewed_and_revoked_credentials_count_while_the_federation_lives(place, tmp_path, caplog):
+    """No one starts again: all get later certificates, one makes its own keys, one is shut out."""
+    caplog.set_level("INFO", "fedunseen.federation")
+    signer, kit = ("--authority", tmp_path / "authority"), place.kit / "coordinator"
+    with place.host() as link:
+        for name in NAMES:
+            place.join(name)
+        until(lambda: len(link.present()) == 3)
+        before = dict(link.present())
+        until(lambda: "the certificate of coordinator ends in 47 hours, at 20" in caplog.text)
+        until(lambda: "the certificate of north ends in 47 hours" in caplog.text)
+        command("certs", "renew", *signer, "--out", tmp_path / "later", "--days", 90)
+        assert not [*(tmp_path / "later").rglob("*.key")]
+        copied(tmp_path / "later", place.kit)
+        until(lambda: "are new, and count from now on" in caplog.text)
+        assert all(one.last - kits.now() > datetime.timedelta(89) for one in link.valid.values())
+        assert link.present() == before  # no one was cut off
+        command("certs", "request", "--name", "south", "--out", tmp_path / "own")
+        request = tmp_path / "own" / "south.request"
+        command("certs", "sign", request, *signer, "--out", tmp_path / "signed")
+        assert not [*(tmp_path / "signed").rglob("*.key")]
+        copied(tmp_path / "signed" / "coordinator", kit)
+        until(lambda: set(link.present()) == {"north", "west"})
+        for source in (tmp_path / "own", tmp_path / "signed" / "south"):
+            copied(source, place.kit / "south")
+        until(lambda: len(link.present()) == 3)  # the same process, with its new key
+        command("certs", "revoke", "west", *signer, "--out", tmp_path / "gone")
+        copied(tmp_path / "gone" / "coordinator", kit)
+        until(lambda: set(link.present()) == {"north", "south"})
+        assert "does not know this key of 'west'" in place.refused("west", folder="stolen")
+        assert dict(exchange(link, sent(b"?", ("north", "south")), GUARD)) == {
+            "north": b"north:?", "south": b"south:?",
+        }  # fmt: skip
+
+
+def copied(source, target):
+    shutil.copytree(source, target, dirs_exist_ok=True)
+
+
+def test_half_of_new_credentials_change_nothing(place, tmp_path, caplog):
+    command(
+        "certs", "renew", "--new-keys", "south", "--authority", tmp_path / "authority", "--out", tmp_path / "new"
+    )  # fmt: skip
+    with place.hosting("south") as link:
+        shutil.copy(tmp_path / "new" / "coordinator" / "south.pub", place.kit / "coordinator")
+        until(lambda: "cannot be read yet" in caplog.text)
+        assert set(link.present()) == {"south"}  # its certificate is still that of the old key
+
+
+@pytest.mark.parametrize(
+    ("by", "why"), [(-2, "begins at"), (3, "ended at")], ids=["back", "forward"]
+)
+def test_a_coordinator_whose_clock_is_wrong_says_so_at_both_ends(place, caplog, by, why):
+    with place.hosting("north") as link:
+        link.clock = lambda: kits.now() + datetime.timedelta(days=by)
+        until(lambda: not link.present())
+        assert link.barred()["north"].startswith(f"its certificate {why}")
+        until(lambda: f"the certificate of north {why}" in caplog.text)  # the party's own words
+        until(lambda: "no coordinator at" in caplog.text)
+
+
 @plain
 def test_nobody_there(place):
     where, nowhere = f"127.0.0.1:{place.port}", "no-such-host.invalid"
@@ -566,6 +631,35 @@ def test_nobody_there(place):
         assert place.refused("east").startswith(
             f"RefusedError: the coordinator at {where} has no party 'east': take"
         )
+
+
+@plain
+def test_a_proxy_that_is_not_there_is_named(place, monkeypatch):
+    proxy = f"127.0.0.1:{free_port()}"
+    monkeypatch.setenv("http_proxy", f"http://user:secret@{proxy}")
+    monkeypatch.setattr(client, "is_loopback", lambda host: False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    why = place.refused("north", address="127.0.0.1")
+    assert f"through the proxy {proxy} of https_proxy or all_proxy: fix or unset it" in why
+    assert "secret" not in why
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="there is no IPv6")
+def test_an_address_of_ipv6(tmp_path):
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 on this machine")
+    place = Place(tmp_path, NAMES, False)
+    place.kit = tmp_path / "kit"
+    command("certs", "--parties", ",".join(NAMES), "--address", "::1", "--out", place.kit)
+    with place.host(address="::1") as link:
+        place.join("north", address="::1")
+        until(link.present)
+        assert dict(exchange(link, {"north": b"?"}, GUARD)) == {"north": b"north:?"}
+    place.end()
+    assert "no coordinator at [::1]:" in place.refused("north", address="::1")
 
 
 def test_damaged_kits(place):
@@ -589,15 +683,15 @@ def test_an_expired_certificate(place, monkeypatch, tmp_path):
         patch.setattr(certs, "datetime", days_ago(9))
         certs.make(place.kit, "127.0.0.1", NAMES, days=2)
     with (
-        pytest.raises(RefusedError, match=r"server.crt: valid from .* not today; make a new kit"),
+        pytest.raises(RefusedError, match=r"server.crt ended at .*T.*\+00:00, and this machine's"),
         place.host(),
     ):
         pass
     monkeypatch.setattr(kits, "server_files", lambda kit: (kit / "server.crt", kit / "server.key"))
     with place.host():
-        assert "node.crt: valid from" in place.refused("north")
+        assert "node.crt ended at " in place.refused("north")
         (place.kit / "south" / "node.crt").unlink()  # a party that does not look at its own
-        assert "is not accepted: certificate has expired; take the folder" in place.refused("south")
+        assert "has ended by this machine's clock" in place.refused("south")
 
 
 def be_party(place):

@@ -20,13 +20,14 @@ from PIL import Image
 from safetensors import SafetensorError
 
 import small_runs
-from fedunseen import ClassSpace, Experiment, load_run, run
+from fedunseen import ClassSpace, Experiment, __version__, load_run, run
 from fedunseen.core.errors import QuorumError, RefusedError, RunDirectoryError
 from fedunseen.deploy.client_data import PartyData, simulated
 from fedunseen.deploy.deployed import deployed
 from fedunseen.deploy.remote.party import Party
 from fedunseen.deploy.remote.refusals import DATA, code_of
-from fedunseen.deploy.remote.wire import PROTOCOL, installed, pack, unpack
+from fedunseen.deploy.remote.wire import PROTOCOL, pack, unpack
+from fedunseen.deploy.site import Owner, Site
 from fedunseen.experiment.deal import deal
 from fedunseen.pages.report import write_report
 from known_names import DIGITS_MAML
@@ -89,7 +90,7 @@ def folders(tmp_path_factory):
 
 
 def joined(folder, state, home=None):
-    return Party(PartyData(folder, home=home).prepare, state, lambda line: None, {"DATA": folder})
+    return Party(PartyData(folder, home=home).prepare, Site(state, Owner(folder)))
 
 
 def members(folders, tmp_path, names=NAMES, take_home=False):
@@ -659,8 +660,8 @@ def test_a_greeting_with_other_numbers_is_prepared_for_anew(tmp_path):
             samples=3, classes=2, engine=None, brought={}, held=(), left_out=""
         )
     )
-    party = Party(prepare, tmp_path, lambda line: None)
-    header = {"kind": "hello", "protocol": PROTOCOL, "version": installed(), "run": "0" * 16}
+    party = Party(prepare, Site(tmp_path))
+    header = {"kind": "hello", "protocol": PROTOCOL, "version": __version__, "run": "0" * 16}
     for mean in (1.0, 1.0, 2.0):
         assert unpack(party.answer(pack(header, {"mean": torch.tensor([mean])})))[0]["samples"] == 3
     assert [call.args[1]["mean"].tolist() for call in prepare.call_args_list] == [[1.0], [2.0]]

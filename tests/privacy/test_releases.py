@@ -2,18 +2,18 @@
 
 import json
 import math
-import threading
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from fedunseen.core.errors import ArgumentError, DataError, RefusedError
-from fedunseen.deploy import releases
+from fedunseen.deploy import site as site_module
 from fedunseen.deploy.cli.health import summary
-from fedunseen.deploy.releases import Releases, Site, check_delta_limit, header_of
+from fedunseen.deploy.releases import Releases
 from fedunseen.deploy.remote.refusals import code_of
 from fedunseen.deploy.remote.wire import failure, pack
+from fedunseen.deploy.site import Owner, Site, header_of
 from fedunseen.pages.serve.run_monitor import SiteMonitor
 from fedunseen.safety.privacy.client_level import epsilon, plan_cost
 from known_names import accounted
@@ -33,13 +33,19 @@ class Answers:
     spent = None
     accepted = "p" * 64
 
-    def __init__(self, reply=None):
-        self.reply = reply or {"classes": 2, "samples": 7}
-        self.asked, self.error, self.done = [], None, threading.Event()
+    def __init__(self, site, reply=None):
+        self.site, self.says = site, reply or {"classes": 2, "samples": 7}
+        self.asked, self.error = [], None
 
     def answer(self, message):
+        return self.site.answered(message, self)
+
+    def reply(self, message):
         self.asked.append(header_of(message))
-        return self.reply if isinstance(self.reply, bytes) else pack(self.reply)
+        return self.says if isinstance(self.says, bytes) else pack(self.says)
+
+    def leave(self, error):
+        self.error = error
 
     def refusal(self, error, message):
         return failure(code_of(error))
@@ -54,7 +60,8 @@ def round_of(number, plan="p" * 64):
 
 
 def site(folder, limit=None, reply=None, delta_limit=1e-4):
-    return Site(Answers(reply), Releases(folder, limit, delta_limit), plan_cost)
+    owner = Owner(epsilon_limit=limit, delta_limit=delta_limit)
+    return Answers(Site(folder, owner), reply)
 
 
 def test_a_release_is_on_disk_before_it_leaves_only_once_and_is_counted(tmp_path):
@@ -64,19 +71,19 @@ def test_a_release_is_on_disk_before_it_leaves_only_once_and_is_counted(tmp_path
     assert party.answer(round_of(0)) == first  # lost on its way, and sent again
     lines = [json.loads(line) for line in (tmp_path / "releases.jsonl").read_text().splitlines()]
     assert [line["kind"] for line in lines] == ["hello", "budget", "round"]
-    assert (lines[-1]["bytes"], party.sent) == (len(first), 3 * len(first))
-    assert party.received == len(hello()) + 2 * len(round_of(0))
-    assert party.events[0]["losses"] == {"loss": 0.5}
-    found = summary(party.releases.lines)
+    assert (lines[-1]["bytes"], party.site.sent) == (len(first), 3 * len(first))
+    assert party.site.received == len(hello()) + 2 * len(round_of(0))
+    assert party.site.events[0]["losses"] == {"loss": 0.5}
+    found = summary(party.site.releases.lines)
     assert (found["messages"], found["runs"], found["spent"]) == (2, 1, (3.0, 1e-05))
     with pytest.raises(RefusedError):
-        party.releases.charge("c/d", (6.0, 0.0))
+        party.site.releases.charge("c/d", (6.0, 0.0))
 
 
 def test_a_refusal_is_a_release_and_nothing_leaves_that_cannot_be_written(tmp_path, monkeypatch):
     party = site(tmp_path, reply=failure("refused-data"))
     party.answer(hello())
-    assert party.releases.lines[-1]["kind"] == "refusal"
+    assert party.site.releases.lines[-1]["kind"] == "refusal"
     monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(28, "No space left on device")))
     assert header_of(party.answer(round_of(0))) == {"error": "refused-storage"}
 
@@ -84,15 +91,15 @@ def test_a_refusal_is_a_release_and_nothing_leaves_that_cannot_be_written(tmp_pa
 def test_the_budget_holds_over_runs_restarts_and_changed_plans(tmp_path):
     def asked(plan, run="a" * 16, **privacy):
         party = site(tmp_path, 10.0)
-        party.party.accepted = plan
+        party.accepted = plan
         answer = header_of(party.answer(hello(run, privacy={**NOISE, **privacy})))
         answer = answer if "error" in answer else header_of(party.answer(round_of(0, plan)))
-        code = party.party.error and party.party.error.code
+        code = party.error and party.error.code
         return (
             answer.get("error"),
             code,
-            len(party.party.asked),
-            party.releases.spent()[0],
+            len(party.asked),
+            party.site.releases.spent()[0],
         )
 
     assert (
@@ -127,28 +134,28 @@ def test_a_limit_that_is_set_later_holds_for_runs_that_were_answered_before(
     before = site(tmp_path)
     before.answer(hello(privacy=privacy))
     before.answer(round_of(0))
-    assert len(before.party.asked) == 2
-    line = next(line for line in before.releases.lines if line["kind"] == "budget")
+    assert len(before.asked) == 2
+    line = next(line for line in before.site.releases.lines if line["kind"] == "budget")
     epsilon = math.inf if line["epsilon"] is None else line["epsilon"]
     for limit in (1.0, 5.0):
         party = site(tmp_path, limit)
         refused = "error" in header_of(party.answer(hello(privacy=privacy)))
-        assert (refused, len(party.party.asked)) == (epsilon > limit, epsilon <= limit)
-        assert not refused or party.party.error.code == code
+        assert (refused, len(party.asked)) == (epsilon > limit, epsilon <= limit)
+        assert not refused or party.error.code == code
     low = Releases(tmp_path, 1.0)  # of a party that was greeted before
     with pytest.raises(RefusedError):
         low.charge(line["run"], (epsilon, line["delta"]), line.get("plan", ""))
-    assert sum(line["kind"] == "budget" for line in party.releases.lines) == 1
+    assert sum(line["kind"] == "budget" for line in party.site.releases.lines) == 1
 
 
 def test_a_refused_greeting_changes_no_price(tmp_path):
     """The party may still be in the run before, whose experiment is the dearer one."""
     party = site(tmp_path, 10.0)
     party.answer(hello())
-    party.party.reply = failure("refused-data")
+    party.says = failure("refused-data")
     party.answer(hello(privacy={**NOISE, "epsilon": 0.1}))
     party.answer(round_of(0))
-    assert (party.party.error.code, len(party.party.asked)) == ("epsilon-unbounded", 2)
+    assert (party.error.code, len(party.asked)) == ("epsilon-unbounded", 2)
 
 
 def test_deltas_add_up_too(tmp_path):
@@ -157,12 +164,13 @@ def test_deltas_add_up_too(tmp_path):
         party.answer(hello(run, privacy={**NOISE, "delta": delta}))
         party.answer(round_of(0))
     party.answer(hello("c" * 16, privacy={**NOISE, "delta": 2e-6}))
-    assert (party.party.error.code, len(party.party.asked)) == ("delta-limit", 4)
-    assert party.releases.spent() == (6.0, pytest.approx(2.9e-5))
-    check_delta_limit(None, 1e-4, 10_000)
-    check_delta_limit(8.0, 1e-4, 9_999)
+    assert (party.error.code, len(party.asked)) == ("delta-limit", 4)
+    assert party.site.releases.spent() == (6.0, pytest.approx(2.9e-5))
+    Owner(delta_limit=1e-4).check(10_000)
+    limited = Owner(epsilon_limit=8.0, delta_limit=1e-4)
+    limited.check(9_999)
     with pytest.raises(ArgumentError, match="not below one over 10000, the number of your samples"):
-        check_delta_limit(8.0, 1e-4, 10_000)
+        limited.check(10_000)
 
 
 @pytest.mark.parametrize(
@@ -171,10 +179,10 @@ def test_deltas_add_up_too(tmp_path):
 def test_a_run_without_noise_at_the_site_is_refused(tmp_path, privacy):
     party = site(tmp_path, 8.0)
     party.answer(hello(privacy=privacy))
-    assert party.party.error.code == "epsilon-unbounded"
+    assert party.error.code == "epsilon-unbounded"
     free = site(tmp_path)
     free.answer(hello(privacy=privacy))
-    assert math.isinf(free.releases.spent()[0])
+    assert math.isinf(free.site.releases.spent()[0])
 
 
 @pytest.mark.parametrize(
@@ -196,9 +204,9 @@ def test_an_experiment_that_makes_no_sense_is_refused_before_the_party_reads_it(
         ("refused-number", "malformed") if is_text else ("refused-budget", "epsilon-unknown")
     )
     assert header_of(answer) == {"error": sent}
-    assert is_text or "cannot be computed" in str(party.party.error)
-    assert (party.party.error.code, party.party.done.is_set()) == (code, True)
-    assert (party.party.asked, party.releases.lines) == ([], [])
+    assert is_text or "cannot be computed" in str(party.error)
+    assert party.error.code == code
+    assert (party.asked, party.site.releases.lines) == ([], [])
 
 
 @accounted
@@ -244,12 +252,12 @@ def test_a_line_that_a_kill_has_cut_is_dropped_and_a_damaged_history_is_refused(
 def test_a_message_without_a_header_reaches_the_party(tmp_path, message):
     party = site(tmp_path)
     party.answer(message)
-    assert (party.party.asked, party.releases.lines) == ([{}], [])
+    assert (party.asked, party.site.releases.lines) == ([{}], [])
 
 
 def test_the_page_shows_what_the_site_sent(tmp_path):
     party = site(tmp_path, 8.0, {"terms": {"loss": 0.5}, "seconds": 1.0})
-    monitor = SiteMonitor("north", 7, 2, party)
+    monitor = SiteMonitor("north", 7, 2, party.site)
     assert monitor.state()["phase"] == "waiting"
     party.answer(hello())
     party.answer(round_of(0))
@@ -265,8 +273,8 @@ def test_the_page_shows_what_the_site_sent(tmp_path):
 def test_without_what_adds_noise_nothing_bounds_a_run(monkeypatch, tmp_path):
     """Deployments work where the folder ``safety`` is deleted."""
     experiment = {"privacy": NOISE, "data": {"quantization": 8}, "strategy": {"rounds": 1}}
-    assert releases.plan_cost(experiment) == plan_cost(experiment) == (3.0, 1e-5)
-    monkeypatch.setattr(releases, "added", lambda what: [])
-    assert releases.plan_cost(experiment) == (math.inf, 0.0)
-    folder = Path(releases.__file__).parent
+    assert site_module.plan_cost(experiment) == plan_cost(experiment) == (3.0, 1e-5)
+    monkeypatch.setattr(site_module, "added", lambda what: [])
+    assert site_module.plan_cost(experiment) == (math.inf, 0.0)
+    folder = Path(site_module.__file__).parent
     assert not [file for file in folder.rglob("*.py") if "fedunseen.safety" in file.read_text()]

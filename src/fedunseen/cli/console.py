@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedunseen.cli.logs import emit
-from fedunseen.core.errors import ExperimentError, FedUnseenError, MissingDependencyError
+from fedunseen.core.errors import ExperimentError, MissingDependencyError
 from fedunseen.core.extensions import added, at
-from fedunseen.core.files import holding
 from fedunseen.core.text import shown
 
 if TYPE_CHECKING:
@@ -101,17 +99,6 @@ def check_consent(consent: Sequence[str] | None, choices: Collection[str]) -> No
     """Raise an ExperimentError where a party consents to something unknown."""
     if stray := sorted(set(consent or ()) - set(choices)):
         raise ExperimentError(f"--consent {stray[0]}: choose among {', '.join(sorted(choices))}")
-
-
-@contextmanager
-def sole_user(state: Path, remedy: str) -> Iterator[None]:
-    """Hold a party's folder, which no one else may read, against a second process."""
-    state.mkdir(parents=True, exist_ok=True)
-    state.chmod(0o700)  # what a party keeps there says something of its data
-    with holding(state) as held:
-        if not held:
-            raise FedUnseenError(f"{state} is in use by another process: {remedy}")
-        yield
 
 
 def overrides_of(texts: list[str] | None) -> dict[str, Any]:

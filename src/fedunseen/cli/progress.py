@@ -79,7 +79,7 @@ def client_table(parties: Sequence[PartyStatus]) -> Iterator[Progress]:
     elsewhere.
     """
     if is_json() or not sys.stderr.isatty():
-        yield _say_round
+        yield round_log(parties)
         return
     from rich.console import Console
     from rich.live import Live
@@ -106,12 +106,20 @@ def client_table(parties: Sequence[PartyStatus]) -> Iterator[Progress]:
         yield on_round
 
 
-def _say_round(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
-    if line is not None:
-        _log.info(
-            "round %d of %d: %s",
-            round,
-            rounds,
-            state(line).strip(),
-            extra={"fields": numbers(stage, line)},
-        )
+def round_log(parties: Sequence[PartyStatus]) -> Progress:
+    """Return a progress callback that logs what a round has measured, and which parties' updates it
+    lacks.
+    """
+
+    def say_round(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
+        if line is None:
+            return
+        merged = set(line["participants"])
+        missing = [party.name for client, party in enumerate(parties) if client not in merged]
+        who = f"from {len(merged)} of {len(parties)} parties"
+        who += f", without {', '.join(missing)}" if missing else ""
+        words = "  ".join(filter(None, (state(line), who)))
+        fields = {**numbers(stage, line), "missing": missing}
+        _log.info("round %d of %d: %s", round, rounds, words, extra={"fields": fields})
+
+    return say_round

@@ -17,6 +17,43 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def host_and_port(text: str, port: int) -> tuple[str, int]:
+    """Return the host and the port of ``HOST`` or ``HOST:PORT``; an address of IPv6 with a port
+    stands in brackets.
+
+    Example:
+        >>> [host_and_port(text, 8850) for text in ("fed.example", "10.0.0.1:9000")]
+        [('fed.example', 8850), ('10.0.0.1', 9000)]
+        >>> [host_and_port(text, 8850) for text in ("::1", "[::1]", "[fe80::1%eth0]:9000")]
+        [('::1', 8850), ('::1', 8850), ('fe80::1%eth0', 9000)]
+
+    Raises:
+        ArgumentError: it is none of these.
+    """
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        pass
+    else:
+        return text, port
+    place, colon, given = text.rpartition(":")
+    if text.endswith("]") or not colon:
+        place = text
+        given = str(port)
+    host = place[1:-1] if place.startswith("[") and place.endswith("]") else place
+    if ":" in host or host != place:
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            host = ""
+    if not given.isdecimal() or not 0 < int(given) < 2**16 or not host:
+        raise ArgumentError(
+            f"{text!r} is not an address: write HOST or HOST:PORT, for example 10.0.0.1:{port} or "
+            f"[2001:db8::1]:{port}"
+        )
+    return host, int(given)
+
+
 def bracketed(host: str) -> str:
     """Return an address as it stands in a URI: one of IPv6 in brackets."""
     return f"[{host}]" if ":" in host else host

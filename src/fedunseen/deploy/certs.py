@@ -5,9 +5,10 @@ There is a folder for the coordinator and one for each party: certificates and k
 which :mod:`fedunseen.deploy.websocket.kit` reads, and those of masked sums
 (:mod:`fedunseen.deploy.secagg.enrolment`).
 
-The authority's key is not kept unless it is asked for. It gives a party another key, or shuts one
-out. Anyone who has it can make himself any party, so it belongs with someone who neither runs the
-coordinator nor wants to read updates.
+The authority's key is not kept unless it is asked for. It extends certificates, gives a party
+another key, adds one or shuts one out. A party can make its own keys, of which the authority gets a
+request alone. Anyone who has it can make himself any party, so it belongs with someone who neither
+runs the coordinator nor wants to read updates.
 """
 
 import contextlib
@@ -29,12 +30,17 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedunseen.core.errors import ArgumentError, DataError, FedUnseenError
 from fedunseen.core.files import free_folder, parse_json, replacing, write_json
+from fedunseen.core.party_names import FEDERATION
 from fedunseen.deploy.secagg import enrolment
 from fedunseen.deploy.websocket.kit import REVOKED, revoked, serial_of
 
 _ABOUT = "authority.json"
 _CERTIFICATE = "authority.crt"
 _KEY = "authority.key"
+_SIGNED = "signed"  # folder of an authority: the certificates that are valid now
+COORDINATOR = "coordinator"
+"""The name of the coordinator's certificate among those of parties."""
+_ROOT = 3650  # days that an authority is good for, so that it can extend certificates
 _PEM = form.Encoding.PEM
 _PLAIN = form.NoEncryption()
 
@@ -84,6 +90,10 @@ def make(
     ``classes``: who may send which class; None: any party may send any.
     """
     enrolment.checked_classes(classes, parties)  # before anything is written
+    if COORDINATOR in parties:
+        raise ArgumentError(
+            f"a party cannot be called {COORDINATOR!r}, the name of another folder: choose another"
+        )
     free_folder(out)
     top = ec.generate_private_key(ec.SECP384R1())
     root, certificate, key = _certificates(top, host, days)
@@ -93,8 +103,12 @@ def make(
     _secret(coordinator / "server.key", key.private_bytes(_PEM, form.PrivateFormat.PKCS8, _PLAIN))
     write_json(coordinator / "parties.json", {"parties": list(parties)})
     private = {name: ec.generate_private_key(ec.SECP384R1()) for name in parties}
+    span = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    signed = {COORDINATOR: certificate}
     for name, party_key in private.items():
-        _party(out, name, party_key, root, top)
+        signed[name] = _certificate(name, party_key.public_key(), root, top, span)
+        _party(out, name, signed[name], root)
+        _own_key(out / name, name, party_key)
     issued = {name: [serial_of(party_key.public_key())] for name, party_key in private.items()}
     enrolment.enrol(out, parties, authority, classes)
     if authority is not None:
@@ -102,7 +116,10 @@ def make(
             _folder(authority) / _KEY, top.private_bytes(_PEM, form.PrivateFormat.PKCS8, _PLAIN)
         )
         _public(authority / _CERTIFICATE, root)
-        Authority(authority, root, top, issued).write()
+        kept = Authority(authority, root, top, issued)
+        kept.write()
+        for name, one in signed.items():
+            kept.keep(name, one)
 
 
 def change(
@@ -111,6 +128,7 @@ def change(
     names: Sequence[str],
     renew: bool,
     classes: Classes | None = None,
+    days: int = 365,
 ) -> None:
     """Give parties new keys, or shut them out; either way their certificates so far are revoked.
 
@@ -123,38 +141,148 @@ def change(
         now.check_valid()
     enrolment.change(authority, out, names if renew else (), () if renew else names, classes)
     for name in names if renew else ():
-        now = now.renew(name, out)
-    (out / "coordinator" / REVOKED).write_bytes(before.revoke(names))
+        key = ec.generate_private_key(ec.SECP384R1())
+        now = now.issue(name, key.public_key(), out, days)
+        _own_key(out / name, name, key)
+    (out / COORDINATOR / REVOKED).write_bytes(before.revoke(names))
 
 
-def _party(
-    out: Path,
-    name: str,
-    key: ec.EllipticCurvePrivateKey,
-    root: x509.Certificate,
-    top: ec.EllipticCurvePrivateKey,
-) -> None:
-    """Write a party's folder, and what the coordinator needs of it."""
-    folder = _folder(out / name)
-    coordinator = out / "coordinator"
+def extend(authority: Path, out: Path, names: Sequence[str], days: int) -> dict[str, str]:
+    """Give certificates a later end, and leave all keys as they are: no secret is written, and no
+    party's part in masked sums changes.
+
+    ``out/NAME/`` gets what a party copies into its folder, ``out/coordinator/`` what the
+    coordinator does.
+
+    Args:
+        authority: the folder of the authority.
+        out: a new folder.
+        names: parties, and :data:`COORDINATOR`; none: all that were not shut out.
+        days: how long the certificates are good for, from now.
+
+    Returns:
+        Name -> the new end of its certificate, in ISO 8601.
+
+    Raises:
+        DataError: the authority is unknown, or has kept no certificate of a name.
+    """
+    now = Authority.load(authority)
+    gone = set(revoked(now.folder, now.certificate))
+    known = [COORDINATOR, *(n for n, serials in now.issued.items() if serials[-1] not in gone)]
+    names = list(names) or known
+    if stray := [name for name in names if name not in known]:
+        raise DataError(f"{stray[0]!r} is not in {authority}, or was shut out: it knows {known}")
+    certificates = {name: now.kept(name) for name in names}
+    now = now.lasting(days)
+    ends = {}
+    for name, old in certificates.items():
+        one = now.prolonged(old, days)
+        if name == COORDINATOR:
+            _public(_folder(out / COORDINATOR) / "server.crt", one)
+        else:
+            _party(out, name, one, now.certificate)
+        now.keep(name, one)
+        ends[name] = one.not_valid_after_utc.isoformat()
+    _public(_folder(out / COORDINATOR) / "ca.crt", now.certificate)
+    return ends
+
+
+def request(name: str, folder: Path) -> tuple[Path, str]:
+    """Make a party's own keys in its new folder, and a request that an authority can sign.
+
+    The request has public keys alone, signed by the private ones. Returns its path, and the digest
+    that the party's people read to the authority's, since whoever carries it could exchange it.
+    """
+    free_folder(folder)
+    key = ec.generate_private_key(ec.SECP384R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    builder = _builder(
-        subject,
-        key.public_key(),
-        root.subject,
-        top,
-        root.not_valid_before_utc,
-        root.not_valid_after_utc,
-    )
-    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), False)
-    certificate = builder.sign(top, SHA256())
-    public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
+    asked = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, SHA256())
+    tree = enrolment.own_keys(_folder(folder), name, asked.public_bytes(_PEM).decode())
+    _own_key(folder, name, key)
+    path = folder / f"{name}.request"
+    write_json(path, tree)
+    return path, enrolment.fingerprint(tree)
+
+
+def admit(
+    authority: Path,
+    out: Path,
+    tree: Mapping[str, Any],
+    days: int,
+    new: bool,
+    classes: Classes | None = None,
+) -> None:
+    """Sign a party's request: its keys replace those that it had, which are revoked, or, if it is
+    ``new``, it joins the list of parties.
+
+    ``out/NAME/`` gets what the party copies beside its keys: certificates and lists, and no secret.
+    """
+    name, public = enrolment.read_request(tree)
+    try:
+        asked = x509.load_pem_x509_csr(tree["tls"].encode())
+    except (ValueError, AttributeError) as error:
+        raise DataError(f"the request of {name!r} is damaged ({error}): ask for it again") from None
+    key: Any = asked.public_key()
+    if not asked.is_signature_valid or not isinstance(key, ec.EllipticCurvePublicKey):
+        raise DataError(f"the request of {name!r} is not signed by its own key: ask for it again")
+    now = Authority.load(authority)
+    now.check_new(name) if new else now.check([name])
+    now.check_valid()
+    enrolment.change(authority, out, (), (), classes, {name: public})
+    after = now.issue(name, key, out, days)
+    write_json(out / COORDINATOR / "parties.json", {"parties": after.names})
+    _write_list(out, name)
+    if not new:
+        (out / COORDINATOR / REVOKED).write_bytes(now.revoke([name]))
+
+
+def add(authority: Path, out: Path, name: str, days: int, classes: Classes | None = None) -> None:
+    """Add a party to the list, with keys that are made here."""
+    now = Authority.load(authority)
+    now.check_new(name)
+    now.check_valid()
+    enrolment.change(authority, out, [name], (), classes)
+    key = ec.generate_private_key(ec.SECP384R1())
+    after = now.issue(name, key.public_key(), out, days)
+    _own_key(out / name, name, key)
+    write_json(out / COORDINATOR / "parties.json", {"parties": after.names})
+
+
+def _write_list(out: Path, name: str) -> None:
+    """Give a party the list of parties, where its keys were made elsewhere."""
+    (out / name / FEDERATION).write_bytes((out / COORDINATOR / FEDERATION).read_bytes())
+
+
+def _party(out: Path, name: str, certificate: x509.Certificate, root: x509.Certificate) -> None:
+    """Write what is public of a party's folder, and what the coordinator needs of it."""
+    folder = _folder(out / name)
+    coordinator = _folder(out / COORDINATOR)
+    public: Any = certificate.public_key()
+    text = public.public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
     _public(folder / "ca.crt", root)
     for path in (folder / "node.crt", coordinator / f"{name}.crt"):
         _public(path, certificate)
+    (coordinator / f"{name}.pub").write_bytes(text + f" {name}\n".encode())
+
+
+def _own_key(folder: Path, name: str, key: ec.EllipticCurvePrivateKey) -> None:
+    """Write a party's private key, and its name."""
     _secret(folder / "node.key", key.private_bytes(_PEM, form.PrivateFormat.OpenSSH, _PLAIN))
     write_json(folder / "party.json", {"name": name})
-    (coordinator / f"{name}.pub").write_bytes(public + f" {name}\n".encode())
+
+
+def _certificate(
+    name: str,
+    public: ec.EllipticCurvePublicKey,
+    root: x509.Certificate,
+    top: ec.EllipticCurvePrivateKey,
+    span: tuple[datetime.datetime, datetime.datetime],
+) -> x509.Certificate:
+    """Return a party's certificate, valid from the first of ``span`` to the last."""
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    builder = _builder(subject, public, root.subject, top, *span)
+    usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
+    return builder.add_extension(usage, False).sign(top, SHA256())
 
 
 @dataclass(frozen=True)
@@ -208,21 +336,80 @@ class Authority:
         """Refuse to sign for parties once the authority's own certificate has ended."""
         if (end := self.certificate.not_valid_after_utc) < datetime.datetime.now(datetime.UTC):
             raise DataError(
-                f"{self.folder / _CERTIFICATE} ended on {end:%Y-%m-%d}: make new certificates with "
-                "`fedunseen certs --parties`"
+                f"{self.folder / _CERTIFICATE} ended at {end.isoformat()}: extend it with "
+                "`fedunseen certs renew`, and copy the new ca.crt everywhere"
             )
 
-    def renew(self, name: str, out: Path) -> "Authority":
-        """Write a party's folder with a new key and ``out/coordinator/NAME.pub``; return the
+    @property
+    def names(self) -> list[str]:
+        """The names of all parties that were ever signed for, in the order of the clients."""
+        return list(self.issued)
+
+    def check_new(self, name: str) -> None:
+        """Refuse to add a party that is there, or whose name is another folder's."""
+        if name in self.issued or name == COORDINATOR:
+            raise DataError(
+                f"{self.folder} has signed for {name!r} before: choose another name, or give that "
+                "party new keys with `fedunseen certs renew --new-keys` or `certs sign`"
+            )
+
+    def kept(self, name: str) -> x509.Certificate:
+        """Return the certificate that was signed for a name last."""
+        path = self.folder / _SIGNED / f"{name}.crt"
+        try:
+            return x509.load_pem_x509_certificate(path.read_bytes())
+        except (OSError, ValueError):
+            raise DataError(
+                f"{path} is missing, since an earlier version has kept no certificates: give the "
+                "parties new keys (--new-keys), or copy the coordinator's NAME.crt there, and its "
+                "server.crt as coordinator.crt"
+            ) from None
+
+    def keep(self, name: str, certificate: x509.Certificate) -> None:
+        """Keep a certificate, which can be extended."""
+        _public(_folder(self.folder / _SIGNED) / f"{name}.crt", certificate)
+
+    def lasting(self, days: int) -> "Authority":
+        """Return the authority with a certificate that outlasts those which it signs, for the same
+        key: what it has signed stays signed.
+        """
+        start = _start()
+        if self.certificate.not_valid_after_utc > start + datetime.timedelta(days=days + 31):
+            return self
+        root = _root(self.certificate.subject, self.key, start, days)
+        _public(self.folder / _CERTIFICATE, root)
+        return replace(self, certificate=root)
+
+    def _span(self, days: int) -> tuple[datetime.datetime, datetime.datetime]:
+        """Return from when until when a certificate is valid, within the authority's own."""
+        start = max(_start(), self.certificate.not_valid_before_utc)
+        end = start + datetime.timedelta(days=days, hours=1)
+        return start, min(end, self.certificate.not_valid_after_utc)
+
+    def prolonged(self, old: x509.Certificate, days: int) -> x509.Certificate:
+        """Return a certificate of the same key, name and uses that ends later."""
+        public: Any = old.public_key()
+        builder = x509.CertificateBuilder(
+            self.certificate.subject, old.subject, public, serial_of(public), *self._span(days)
+        )
+        for extension in old.extensions:
+            builder = builder.add_extension(extension.value, extension.critical)
+        return builder.sign(self.key, SHA256())
+
+    def issue(
+        self, name: str, public: ec.EllipticCurvePublicKey, out: Path, days: int
+    ) -> "Authority":
+        """Write a party's certificate of another key, and ``out/coordinator/NAME.pub``; return the
         changed authority.
 
         The new serial number is stored first: a key that left a killed command can be revoked.
         """
-        key = ec.generate_private_key(ec.SECP384R1())
-        serials = [*self.issued[name], serial_of(key.public_key())]
+        serials = [*self.issued.get(name, ()), serial_of(public)]
         now = replace(self, issued={**self.issued, name: serials})
         now.write()
-        _party(out, name, key, self.certificate, self.key)
+        one = _certificate(name, public, self.certificate, self.key, self._span(days))
+        _party(out, name, one, self.certificate)
+        now.keep(name, one)
         return now
 
     def revoke(self, names: Sequence[str]) -> bytes:
@@ -258,9 +445,10 @@ def _certificates(
     key = ec.generate_private_key(ec.SECP384R1())
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "FedUnseen federation")])
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "FedUnseen coordinator")])
-    start = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)  # clocks differ
+    start = _start()
     try:
         end = start + datetime.timedelta(days=days, hours=1)
+        root = _root(issuer, top, start, days)
     except OverflowError:
         raise ArgumentError(
             f"--days {days}: certificates have to end before the year 10000: give fewer"
@@ -269,8 +457,22 @@ def _certificates(
     builder = _builder(subject, key.public_key(), issuer, top, start, end)
     builder = builder.add_extension(x509.SubjectAlternativeName(names), False)
     builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
-    root = _builder(issuer, top.public_key(), issuer, top, start, end, authority=True)
-    return root.sign(top, SHA256()), builder.sign(top, SHA256()), key
+    return root, builder.sign(top, SHA256()), key
+
+
+def _start() -> datetime.datetime:
+    """Return when a certificate that is signed now begins to be valid: clocks differ."""
+    return datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)
+
+
+def _root(
+    issuer: x509.Name, top: ec.EllipticCurvePrivateKey, start: datetime.datetime, days: int
+) -> x509.Certificate:
+    """Return an authority's own certificate, which outlasts those that it signs."""
+    end = start + datetime.timedelta(days=days + _ROOT)
+    return _builder(issuer, top.public_key(), issuer, top, start, end, authority=True).sign(
+        top, SHA256()
+    )
 
 
 def _builder(

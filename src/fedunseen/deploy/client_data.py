@@ -27,10 +27,10 @@ from fedunseen.core.small_cells import MIN_SAMPLES, left_out_sentence, near_mean
 from fedunseen.data import Benchmark, ClassSpace, Scaler
 from fedunseen.data.class_space import same_text
 from fedunseen.data.names import by_folded
-from fedunseen.deploy.releases import planned
 from fedunseen.deploy.remote.party import Ready, stand_in
 from fedunseen.deploy.remote.refusals import MESSAGE
 from fedunseen.deploy.remote.wire import SEMANTICS, WireError, plain, read_farewell
+from fedunseen.deploy.site import planned
 from fedunseen.encoders.hub import named_by_others
 from fedunseen.evaluation.diagnosis import CLIPPED, misplaced_pictures
 from fedunseen.evaluation.misplaced import misplaced_files

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -16,7 +16,7 @@ from fedunseen.core.small_cells import MIN_SAMPLES
 from fedunseen.deploy.own_settings import check_own
 
 if TYPE_CHECKING:
-    from fedunseen.deploy.releases import Site
+    from fedunseen.deploy.remote.party import Party
     from fedunseen.experiment.result.run import Run
     from fedunseen.federation.engine import Session
 
@@ -51,10 +51,13 @@ def coordinated(
     source: str,
     settings: Mapping[str, Any],
     out: Path,
-    progress: Callable[..., None] | None = None,
-    file: Path | None = None,
 ) -> Run:
-    """Run an experiment with the parties of a link, or continue it; ``file`` gets the log."""
+    """Run an experiment with the parties of a link, or continue it, and write its report.
+
+    The log has what each round has measured, and the run directory keeps it.
+    """
+    from fedunseen.cli.console import write_pages
+    from fedunseen.cli.progress import round_log
     from fedunseen.deploy.deployed import deployed, notes
     from fedunseen.experiment.running import run
     from fedunseen.experiment.schema import Experiment
@@ -67,11 +70,12 @@ def coordinated(
 
     @contextmanager
     def meet() -> Iterator[Session]:
-        with nullcontext() if file is None else logged_to(file):
+        with logged_to(out / "engine" / "federation.log"):
             yield session
 
-    done = run(experiment, out, resume=True, progress=progress, meeting=meet)
-    log.info("%s; run: %s", done.headline(), done.path)
+    done = run(experiment, out, resume=True, progress=round_log(session.parties), meeting=meet)
+    for words in (done.headline(), *write_pages(done)):
+        log.info("%s", words)
     return done
 
 
@@ -83,15 +87,15 @@ def check_options(place: Iterable[str]) -> None:
         raise ExperimentError(unknown("option of this site", stray[0], OPTIONS), "site-option")
 
 
-def answering(
+@contextmanager
+def taking_part(
     place: Mapping[str, Any],
     settings: Mapping[str, Any],
     state: Path,
     out: Path,
     say: Callable[[str], None] = log.info,
-) -> Site:
-    """Return what answers for a party as its site describes it, with the site's history of
-    releases.
+) -> Iterator[Party]:
+    """Yield the party that its site describes; no other process takes its folder meanwhile.
 
     Args:
         place: with the names of :data:`OPTIONS`, as those of ``fedunseen join``; paths in full.
@@ -104,35 +108,29 @@ def answering(
         FedUnseenError: an option, the data or a limit are not as they must be.
     """
     from fedunseen.deploy.client_data import PartyData
-    from fedunseen.deploy.releases import Releases, Site, check_delta_limit, checked
     from fedunseen.deploy.remote.party import Party
+    from fedunseen.deploy.site import Owner, at_site
     from fedunseen.experiment.manifest import unused
 
     check_options(place)
     check_own(settings)
-    limit = _number(place, "epsilon_limit")
-    delta_limit = _number(place, "delta_limit") or 1e-4
     data = Path(str(place["data"]))
     kit = place.get("credentials")
-    state.mkdir(parents=True, exist_ok=True)
-    state.chmod(0o700)  # what a client keeps says something of its data
-    masked = _masked(place)
     few = _min_samples(place)
     consent = place.get("consent") or ()
-    words = consent.replace(",", " ").split() if isinstance(consent, str) else consent
-    held = PartyData(data, settings, home=unused(out), masked=masked, min_samples=few)
-    held.consent = words
-    check_delta_limit(limit, delta_limit, len(held.benchmark.train))
-    party = Party(
-        held.prepare,
-        state,
-        say,
-        {"DATA": data},
+    owner = Owner(
+        data,
         Path(str(kit)) if kit else None,
-        words,
-        guarded=masked or limit is not None,
+        tuple(consent.replace(",", " ").split() if isinstance(consent, str) else consent),
+        _masked(place),
+        _number(place, "epsilon_limit"),
+        _number(place, "delta_limit") or 1e-4,
     )
-    return Site(party, checked(Releases(state, limit, delta_limit)))
+    with at_site(state, owner, say, "give each party its own state") as site:
+        held = PartyData(data, settings, home=unused(out), masked=owner.masked, min_samples=few)
+        held.consent = owner.consent
+        owner.check(len(held.benchmark.train))
+        yield Party(held.prepare, site)
 
 
 def _min_samples(place: Mapping[str, Any]) -> int:

@@ -13,7 +13,7 @@ NAMES = {
 HOOKS = ("fedunseen.deploy.hooks:Deployments",)
 RULES = ("fedunseen.deploy.rules",)
 COMMANDS = (
-    Command("certs", "fedunseen.deploy.cli.deployment:certs", "Deploy"),
+    Command("certs", "fedunseen.deploy.cli.certs:certs_app", "Deploy", group=True),
     Command("host", "fedunseen.deploy.cli.deployment:host", "Deploy"),
     Command("join", "fedunseen.deploy.cli.deployment:join", "Deploy"),
     Command("offline", "fedunseen.deploy.cli.offline:offline_app", "Deploy", group=True),

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedunseen.core.command_line import typed
 from fedunseen.core.errors import ExperimentError, FedUnseenError
-from fedunseen.core.files import holding, parse_json
-from fedunseen.deploy.existing_federation import answering, coordinated, log, logged_to
+from fedunseen.core.files import parse_json
+from fedunseen.deploy.existing_federation import coordinated, log, logged_to, taking_part
 from fedunseen.deploy.flower.app import PARTITION, GridLink, client_app, server_app
 from fedunseen.deploy.flower.staying import serve_party
 
@@ -52,9 +52,7 @@ def _coordinate(grid: Any, config: Mapping[str, Any]) -> Run:
 
         if names:
             session = Session(link, [PartyStatus(name) for name in names], kit=kit, greeting=120.0)
-            return coordinated(
-                session, source, settings, out, _progress, out / "engine" / "federation.log"
-            )
+            return coordinated(session, source, settings, out)
         from fedunseen.experiment.running import run
         from fedunseen.experiment.schema import Experiment
 
@@ -84,16 +82,11 @@ def _serve(config: Mapping[str, Any]) -> None:
     others = {"name", "parent", *PARTITION}  # the last are for other apps of the same node
     options = {key: value for key, value in config.items() if key not in others}
     state = _path(config.get("state")) or Path(f"fedunseen-{name}")
-    with holding(state) as held:
-        if not held:
-            raise FedUnseenError(
-                f"{state} is in use by another process: give each party its own state=FOLDER"
-            )
-        out = _path(config.get("out")) or Path("runs") / name
-        site = answering(options, _settings(config), state, out)
-        serve_party(state, site.answer, site.party.done, int(config["parent"]))
-    if site.party.error is not None:
-        raise site.party.error
+    out = _path(config.get("out")) or Path("runs") / name
+    with taking_part(options, _settings(config), state, out) as party:
+        serve_party(state, party.answer, party.done, int(config["parent"]))
+    if party.error is not None:
+        raise party.error
 
 
 def _names(config: Mapping[str, Any]) -> list[str]:

@@ -12,9 +12,9 @@ from typing import Any
 
 from fedunseen.core.command_line import typed
 from fedunseen.core.errors import ExperimentError
-from fedunseen.deploy.existing_federation import answering, check_options, coordinated
+from fedunseen.deploy.existing_federation import check_options, coordinated, taking_part
 from fedunseen.deploy.nvflare import job
-from fedunseen.deploy.nvflare.job import SETTINGS, Place, note_refusal, own_log
+from fedunseen.deploy.nvflare.job import SETTINGS, Place, note_refusal
 from fedunseen.deploy.remote.link import Answer
 
 
@@ -66,20 +66,16 @@ class Party(job.Party):
                 f'local/{SETTINGS} of site {place.name} names no data: add "data": "FOLDER"'
             )
         tree = {**place.settings, "data": data, "credentials": place.path("credentials")}
-        own = own_log(place.state)
-        site = answering(
-            tree,
-            dict(place.settings.get("set", {})),
-            place.state,
-            place.path("out") or place.folder / "fedunseen-model",
-            own.info,
-        )
+        out = place.path("out") or place.folder / "fedunseen-model"
+        own = dict(place.settings.get("set", {}))
+        # its own file alone takes what is said: NVFlare can stream a log to the server
+        party = self.held.enter_context(taking_part(tree, own, place.state, out, lambda text: None))
 
         def answer(question: bytes) -> bytes:
-            earlier_error = site.party.error
-            reply = site.answer(question)
-            if site.party.error is not None and site.party.error is not earlier_error:
-                note_refusal(place.state, site.party.error, own)
+            earlier_error = party.error
+            reply = party.answer(question)
+            if party.error is not None and party.error is not earlier_error:
+                note_refusal(party.error)
             return reply
 
         return answer

@@ -15,32 +15,19 @@ import hashlib
 import json
 import math
 import os
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedunseen.core.bounds import NUMBERS, check_header, check_model, check_run
-from fedunseen.core.errors import ArgumentError, DataError, FedUnseenError, RefusedError
-from fedunseen.core.extensions import added, at
+from fedunseen.core.errors import DataError, RefusedError
 from fedunseen.core.files import holding, parse_json
-from fedunseen.deploy.remote import declared
-from fedunseen.deploy.remote.party import Party
-from fedunseen.deploy.remote.refusals import STORAGE
-from fedunseen.deploy.remote.wire import WireError, is_failure, split, unpack
 
 if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
     from fedunseen.deploy.secagg.ledger import Ledger
 
-Cost = Callable[[Mapping[str, Any]], tuple[float, float]]
-"""Returns (epsilon, delta) of a whole run from its experiment; epsilon is infinite where nothing
-bounds it.
-"""
-
 _FILE = "releases.jsonl"
 _LOCK = ".releases.lock"  # of a process that writes a line
-_SENT = tuple(kind for kind in declared.KINDS if kind != "stop")  # whose answers are releases
 
 
 class Releases:
@@ -240,134 +227,6 @@ class Releases:
         )
 
 
-class Site:
-    """Stands before a party: every answer is written down before it leaves, and counted for the
-    site's page.
-    """
-
-    def __init__(self, party: Party, releases: Releases, cost: Cost | None = None) -> None:
-        self.party = party
-        self.releases = releases
-        self.cost = cost or plan_cost
-        party.on_ledger = releases.bind
-        self.received = self.sent = 0
-        self.events: list[dict[str, Any]] = []
-        self.experiment: dict[str, Any] = {}
-        self.rounds = 0
-        self.result: dict[str, Any] = {}
-        self._run = ""
-        self._cost = (0.0, 0.0)
-        self._guard = threading.Lock()
-
-    def answer(self, message: bytes) -> bytes:
-        """Answer the coordinator as the party does, within the owner's budget, and write the answer
-        down first.
-        """
-        with self._guard:
-            header = header_of(message)
-            kind = header.get("kind")
-            self.received += len(message)
-            try:
-                if kind == "hello":
-                    self._greeted(header)
-                elif kind == "round" and self._run:
-                    self._charge(header, message)
-                answer = self.party.answer(message)
-                if kind == "hello" and is_failure(answer):
-                    self._cost = (
-                        math.inf,
-                        0.0,
-                    )  # what it answers to now may be of the greeting before
-                elif kind == "hello":
-                    self._cost = self.party.spent or self._cost
-                self._written(header, answer)
-            except RefusedError as error:
-                self.party.error = error
-                self.party.done.set()
-                answer = self.party.refusal(error, message)
-            except OSError as error:
-                answer = self.party.refusal(
-                    FedUnseenError(
-                        "the party cannot write its history of releases "
-                        f"({error.strerror or error})",
-                        STORAGE,
-                    ),
-                    message,
-                )
-            self.sent += len(answer)
-            return answer
-
-    def _greeted(self, header: Mapping[str, Any]) -> None:
-        run, cost, rounds = planned(header, self.cost)
-        if math.isinf(cost[0]):
-            self.releases.charge(run, cost)
-        else:  # refuses now what it would refuse later
-            self.releases.check(cost, self.releases.lines[: self.releases.reserved(run)])
-        self._run = run
-        self._cost = cost
-        self.rounds = rounds
-        self.experiment = header["experiment"]
-
-    def _charge(self, header: Mapping[str, Any], message: bytes) -> None:
-        """Reserve what a round costs, unless the party will not train on its numbers.
-
-        It refuses a round of a plan that it has not accepted.
-        """
-        plan = "" if math.isinf(self._cost[0]) else self.party.accepted
-        if not math.isinf(self._cost[0]) and (not plan or header.get("plan") != plan):
-            return
-        try:
-            _, tensors = unpack(message)
-        except WireError:
-            return  # the party refuses it
-        check_header(header)
-        check_model(tensors)
-        self.releases.charge(self._run, self._cost, plan)
-
-    def _written(self, header: Mapping[str, Any], answer: bytes) -> None:
-        kind = header.get("kind")
-        if kind == "stop" and isinstance(header.get("result"), dict):
-            self.result = dict(header["result"])
-        if kind not in _SENT:
-            return
-        reply_header = header_of(answer)
-        facts: dict[str, Any] = {"bytes": len(answer), "sha256": hashlib.sha256(answer).hexdigest()}
-        round = header.get("round")
-        if isinstance(round, int) and NUMBERS["round"].holds(round):
-            facts["round"] = round
-        facts |= {
-            key: reply_header[key]
-            for key in ("classes", "samples")
-            if isinstance(reply_header.get(key), int)
-        }
-        release = {
-            "run": self._run,
-            "kind": "refusal" if is_failure(answer) else str(kind),
-            **facts,
-        }
-        if self.releases.lines and self.releases.lines[-1].items() >= release.items():
-            return  # the same answer again, since the first one was lost on its way
-        self.releases.add(**release)
-        if kind == "round" and isinstance(reply_header.get("terms"), dict):
-            event = {
-                "round": int(header["round"]) + 1,
-                "seconds": reply_header.get("seconds"),
-                "losses": reply_header["terms"],
-            }
-            self.events.append({**event, "time": self.releases.lines[-1]["time"]})
-
-
-def check_delta_limit(epsilon_limit: float | None, delta_limit: float, samples: int) -> None:
-    """Raise an ArgumentError where limits of privacy let a run give one of the party's samples
-    away.
-    """
-    if epsilon_limit is not None and delta_limit * samples >= 1:
-        raise ArgumentError(
-            f"--delta-limit {delta_limit:g} is not below one over {samples}, the number of your "
-            "samples, so that a run may give one of them away: give a smaller one"
-        )
-
-
 def checked(releases: Releases) -> Releases:
     """Return a history that agrees with the ledger beside it, if there is one or was one.
 
@@ -382,47 +241,3 @@ def checked(releases: Releases) -> Releases:
             Ledger(folder, moved=True)
         )  # whose data it is, is judged where masks are used
     return releases
-
-
-def plan_cost(experiment: Mapping[str, Any]) -> tuple[float, float]:
-    """Return (epsilon, delta) of a whole run, as what adds noise computes it; unbounded without."""
-    for place in added("COST"):
-        cost: tuple[float, float] = at(place)(experiment)
-        return cost
-    return math.inf, 0.0
-
-
-def planned(
-    greeting: Mapping[str, Any], cost: Cost = plan_cost
-) -> tuple[str, tuple[float, float], int]:
-    """Return what a greeting says of its run: its name with the digest of its experiment, its cost,
-    its rounds.
-    """
-    check_header(greeting)
-    check_run(greeting)
-    experiment = greeting.get("experiment")
-    try:
-        if not isinstance(experiment, dict):
-            raise TypeError("it is not a table")
-        spends = cost(experiment)
-        rounds = int(experiment.get("strategy", {}).get("rounds", 0))
-    except (
-        FedUnseenError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        KeyError,
-        OverflowError,
-    ) as error:
-        why = f"the privacy of the coordinator's experiment cannot be computed: {error}"
-        raise RefusedError(why, "epsilon-unknown") from None
-    digest = hashlib.sha256(json.dumps(experiment, sort_keys=True).encode()).hexdigest()
-    return f"{greeting['run']}/{digest}", spends, rounds
-
-
-def header_of(message: bytes) -> dict[str, Any]:
-    """Return the header of a message; empty where it has none that a party would read."""
-    try:
-        return split(message)[0]
-    except WireError:
-        return {}

@@ -1,4 +1,4 @@
-"""``fedunseen certs``, ``host`` and ``join``: a federation between organizations."""
+"""``fedunseen host`` and ``join``: a federation between organizations."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from fedunseen.cli.console import (
     finish,
     overrides_of,
     say,
-    sole_user,
     write_pages,
 )
 from fedunseen.cli.logs import logged
 from fedunseen.cli.watching import Watching, watched, with_options
+from fedunseen.core.addresses import bracketed, host_and_port
 from fedunseen.core.errors import (
     ArgumentError,
     DataError,
@@ -34,7 +34,6 @@ from fedunseen.core.errors import (
 from fedunseen.core.files import existing_folder, free_folder, parse_json
 from fedunseen.core.party_names import party_names
 from fedunseen.core.small_cells import MIN_SAMPLES
-from fedunseen.deploy.cli.health import Status
 from fedunseen.deploy.cli.own_overrides import own_overrides
 
 if TYPE_CHECKING:
@@ -58,84 +57,6 @@ Removing = Annotated[
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Plain text, no certificates: for trying out alone.")
 ]
-
-
-def certs(
-    out: Annotated[
-        Path,
-        typer.Option(help="A new folder; it gets a folder for the coordinator and one a party."),
-    ],
-    parties: Annotated[
-        str | None, typer.Option(help="Names of all parties that may ever join: a,b,c.")
-    ] = None,
-    address: Annotated[
-        str, typer.Option(help="Host name or address at which parties reach the coordinator.")
-    ] = "127.0.0.1",
-    days: Annotated[int, typer.Option(min=1, help="How long the certificates are good for.")] = 365,
-    authority: Annotated[
-        Path | None,
-        typer.Option(
-            help="Keep the key that signs the certificates in this folder, for later changes."
-        ),
-    ] = None,
-    renew: Annotated[
-        str | None, typer.Option(help="With --authority: give these parties new keys: a,b.")
-    ] = None,
-    revoke: Annotated[
-        str | None, typer.Option(help="With --authority: shut these parties out: a,b.")
-    ] = None,
-    classes: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="The only classes that a party may send: north=wolf,fox; repeat it for each party."
-        ),
-    ] = None,
-) -> None:
-    """Make certificates and keys: give every party its folder, over a channel that you trust."""
-    from fedunseen.deploy import websocket
-
-    websocket.check_installed("cryptography")
-    from fedunseen.deploy.certs import change, make, read_classes
-
-    allowed = read_classes(classes) if classes else None
-    absent = (parties, renew, revoke).count(None)
-    if absent != 2 and not (absent == 3 and allowed and authority):
-        raise ExperimentError(
-            "give one of --parties (new certificates for all), --renew and --revoke, or --classes "
-            "with --authority"
-        )
-    free_folder(out)
-    if parties is None:
-        if authority is None:
-            raise ExperimentError(
-                "--authority is missing: name the folder in which the certificates' authority is "
-                "kept"
-            )
-        changed = party_names(list(filter(None, (renew or revoke or "").split(","))))
-        from fedunseen.deploy.websocket.kit import REVOKED
-
-        change(authority, out, changed, renew is not None, allowed)
-        say(*(f"{name}: {out / name}" for name in changed if renew))
-        say(f"for the coordinator's credentials folder: {out / 'coordinator'}")
-        say(
-            *(
-                f"for every party's credentials folder: {out / 'coordinator' / n}"
-                for n in (REVOKED, "federation.json")
-            )
-        )
-        return
-    names = party_names(parties.split(","))
-    if authority is not None and out.resolve() in (
-        free_folder(authority, "name another with --authority").resolve(),
-        *authority.resolve().parents,
-    ):
-        raise RunDirectoryError(
-            "--authority is inside --out: choose a folder that is handed to no one"
-        )
-    make(out, _address(address)[0], names, days, authority, allowed)
-    say(f"coordinator: {out / 'coordinator'}", *(f"{name}: {out / name}" for name in names))
-    if authority is not None:
-        say(f"authority (for no one who runs the coordinator): {authority}")
 
 
 @with_options("live_page", "tracking")
@@ -170,7 +91,7 @@ def host(
             f"engine.name = {engine!r} is not for parties elsewhere: leave it out, or set "
             f"{ENGINE!r}"
         )
-    at, port = _address(address)
+    at, port = host_and_port(address, PORT)
     fixed = {"engine.name": ENGINE, "engine.mode": "deployment", "partition.clients": len(names)}
     if resume and out is None:
         raise RunDirectoryError("--resume needs --out: say which run directory to continue with")
@@ -201,7 +122,9 @@ def host(
     @contextmanager
     def meet() -> Iterator[Session]:
         with logged(place.folder), websocket.host(place) as link:
-            _log.info("listening at %s:%d%s", at, port, " in plain text" if insecure else "")
+            _log.info(
+                "listening at %s:%d%s", bracketed(at), port, " in plain text" if insecure else ""
+            )
             yield Session(link, members, kit=kit)
 
     with (
@@ -218,7 +141,7 @@ def host_removal(run: Run, removing: str, kit: Path | None, address: str, out: P
     masked sum out.
     """
     names = _credentials(kit, False, "--parties", None)
-    at, port = _address(address)
+    at, port = host_and_port(address, PORT)
     free_folder(out)
     from fedunseen.deploy import websocket
     from fedunseen.deploy.by_file import Removing
@@ -235,7 +158,7 @@ def host_removal(run: Run, removing: str, kit: Path | None, address: str, out: P
         websocket.host(place) as link,
         logged(place.folder),
     ):  # first what may be refused
-        _log.info("listening at %s:%d", at, port)
+        _log.info("listening at %s:%d", bracketed(at), port)
         parties = [PartyStatus(name) for name in names]
         done = asking.over(Session(link, parties, kit=kit, folder=folder / "secagg"), out)
     shutil.rmtree(folder)
@@ -280,7 +203,7 @@ def join(
     watching: Mapping[str, Watching],
 ) -> None:
     """Take part in a federation with your own data, which stay here."""
-    at, port = _address(address)
+    at, port = host_and_port(address, PORT)
     party_settings = own_overrides(overrides)
     (who, *_) = _credentials(kit, insecure, "--name", None if name is None else [name])
     check_consent(consent, _CONSENT)
@@ -289,56 +212,46 @@ def join(
     existing_folder(data, "correct --data")
     from fedunseen.deploy import websocket
     from fedunseen.deploy.client_data import PartyData, Removal
-    from fedunseen.deploy.releases import Releases, Site, check_delta_limit, checked
     from fedunseen.deploy.remote.link import (
         Join,
     )  # now: PyTorch comes with some of these, which takes seconds
     from fedunseen.deploy.remote.party import Party
+    from fedunseen.deploy.site import Owner, at_site
     from fedunseen.experiment.manifest import unused
 
     state = state or Path(f"fedunseen-{who}")
     out = free_folder(out) if out is not None else unused(Path("runs") / who)
-    with _terminable(), sole_user(state, _JOINED), logged(None, status := Status(state)):
+    owner = Owner(data, kit, tuple(consent or ()), masked or removal, epsilon_limit, delta_limit)
+    with _terminable(), logged(), at_site(state, owner, _log.info, _JOINED) as site:
         agreed = Removal(samples or (), "removal" in (consent or ())) if removal else None
         held = PartyData(
             data,
             party_settings,
             home=out,
-            masked=masked or removal,
+            masked=owner.masked,
             removal=agreed,
             min_samples=min_samples,
         )
-        held.consent = consent or ()
+        held.consent = owner.consent
         rows = held.benchmark.train
-        check_delta_limit(epsilon_limit, delta_limit, len(rows))
+        owner.check(len(rows))
         classes = len(set(held.benchmark.labels[rows].tolist()))
         held.tell_left_out(say)
         say(
             f"{who}: {counted(len(rows), 'sample')} of {counted(classes, 'class')}; looking for "
-            f"{at}:{port}"
+            f"{bracketed(at)}:{port}"
         )
-        party = Party(
-            held.prepare,
-            state,
-            _log.info,
-            {"DATA": data},
-            kit,
-            consent or (),
-            guarded=masked or removal or epsilon_limit is not None,
-        )
-        site = Site(party, checked(Releases(state, epsilon_limit, delta_limit)))
+        party = Party(held.prepare, site)
         if epsilon_limit is not None:
             say(site.releases.balance)
 
         with ExitStack() as stack:
             for watcher in watching.values():
                 stack.enter_context(watcher.of_site(who, len(rows), classes, site))
-            websocket.join(
-                Join(state / "engine", at, port, kit, who, patience), site.answer, party.done
-            )
+            where = Join(state / "engine", at, port, kit, who, patience, site.told)
+            websocket.join(where, party.answer, party.done)
             if party.error is not None:
                 raise party.error
-        status.write("the run is over", False, over=True)
     _say_home(party.home)
 
 
@@ -373,17 +286,6 @@ def _credentials(
             "`fedunseen certs`"
         ) from None
     return [str(who)] if isinstance(who, str) else [str(name) for name in who]
-
-
-def _address(text: str) -> tuple[str, int]:
-    place, colon, port = text.rpartition(":")
-    if not colon:
-        return text, PORT
-    if not port.isdecimal() or not 0 < int(port) < 2**16 or not place or ":" in place:
-        raise ExperimentError(
-            f"{text!r} is not an address: write HOST or HOST:PORT, for example 10.0.0.1:{PORT}"
-        )
-    return place, int(port)
 
 
 @contextmanager

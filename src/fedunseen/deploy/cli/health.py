@@ -3,9 +3,9 @@ heavy is imported.
 """
 
 import json
-import logging
 import math
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,34 +13,13 @@ import typer
 
 from fedunseen.cli import options as opt
 from fedunseen.cli.console import print_json, say
+from fedunseen.core import validity
 from fedunseen.core.errors import DataError, counted
-from fedunseen.core.files import holding, parse_json, write_json
+from fedunseen.core.files import holding, parse_json
 from fedunseen.core.text import shown
 from fedunseen.deploy.cli import texts
 
-_STATUS = "status.json"
-
-
-class Status(logging.Handler):
-    """Writes into a party's folder what it has logged last, and whether it reaches its
-    coordinator.
-    """
-
-    def __init__(self, state: Path) -> None:
-        super().__init__(logging.INFO)
-        self.path = state / _STATUS
-        self.write("started", False)
-
-    def write(self, message: str, connected: bool, over: bool = False) -> None:
-        """Write it, whole or not at all."""
-        write_json(self.path, {"connected": connected, "message": message, "over": over})
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Take note of a line of the log."""
-        try:
-            self.write(record.getMessage(), not getattr(record, "looking", False))
-        except OSError:  # a full disk, which the party reports itself
-            self.handleError(record)
+_STATUS = "status.json"  # of a party: deploy/site.py writes it
 
 
 def health(
@@ -62,7 +41,27 @@ def health(
 
 
 def examined(folder: Path) -> dict[str, Any]:
-    """Return whether all is well in a folder, and what is going on there."""
+    """Return whether all is well in a folder, what is going on there, and which certificates end
+    soon.
+    """
+    status = _process(folder)
+    now = datetime.now(UTC)
+    found = validity.read(folder / "engine")
+    said = validity.warnings(found, now)
+    words = [f"the certificate of {who} {why}" for who, why in said.items()]
+    # of a coordinator, one of a party alone keeps no one else out
+    deciding = set(found) if (folder / _STATUS).exists() else {"coordinator", "authority"}
+    valid = not any(found[who].fault(now) for who in deciding & set(said))
+    return {
+        **status,
+        "healthy": status["healthy"] and (valid or status["over"]),
+        "what": "; ".join([status["what"], *words]),
+        "certificates": {who: one.last.isoformat() for who, one in found.items()},
+    }
+
+
+def _process(folder: Path) -> dict[str, Any]:
+    """Return whether a process is at work in a folder, and what it did last."""
     status = folder / _STATUS
     manifest = folder / "manifest.json"
     if status.exists():
@@ -71,15 +70,15 @@ def examined(folder: Path) -> dict[str, Any]:
         last = status.stat().st_mtime
         if not _held(folder):
             over = content.get("over") is True
-            return _found(
-                over, message if over else f"no process is at work; last: {message}", last
-            )
+            words = message if over else f"no process is at work; last: {message}"
+            return _found(over, words, last, over)
         if not content.get("connected"):
             return _found(False, f"no coordinator is reached; last: {message}", last)
         return _found(True, f"connected; last: {message}", last)
     if manifest.exists():
         if (folder / "result.json").exists():
-            return _found(True, "the run is complete", (folder / "result.json").stat().st_mtime)
+            last = (folder / "result.json").stat().st_mtime
+            return _found(True, "the run is complete", last, over=True)
         rounds = _read(manifest).get("experiment", {}).get("strategy", {}).get("rounds", "?")
         metrics = folder / "metrics.jsonl"
         done = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
@@ -90,31 +89,15 @@ def examined(folder: Path) -> dict[str, Any]:
             if _held(folder)
             else _found(False, f"no process is at work; {message}", last)
         )
-    if (history := folder / "releases.jsonl").exists():
-        return _of_history(folder, history)
     raise DataError(
         f"{folder} is neither a run directory nor a party's --state folder: name one of those"
     )
 
 
-def _of_history(folder: Path, history: Path) -> dict[str, Any]:
-    """Return what a party without a status has sent: by file, or in a federation of Flower or
-    NVFlare, which starts its process.
-    """
-    text = history.read_bytes()
-    last = history.stat().st_mtime
-    count = text.count(b'"kind": "file"')
-    if count or b'"bytes": ' not in text:
-        return _found(True, f"answers by file: {count}, and no process is needed", last)
-    at_work = "a process is at work; " if _held(folder) else ""
-    sent = counted(text.count(b'"bytes": '), "message")
-    message = f"{at_work}{sent} sent through Flower or NVFlare, which starts the process"
-    return _found(True, message, last)
-
-
-def _found(healthy: bool, message: str, last: float) -> dict[str, Any]:
+def _found(healthy: bool, message: str, last: float, over: bool = False) -> dict[str, Any]:
     ago = max(0, round(time.time() - last))
-    return {"healthy": healthy, "what": f"{message} ({ago} s ago)", "seconds": ago}
+    what = f"{message} ({ago} s ago)"
+    return {"healthy": healthy, "what": what, "seconds": ago, "over": over}
 
 
 def _read(path: Path) -> dict[str, Any]:

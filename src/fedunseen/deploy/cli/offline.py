@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from hashlib import sha256
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +18,6 @@ from fedunseen.cli.console import (
     finish,
     overrides_of,
     say,
-    sole_user,
     write_pages,
 )
 from fedunseen.cli.learn import say_adapted, say_forgotten
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
     from fedunseen.deploy.offline.files import Signed
     from fedunseen.deploy.secagg.enrolment import Credentials, Enrolment
     from fedunseen.deploy.secagg.ledger import Ledger
+    from fedunseen.deploy.site import Owner, Site
     from fedunseen.experiment.schema import Experiment
 
 offline_app = typer.Typer(
@@ -239,21 +238,21 @@ def _engine(experiment: Experiment, out: Path) -> Offline:
 
 @contextmanager
 def _party(
-    credentials: Path, data: Path, state: Path | None, consent: list[str] | None
-) -> Iterator[tuple[Credentials, Ledger]]:
-    """Yield a party's credentials and its ledger, which no other process has."""
+    credentials: Path, state: Path | None, owner: Owner
+) -> Iterator[tuple[Credentials, Ledger, Site]]:
+    """Yield a party's credentials, its ledger and its site, which no other process has."""
     from fedunseen.deploy.secagg.enrolment import Credentials
     from fedunseen.deploy.secagg.ledger import Ledger
+    from fedunseen.deploy.site import at_site
 
-    check_consent(consent, _CONSENT)
-    existing_folder(data, "correct --data")
+    assert owner.data is not None
+    check_consent(list(owner.consent), _CONSENT)
+    existing_folder(owner.data, "correct --data")
     party_credentials = Credentials.load(credentials)
     state = state or Path(f"fedunseen-{party_credentials.name}")
-    with sole_user(state, "wait for it, or give another --state"):
-        yield (
-            party_credentials,
-            Ledger(state / "ledger", str(data.resolve()), "moved" in (consent or ())),
-        )
+    with at_site(state, owner, say, "wait for it, or give another --state") as site:
+        where = str(owner.data.resolve())
+        yield party_credentials, Ledger(state / "ledger", where, "moved" in owner.consent), site
 
 
 @offline_app.command()
@@ -278,19 +277,17 @@ def answer(
     from fedunseen.cli.bars import preparation_bars
     from fedunseen.deploy.offline.files import read, write
     from fedunseen.deploy.offline.party import Answering
-    from fedunseen.deploy.releases import Releases, check_delta_limit, planned
+    from fedunseen.deploy.site import Owner
 
     party_settings = own_overrides(overrides)
     signed = read(plan, "plan")
-    with _party(credentials, data, state, consent) as (party_credentials, ledger):
-        answering = Answering(signed, party_credentials, ledger, consent or (), plain)
-        assert ledger.folder is not None
-        releases = Releases(ledger.folder.parent, epsilon_limit, delta_limit)
-        releases.bind(ledger)
-        run, *_ = planned(signed["hello"])
+    owner = Owner(
+        data, credentials, tuple(consent or ()), signed["masked"], epsilon_limit, delta_limit
+    )
+    with _party(credentials, state, owner) as (party_credentials, ledger, site):
+        answering = Answering(signed, party_credentials, ledger, site, plain)
         content = answering.stored()
         again = content is not None
-        counts = dict[str, Any]()
         if content is None:
             from fedunseen.deploy.client_data import PartyData, Removal
 
@@ -305,40 +302,33 @@ def answer(
                     min_samples=min_samples,
                 )
                 held.consent = consent or ()
-                check_delta_limit(epsilon_limit, delta_limit, len(held.benchmark.train))
+                owner.check(len(held.benchmark.train))
                 hello = {
                     **signed["hello"],
                     "client": signed["parties"].index(party_credentials.name),
                 }
                 ready = held.prepare(hello, signed.greeting)
-            held.tell_left_out(say)
+            held.tell_left_out(site.say)
             answering.check_classes(ready.names)
             answering.check(ready)
-            cost = answering.spent(ready)
-            releases.check(cost)
+            site.releases.check(answering.spent(ready))
             if epsilon_limit is not None:
-                say(releases.balance)
-            content = answering.answer(
-                ready, say, lambda: releases.charge(run, cost, signed.plan.digest)
-            )
-            counts = {"samples": ready.samples, "classes": ready.classes}
-            if signed.adapts:
-                counts = {"unlabelled": sum(1 for _ in ready.raw()), "round": signed["k"]}
-                if not counts["unlabelled"]:
-                    say(
-                        f"note: {data} has no sample without a label: leave its label empty, or "
-                        "put it in unlabelled/"
-                    )
+                say(site.releases.balance)
+            content = answering.answer(ready)
+            counts = answering.counts(ready)
+            if signed.adapts and not counts["unlabelled"]:
+                say(
+                    f"note: {data} has no sample without a label: leave its label empty, or "
+                    "put it in unlabelled/"
+                )
             summary = (
                 "{unlabelled} unlabelled samples"
                 if signed.adapts
                 else "{samples} samples of {classes} classes"
             )
             say(f"{party_credentials.name}: {summary.format_map(counts)}, which stay here")
-        what_leaves = {"bytes": len(content), "sha256": sha256(content).hexdigest()}
-        if not any(line.items() >= what_leaves.items() for line in releases.lines):
-            releases.add(run, "file", **what_leaves, **counts)
         write(out, content)
+        site.finished(f"answered {plan.name} by file, which needs no process")
         if not signed["masked"]:
             say(f"warning: the sums are {_CLEAR}")
     say(f"answer: {out}{', the same bytes as before' if again else ''}, for the coordinator")
@@ -358,10 +348,13 @@ def withdraw(
     """
     from fedunseen.deploy.offline import party
     from fedunseen.deploy.offline.files import read, write
+    from fedunseen.deploy.site import Owner
 
     signed = read(plan, "plan")
-    with _party(credentials, data, state, consent) as (party_credentials, ledger):
+    owner = Owner(data, credentials, tuple(consent or ()))
+    with _party(credentials, state, owner) as (party_credentials, ledger, site):
         write(out, party.withdraw(signed, party_credentials, ledger))
+        site.finished(f"withdrew from {plan.name}")
     say(f"withdrawal: {out}; the coordinator plans again with --withdrawal {quote(out.name)}")
     if signed["masked"] and len(signed["parties"]) <= party_credentials.enrolment.threshold:
         say(

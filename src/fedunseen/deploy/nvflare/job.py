@@ -38,6 +38,7 @@ from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.files import parse_json
 from fedunseen.deploy.remote.link import Answer, PartyGone, complete
 from fedunseen.deploy.remote.refusals import code_of, described
+from fedunseen.deploy.site import MESSAGES, keep_refusal
 
 TOPIC = "fedunseen"
 KEY_TASK = "fedunseen-key"
@@ -45,7 +46,6 @@ KEY = "key"  # of a message or of the task: what only the server and this site h
 _log = logging.getLogger("fedunseen.federation")
 SETTINGS = "fedunseen.json"  # a site's own file, in the folder `local` of its workspace
 STATE = "fedunseen-state"  # a site's folder in its workspace, unless its file names another
-MESSAGES = "messages.log"  # of the site's state
 BEAT = 1.0  # s between two looks at who is there
 HOLD = 10.0  # s for which a site holds a reply back
 PATIENCE = 15.0  # s without progress after which a message counts as lost
@@ -59,23 +59,6 @@ SILENCE = 60.0
 def in_thread(work: Callable[..., None], *arguments: Any) -> None:
     """Do something in a thread that ends with its process."""
     threading.Thread(target=work, args=arguments, daemon=True).start()
-
-
-def own_log(state: Path) -> logging.Logger:
-    """Return a logger that writes to the file :data:`MESSAGES` of a site's state alone.
-
-    NVFlare can stream the logs of its own loggers to the server, and the text of an error may
-    tell of samples. The logger is not registered, so that the sites of a simulator do not share
-    it.
-    """
-    state.mkdir(parents=True, exist_ok=True)
-    state.chmod(0o700)
-    handler = logging.FileHandler(state / MESSAGES, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    logger = logging.Logger("fedunseen.site", logging.INFO)
-    logger.propagate = False
-    logger.addHandler(handler)
-    return logger
 
 
 @dataclass(frozen=True)
@@ -113,10 +96,10 @@ class Place:
         return cls(name, Path(workspace.get_root_dir()), config, settings)
 
 
-def note_refusal(state: Path, error: BaseException, own: logging.Logger | None = None) -> None:
-    """Write why a site refuses to its own log, and the code alone to NVFlare's."""
-    with contextlib.suppress(OSError):  # a full disk, which the code says
-        (own or own_log(state)).error("%s", error)
+def note_refusal(error: BaseException) -> None:
+    """Write the code of a refusal to NVFlare's log, which can be streamed to the server: the site's
+    own file says why.
+    """
     _log.error("refused [%s]: %s of the site's state says why", code_of(error), MESSAGES)
 
 
@@ -279,6 +262,7 @@ class Party(Executor, ABC):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.token = secrets.token_hex(8)
+        self.held = contextlib.ExitStack()  # what is given back at the end of the job
         self.key = ""
         self.runner = 0  # the thread that fetches tasks from the server
         self.lock = threading.Lock()
@@ -290,8 +274,10 @@ class Party(Executor, ABC):  # type: ignore[misc]
         """Return what answers."""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Start with the job; any site can send the others an event of that name."""
+        """Start and end with the job; any site can send the others an event of that name."""
         sent = fl_ctx.get_prop(FLContextKey.EVENT_SCOPE) == EventScope.FEDERATION
+        if event_type == EventType.END_RUN and not sent:
+            self.held.close()
         if event_type == EventType.START_RUN and not sent:
             self.runner = threading.get_ident()
             place = None
@@ -300,7 +286,8 @@ class Party(Executor, ABC):  # type: ignore[misc]
                 answer = self.answering(place)
             except Exception as error:  # the server is sent a code, and the text stays at the site
                 root = Path(fl_ctx.get_engine().get_workspace().get_root_dir())
-                note_refusal(root / STATE if place is None else place.state, error)
+                keep_refusal(root / STATE if place is None else place.state, error)
+                note_refusal(error)
                 self.system_panic(described(code_of(error)), fl_ctx)
                 return
             fl_ctx.get_engine().register_aux_message_handler(TOPIC, self.receive)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from fedunseen import __version__
 from fedunseen.core.bounds import check_greeting
 from fedunseen.core.errors import DataError, RefusedError
 from fedunseen.core.files import check_ordinary, replacing
@@ -21,7 +22,6 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.party_names import COORDINATOR
 from fedunseen.deploy.remote.wire import (
     WireError,
-    installed,
     join,
     own_fields,
     pack,
@@ -125,7 +125,7 @@ def signed(
         pack(
             {
                 "kind": kind,
-                "version": installed(),
+                "version": __version__,
                 "federation": enrolment.text().decode(),
                 **fields,
             },
@@ -190,10 +190,10 @@ def read(path: Path, kind: str | None = None, limit: int = _LIMIT) -> Signed:
         raise RefusedError(
             f"{path} is damaged, or no file of `fedunseen offline` ({error}): get it again"
         ) from None
-    if header["version"] != installed():
+    if header["version"] != __version__:
         raise RefusedError(
             f"{path} was written by fedunseen {plain(header['version'], 40)}, and this is "
-            f"{installed()}: install the same version everywhere"
+            f"{__version__}: install the same version everywhere"
         )
     enrolment = Enrolment.read(header["federation"].encode(), f"federation.json in {path}")
     signer = COORDINATOR if actual_kind == "plan" else header["party"]

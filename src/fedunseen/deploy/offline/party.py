@@ -9,7 +9,7 @@ again.
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from fedunseen.deploy.secagg.primitives import (
     key_stream,
 )
 from fedunseen.deploy.secagg.ring import Layout
+from fedunseen.deploy.site import Site, planned
 from fedunseen.federation.engine import Masking
 from fedunseen.federation.in_process import InProcess
 from fedunseen.strategies import Instruction, Strategy
@@ -151,13 +152,16 @@ class Answering:
         plan: Signed,
         credentials: Credentials,
         ledger: Ledger,
-        consent: Iterable[str] = (),
+        site: Site,
         plain: bool = False,
     ) -> None:
         self.plan = plan
         self.credentials = credentials
         self.ledger = ledger
-        self.consent = frozenset(consent)
+        self.site = site
+        self.consent = frozenset(site.owner.consent)
+        site.releases.bind(ledger)
+        self.run, *_ = planned(plan["hello"])
         self.k: int = plan["k"]
         _check_addressed(plan, credentials)
         check_model({**plan.instruction.params, **plan.instruction.extras})
@@ -223,7 +227,14 @@ class Answering:
                 f"{self._place} is missing or damaged, and another answer under the same masks "
                 "would reveal sums: restore it from a copy, or ask for a new plan"
             )
+        self.site.wrote(self.run, content, {})  # a killed command may not have come so far
         return content
+
+    def counts(self, ready: Ready) -> dict[str, int]:
+        """Return what the history says of an answer beside its bytes."""
+        if self.plan.adapts:
+            return {"unlabelled": sum(1 for _ in ready.raw()), "round": self.k}
+        return {"samples": ready.samples, "classes": ready.classes}
 
     def spent(self, ready: Ready) -> tuple[float, float]:
         """Return the (epsilon, delta) of the answer, from the noise that this party draws."""
@@ -233,18 +244,9 @@ class Answering:
         masks = replace(engine.masks, threshold=self.credentials.enrolment.threshold)
         return masks.spent(engine.strategy)
 
-    def answer(
-        self,
-        ready: Ready,
-        say: Callable[[str], None],
-        charge: Callable[[], None] = lambda: None,
-    ) -> bytes:
-        """Return the content of the answer, once it is stored.
-
-        Args:
-            ready: the party's samples.
-            say: is for this party's owner alone.
-            charge: is called before the answer is stored; an error keeps it from being stored.
+    def answer(self, ready: Ready) -> bytes:
+        """Return the content of the answer from the party's samples, once its privacy is paid and
+        it is stored and written down.
         """
         engine = ready.engine
         plan = self.plan
@@ -271,7 +273,7 @@ class Answering:
                 "the sums of this party's samples are not finite: look for such numbers in its data"
             )
         if why := ready.left_out or engine.worker.left_out_of(client):
-            say(why)
+            self.site.say(why)
         tensors: Params
         if plan["masked"]:
             masks = replace(masks, threshold=self.credentials.enrolment.threshold)
@@ -289,8 +291,9 @@ class Answering:
             "k": self.k, "masked": plan["masked"],
         }  # fmt: skip
         content = self._signed(fields, tensors)
-        charge()
+        self.site.releases.charge(self.run, self.spent(ready), plan.plan.digest)
         self._store(content, samples)
+        self.site.wrote(self.run, content, self.counts(ready))
         return content
 
     def _signed(self, fields: dict[str, Any], tensors: Params) -> bytes:

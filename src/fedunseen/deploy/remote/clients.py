@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from fedunseen import __version__
 from fedunseen.core.errors import FedUnseenError, QuorumError, RefusedError, counted
 from fedunseen.core.parameters import Params, to_device, under
 from fedunseen.core.party_names import FEDERATION
 from fedunseen.deploy.remote import wire
-from fedunseen.deploy.remote.link import exchange
+from fedunseen.deploy.remote.link import barred, exchange
 from fedunseen.deploy.remote.wire import NotFiniteError, WireError
 from fedunseen.federation.engine import PartyStatus, Session, needed
 from fedunseen.federation.server_step import diverged
@@ -73,6 +74,7 @@ class Clients:
         self.patience = patience
         self.meeting = Session(None, [])
         self.parties: list[PartyStatus] = []
+        self._kept_out: Mapping[str, str] = {}
 
     def connect(self, meeting: Session, strategy: Strategy, timeout: float) -> None:
         """Set the link that reaches the parties, and greet all of them again."""
@@ -91,11 +93,19 @@ class Clients:
 
     def _mark(self, connected: Mapping[str, str]) -> None:
         """Note who is connected, and can take part."""
+        kept_out = barred(self.meeting.link)
         for party in self.parties:
             available = party.name in connected and party.ready
-            if party.connected and not available:
+            why = kept_out.get(party.name, "")
+            if why and party.refused != why:
+                _log.warning("%s is kept out: %s", party.name, why)
+            elif party.connected and not available:
                 _log.warning("%s is gone", party.name)
+            if party.refused == self._kept_out.get(party.name):
+                party.refused = ""  # its certificate is valid again
+            party.refused = why or party.refused
             party.connected = available
+        self._kept_out = kept_out
 
     def wait(self, clients: Sequence[int], need: int, patience: float | None = None) -> list[int]:
         """Return the connected clients, as soon as ``need`` of them are there or ``patience`` is
@@ -307,7 +317,7 @@ class Parties(Clients):
         hello = {
             "kind": "hello",
             "protocol": wire.PROTOCOL,
-            "version": wire.installed(),
+            "version": __version__,
             "experiment": job.experiment,
             "clients": len(self.parties),
             "run": self.meeting.run,

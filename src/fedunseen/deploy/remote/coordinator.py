@@ -11,6 +11,7 @@ is in :mod:`fedunseen.deploy.remote.clients`.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,7 +42,7 @@ from fedunseen.federation.server_step import Arrivals, RoundResult, bytes_sent, 
 from fedunseen.strategies import Instruction, Reply, Strategy
 
 _log = logging.getLogger("fedunseen.federation")
-_ATTEMPTS = 5  # times that those who are missing are asked in one round
+_LONGEST = 10.0  # seconds between two times that those who are missing are asked in one round
 
 
 class DistributedSettings(NamedSettings, EngineSettings):
@@ -285,14 +286,16 @@ class Distributed(Engine):
         clients = instructed.clients
         need = needed(self.settings.quorum, len(clients))
         patience = self.settings.patience
-        for attempt in range(_ATTEMPTS):
+        for attempt in itertools.count():
             missing = [k for k in clients if k not in answers.read and k not in answers.refused]
             lacking = need - (len(clients) - len(missing))  # a refused reply counts as an answer
             if lacking <= 0:
                 break
             began = time.monotonic()
-            if attempt:
-                time.sleep(min(self.clients.pause * 2**attempt, patience))
+            if attempt:  # a full disk, say, which someone may empty
+                if patience <= 0:
+                    break
+                time.sleep(min(self._pause(attempt), patience))
             connected = self.clients.wait(missing, lacking, patience)
             patience = max(0.0, patience - (time.monotonic() - began))
             if len(connected) < lacking:
@@ -306,6 +309,10 @@ class Distributed(Engine):
                 self.take(instructed.update_request(places[name]), answer, answers)
         self.check_quorum(instructed, need, answers)
         return answers
+
+    def _pause(self, tries: int) -> float:
+        """Return the seconds for which a client that has failed so often is left alone."""
+        return min(self.clients.pause * 2.0 ** min(tries, 20), _LONGEST)
 
     def check_quorum(self, instructed: Instructed, need: int, answers: Answers) -> None:
         """Raise QuorumError where too few clients have answered."""
@@ -453,6 +460,7 @@ class Buffered(Distributed):
         need = min(self.settings.buffer, len(clients))
         came = Answers()
         tries: dict[int, int] = dict.fromkeys(clients, 0)
+        failing: dict[int, float] = {}  # since when a client has not answered
         rests = dict.fromkeys(clients, 0.0)  # until when a client that did not answer is left alone
         quiet = time.monotonic()
         while len(came.read) + len(came.refused) < need:
@@ -463,7 +471,8 @@ class Buffered(Distributed):
                 *came.refused,
                 *(request.client for request in self._requests.pending),
             }
-            pending = [k for k in clients if k not in done and tries[k] < _ATTEMPTS]
+            late = now - self.settings.patience
+            pending = [k for k in clients if k not in done and failing.get(k, now) >= late]
             idle = [k for k in pending if self.parties[k].connected and now >= rests[k]]
             self._send(instructed, idle)
             for client in idle:
@@ -476,8 +485,10 @@ class Buffered(Distributed):
                 continue
             request, answer = answered
             self.take(request, answer, came)
-            rest = min(pause * 2 ** tries[request.client], self.settings.patience / 2)
-            rests[request.client] = time.monotonic() + rest
+            now = time.monotonic()
+            failing.setdefault(request.client, now)
+            rest = min(self._pause(tries[request.client]), self.settings.patience / 2)
+            rests[request.client] = now + rest
         self.check_quorum(instructed, need, came)
         came.requested = sum(tries.values())
         return came

@@ -16,18 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 Key = TypeVar("Key")
 
-_ATTEMPTS = 20  # how often one message is sent again before its party counts as gone
 _log = logging.getLogger("fedunseen.federation")
 
 Answer = Callable[[bytes], bytes]
 """A party's answer to a message. It never raises: an error is part of the answer."""
-
-LOOKING: Mapping[str, bool] = {"looking": True}
-"""Marks a line of the log that says that a party cannot reach its coordinator just now."""
 
 
 class PartyGone(Exception):
@@ -60,6 +56,12 @@ class Link(Protocol):
         """
 
 
+def barred(link: Any) -> Mapping[str, str]:
+    """Return which parties a link keeps out, and why; most carriers leave that to others."""
+    found = getattr(link, "barred", None)
+    return {} if found is None else found()
+
+
 def complete(future: Future[bytes], result: bytes | Exception) -> None:
     """Complete a future of :meth:`Link.ask` with an answer or an error, unless it is cancelled or
     complete already.
@@ -82,6 +84,10 @@ class Host:
     parties: tuple[str, ...]
 
 
+def untold(connected: bool, text: str) -> None:
+    """Take what no one wants to know."""
+
+
 @dataclass(frozen=True)
 class Join:
     """Where a party finds its coordinator."""
@@ -92,6 +98,8 @@ class Join:
     kit: Path | None
     name: str
     patience: float
+    told: Callable[[bool, str], None] = untold
+    """Takes whether the coordinator is reached, and what to say of it."""
 
 
 @dataclass(eq=False)
@@ -100,7 +108,6 @@ class _Request:
     message: bytes
     deadline: float
     future: Future[bytes]
-    attempts: int = 0
 
 
 class PendingRequests(Generic[Key]):
@@ -146,8 +153,7 @@ class PendingRequests(Generic[Key]):
             if request is None or request.future is not future:
                 continue  # given up
             error = future.exception()
-            if isinstance(error, MessageLost) and request.attempts < _ATTEMPTS:
-                request.attempts += 1
+            if isinstance(error, MessageLost) and time.monotonic() < request.deadline:
                 _log.info(
                     "%s is asked again, since the message or its answer was lost", request.name
                 )

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from fedunseen import __version__
 from fedunseen.core.bounds import check_header, check_model, check_run
 from fedunseen.core.errors import DataError, FedUnseenError, RefusedError, counted
 from fedunseen.core.files import write_tensors
@@ -40,6 +41,7 @@ if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are use
     from fedunseen.deploy.secagg.enrolment import Enrolment
     from fedunseen.deploy.secagg.ledger import Ledger
     from fedunseen.deploy.secagg.party import SecAggClient
+    from fedunseen.deploy.site import Site
 
 # a tensor in the file of a client's state: the round after which it was written
 _ROUND = "fedunseen/round"
@@ -86,38 +88,27 @@ class _Joined:
 
 
 class Party:
-    """Answers the coordinator of a deployment."""
+    """Answers the coordinator of a deployment at its site, which writes all answers down."""
 
     def __init__(
         self,
         prepare: Prepare,
-        state: Path,
-        say: Callable[[str], None],
-        folders: Mapping[str, Path] | None = None,
-        kit: Path | None = None,
-        consent: Iterable[str] = (),
-        guarded: bool = False,
+        site: Site,
     ) -> None:
         self.prepare = prepare
-        self.state = state
-        self.say = say
-        self.kit = kit
-        self.consent = tuple(consent)
-        self.folders = {**(folders or {}), "STATE": state}
+        self.site = site
+        self.say = site.say
+        self.owner = owner = site.owner
+        self.folders = {"STATE": site.state} | ({} if owner.data is None else {"DATA": owner.data})
         self.done = threading.Event()
         self.error: FedUnseenError | None = None
         self.home: Path | None = None
-        self.on_ledger: Callable[[Ledger], None] = lambda ledger: None
-        """Is called with the ledger of masked sums as it is opened; a RefusedError keeps the party
-        out of the run.
-        """
         self._secagg: SecAggClient | None = None  # lives as long as the process, over all runs
         self._joined: _Joined | None = None
-        self.guarded = guarded  # its owner insists on masks, or has limited epsilon
         self._masked_run = False  # the last greeting was of a masked experiment
         self._left_out = ""  # what was last said to the owner of classes that are in no sum
-        again = "refusals" in self.consent
-        self._hints = Hints(state / "refusals.json", again, self.folders.get("DATA"))
+        again = "refusals" in owner.consent
+        self._hints = Hints(site.state / "refusals.json", again, owner.data)
         self._last: tuple[bytes, bytes] | None = (
             None  # the last message and its answer, unless it was a failure
         )
@@ -137,8 +128,13 @@ class Party:
         return "" if joined is None or joined.session is None else joined.session.accepted
 
     def answer(self, message: bytes) -> bytes:
-        """Do what the coordinator asks for, and return the answer. An error is part of the answer,
-        never raised.
+        """Do what the coordinator asks for, and return the answer, which the site has written down.
+        An error is part of the answer, never raised.
+        """
+        return self.site.answered(message, self)
+
+    def reply(self, message: bytes) -> bytes:
+        """Return the answer to a message, for the site alone.
 
         A message that comes twice in a row was lost, or its answer was: it gets the answer that it
         had.
@@ -193,8 +189,10 @@ class Party:
 
         A refusal may be a bit about the data, so that a party under masks sends few of them.
         """
+        if self._hints.spent:
+            return self._leave()
         code = refusals.code_of(error)
-        private = self.guarded or self._masked_run
+        private = self.owner.guarded or self._masked_run
         if private and code == refusals.DATA:
             self._hints.add(message)
             if self._hints.spent:
@@ -202,14 +200,23 @@ class Party:
         text = "" if private or code == refusals.DATA else self._discreet(str(error))
         return failure(code, text)
 
+    def leave(self, error: FedUnseenError) -> None:
+        """Take no further part, for a reason that its owner reads."""
+        self.error = error
+        self.site.refused(error)
+        self.done.set()
+
     def _leave(self) -> bytes:
         """Refuse everything from now on, since more answers could reveal data."""
-        self.error = self.error or RefusedError(
-            f"this party has refused {HINTS} messages or experiments under masks, and from many "
-            "refusals a coordinator could read data: look at the messages above and at "
-            "privacy.range, and join with --consent refusals if they were in order",
-            refusals.LEFT,
-        )
+        if self.error is None:
+            self.leave(
+                RefusedError(
+                    f"this party has refused {HINTS} messages or experiments under masks, and from "
+                    "many refusals a coordinator could read data: look at the messages above and "
+                    "at privacy.range, and join with --consent refusals if they were in order",
+                    refusals.LEFT,
+                )
+            )
         self.done.set()
         return failure(refusals.LEFT)
 
@@ -230,8 +237,7 @@ class Party:
             ):  # nothing of a refused greeting stays
                 self._joined = self._join(header, statistics, greeting, message)
         except FedUnseenError as error:
-            self.error = error
-            self.done.set()
+            self.leave(error)
             return self.refusal(error, message)
         ready = self._joined.ready
         session = self._joined.session
@@ -262,11 +268,12 @@ class Party:
         message: bytes,
     ) -> _Joined:
         """Prepare for the experiment of a greeting."""
-        if (header.get("protocol"), header.get("version")) != (wire.PROTOCOL, wire.installed()):
-            coordinator_version = wire.plain(header.get("version"), 40)
+        if (header.get("protocol"), header.get("version")) != (wire.PROTOCOL, __version__):
+            theirs, protocol = (wire.plain(header.get(k), 40) for k in ("version", "protocol"))
             raise RefusedError(
-                f"this party has fedunseen {wire.installed()} and the coordinator fedunseen "
-                f"{coordinator_version}: install the same version on both sides",
+                f"this party has fedunseen {__version__} (messages {wire.PROTOCOL}) and the "
+                f"coordinator fedunseen {theirs} (messages {protocol}): install the same version "
+                "on both sides",
                 "refused-version",
             )
         check_run(header)
@@ -290,8 +297,9 @@ class Party:
             RefusedError: the coordinator's list is not this party's.
         """
         said = header.get("classes", "")
-        path = None if self.kit is None else self.kit / FEDERATION
-        if self.kit is None or path is None or not path.exists():
+        kit = self.owner.kit
+        path = None if kit is None else kit / FEDERATION
+        if kit is None or path is None or not path.exists():
             if said:
                 raise RefusedError(
                     "the coordinator fixes who may send which class, and this party lacks "
@@ -301,7 +309,7 @@ class Party:
             return None
         from fedunseen.deploy.secagg.enrolment import Enrolment
 
-        mine = Enrolment.load(self.kit)
+        mine = Enrolment.load(kit)
         if said != mine.classes_digest:
             raise RefusedError(
                 "the coordinator does not fix who may send which class as this party's "
@@ -312,11 +320,11 @@ class Party:
 
     def _check_classes(self, fixed: Enrolment | None, removing: bool, ready: Ready) -> None:
         """Refuse samples of a class that this party must not send; a removal takes back any."""
-        if fixed is None or removing or self.kit is None:
+        if fixed is None or removing or self.owner.kit is None:
             return
         from fedunseen.deploy.secagg.enrolment import Credentials
 
-        fixed.check_classes(Credentials.load(self.kit).name, ready.names)
+        fixed.check_classes(Credentials.load(self.owner.kit).name, ready.names)
 
     def _masked_sums(
         self, header: Mapping[str, Any], statistics: Params, ready: Ready
@@ -329,8 +337,9 @@ class Party:
         from fedunseen.deploy.secagg.masks import weight_of
 
         if self._secagg is None:
-            client = masking.client_of(self.kit, self.state, self.folders.get("DATA"), self.consent)
-            self.on_ledger(client.ledger)
+            owner = self.owner
+            client = masking.client_of(owner.kit, self.site.state, owner.data, owner.consent)
+            self.site.releases.bind(client.ledger)  # a disagreement keeps the party out of the run
             self._secagg = client
         names = header.get("names")
         place = int(header["client"])
@@ -386,7 +395,7 @@ class Party:
         sent = wire.read_instruction(tensors, engine.worker.device)
         if session is not None and (learnt := session.known_reply(header, tensors)) is not None:
             return session.keys(header, tensors, sent, learnt)
-        folder = self.state / str(joined.greeting[0]["run"])
+        folder = self.site.state / str(joined.greeting[0]["run"])
         before = self._saved_state(folder, after, engine.worker.device)
         reply, now, seconds = _timed_update(engine, client, sent, before or {}, round)
         if why := engine.worker.left_out_of(client):
@@ -452,12 +461,12 @@ class Party:
         keep = None if self._joined is None else self._joined.ready.keep
         try:
             self.say("the run is over")
-            if not model or keep is None:
-                return pack({})
-            self.home = keep(header, model)
-            return pack({"kept": True})
+            if model and keep is not None:
+                self.home = keep(header, model)
+            self.site.finished("the run is over")
+            return pack({} if self.home is None else {"kept": True})
         except (FedUnseenError, WireError, OSError) as error:
-            self.error = RefusedError(f"the run is over, but its model is not here: {error}")
+            self.leave(RefusedError(f"the run is over, but its model is not here: {error}"))
             return self.refusal(error, message)
         finally:
             self.done.set()

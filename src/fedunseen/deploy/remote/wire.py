@@ -14,7 +14,6 @@ import struct
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -30,11 +29,16 @@ from fedunseen.data.names import is_visible
 from fedunseen.deploy.remote.refusals import described
 from fedunseen.strategies import Instruction, Reply
 
-PROTOCOL = 1
-"""The version of the messages; coordinator and party must have the same."""
+PROTOCOL = 2
+"""The version of the messages; coordinator and party must have the same. It grows with each change
+of what travels, as a test demands.
+"""
 
 SEMANTICS = "space/semantics"
 """The tensor that describes the classes of a class space that grows."""
+
+SUMS = "sums_sha256"
+"""The digest of whole sums in a run's result, which every party gets to compare."""
 
 _HEADER = 2**20  # bytes that a header may have at most
 _SAME = "same"  # header key: name -> name of the same tensor, which travels once
@@ -68,14 +72,6 @@ class NotFiniteError(WireError):
 
 class PartyError(WireError):
     """The party says that it could not do what it was asked for."""
-
-
-def installed() -> str:
-    """Return the version of this package, which has to be the same on both sides."""
-    try:
-        return version("fedunseen")
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def pack(header: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> bytes:
@@ -368,6 +364,7 @@ def farewell(
     words = {
         "selection": result["selection"],
         "warnings": list(result.get("warnings", ()))[:_WARNINGS],
+        **({SUMS: result[SUMS]} if SUMS in result else {}),
     }
     return pack({"kind": "stop", "result": {**numbers, **words}}, params)
 
@@ -378,13 +375,16 @@ def read_farewell(header: Mapping[str, Any], params: Params, expected: Params) -
     if not isinstance(result, dict) or not isinstance(result.get("warnings"), list):
         raise WireError("its numbers are not a table")
     numbers = _numbers(
-        {"numbers": {k: v for k, v in result.items() if k not in ("selection", "warnings")}},
+        {"numbers": {k: v for k, v in result.items() if k not in ("selection", "warnings", SUMS)}},
         "numbers",
     )
     if missing := {"rounds", "calibration_factor"} - numbers.keys():
         raise WireError(f"its numbers lack {min(missing)!r}")
     if result.get("selection") not in ("validation", "last", "best-on-test"):
         raise WireError(f"its numbers were chosen {plain(result.get('selection'), 40)!r}")
+    sums = {SUMS: result[SUMS]} if SUMS in result else {}
+    if sums and not re.fullmatch("[0-9a-f]{64}", str(sums[SUMS])):
+        raise WireError(f"its {SUMS} is no digest")
     for name, value in expected.items():
         if name not in params:
             raise WireError(f"its model lacks {name!r}")
@@ -401,7 +401,7 @@ def read_farewell(header: Mapping[str, Any], params: Params, expected: Params) -
         if isinstance(warning, dict)
     ]
     whole = {name: int(value) if value.is_integer() else value for name, value in numbers.items()}
-    return {**whole, "selection": result["selection"], "warnings": warnings}
+    return {**whole, **sums, "selection": result["selection"], "warnings": warnings}
 
 
 def _check_update(update: Params, wanted: Params) -> None:

@@ -32,6 +32,9 @@ SECRET = "secagg.key"
 """The name of a party's private keys, in its credentials folder."""
 _AUTHORITY = "federation.key"  # of the authority's private key, in its folder
 _PURPOSE = b"fedunseen federation"
+_REQUEST = b"fedunseen request"
+VERSIONS = "versions"
+"""The folder of an authority with the versions of the list before the newest, by serial number."""
 CLASS_NOT_ALLOWED = "class-not-allowed"
 """The code of a party's refusal to send a class."""
 
@@ -368,11 +371,13 @@ def change(
     renew: Sequence[str] = (),
     remove: Sequence[str] = (),
     classes: Mapping[str, Sequence[str]] | None = None,
+    given: Mapping[str, tuple[bytes, bytes]] | None = None,
 ) -> None:
-    """Sign a new list with new keys for some parties, or without some:
-    ``out/coordinator/federation.json``.
+    """Sign a new version of the list, with new keys for some parties or new parties, or without
+    some: ``out/coordinator/federation.json``. The authority keeps the versions before.
 
     ``classes``: who may send which class from now on; None: what the list before says of it.
+    ``given``: public keys of parties that have made their own.
 
     Every party and the coordinator must replace their ``federation.json`` by it. The folders of
     renewed parties get it with their new keys.
@@ -394,30 +399,73 @@ def change(
     public |= {
         name: (primitives.signing_public(a), primitives.exchange_public(b))
         for name, (a, b) in private.items()
-    }
+    } | dict(given or {})
     c = min(old.colluding, colluders(len(public)))
     remaining = {name: allowed for name, allowed in old.classes.items() if name in public}
+    if classes is not None and set(classes) <= public.keys() - old.parties.keys():
+        classes = {**remaining, **classes}  # of a new party alone
     new = replace(
         old,
         parties=public,
         colluding=c,
         serial=old.serial + 1,
-        classes=remaining if classes is None else checked_classes(classes, public),
+        classes=checked_classes(remaining if classes is None else classes, public),
     ).signed(key)
     for name, key_pair in private.items():
         _hand_over(out / name, Credentials(name, new, *key_pair))
     _write(out / "coordinator" / FEDERATION, new.text())
+    _write(authority / VERSIONS / f"{old.serial:06d}.json", old.text())
     _write(authority / FEDERATION, new.text())
 
 
+def own_keys(folder: Path, name: str, tls: str) -> dict[str, str]:
+    """Write a party's new private keys into its folder; return a request with the public ones and
+    that of TLS, signed.
+    """
+    signing = secrets.token_bytes(32)
+    exchange = secrets.token_bytes(32)
+    _write_secret(folder, name, signing, exchange)
+    asked = {
+        "name": name, "tls": tls, "ed25519": primitives.signing_public(signing).hex(),
+        "x25519": primitives.exchange_public(exchange).hex(),
+    }  # fmt: skip
+    return {**asked, "signature": sign(signing, _REQUEST + canonical(asked))}
+
+
+def read_request(tree: Mapping[str, Any]) -> tuple[str, tuple[bytes, bytes]]:
+    """Return the name and the public keys of a request.
+
+    Raises:
+        DataError: it is damaged, or not signed by its own key.
+    """
+    try:
+        asked = {key: str(tree[key]) for key in ("name", "tls", "ed25519", "x25519")}
+        (name,) = party_names([asked["name"]])
+        keys = from_hex(asked["ed25519"], 32), from_hex(asked["x25519"], 32)
+        if not verify(keys[0], tree["signature"], _REQUEST + canonical(asked)):
+            raise ValueError("it is not signed by its own key")
+    except (KeyError, TypeError, ValueError, SecAggError, ExperimentError) as error:
+        raise DataError(
+            f"the request is damaged ({shortened(str(error))}): ask for it again"
+        ) from None
+    return name, keys
+
+
+def fingerprint(tree: Mapping[str, Any]) -> str:
+    """Return what people compare of a request: the digest of its public keys."""
+    text = digest(_REQUEST, str(tree["tls"]).encode(), str(tree["ed25519"]).encode(),
+                  str(tree["x25519"]).encode()).hex()[:32]  # fmt: skip
+    return " ".join(text[i : i + 4] for i in range(0, len(text), 4))
+
+
 def _hand_over(folder: Path, credentials: Credentials) -> None:
-    tree = {
-        "name": credentials.name,
-        "ed25519": credentials.signing.hex(),
-        "x25519": credentials.exchange.hex(),
-    }
-    _write(folder / SECRET, json.dumps(tree, indent=2).encode() + b"\n", secret=True)
+    _write_secret(folder, credentials.name, credentials.signing, credentials.exchange)
     _write(folder / FEDERATION, credentials.enrolment.text())
+
+
+def _write_secret(folder: Path, name: str, signing: bytes, exchange: bytes) -> None:
+    tree = {"name": name, "ed25519": signing.hex(), "x25519": exchange.hex()}
+    _write(folder / SECRET, json.dumps(tree, indent=2).encode() + b"\n", secret=True)
 
 
 def _write(path: Path, content: bytes, secret: bool = False) -> None:

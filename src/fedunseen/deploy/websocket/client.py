@@ -18,27 +18,37 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.x509 import load_der_x509_certificate
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import (
     ConnectionClosed,
     InvalidHandshake,
     InvalidMessage,
     InvalidStatus,
+    ProxyError,
     WebSocketException,
 )
+from websockets.proxy import get_proxy
+from websockets.uri import parse_uri
 
+from fedunseen.core import validity
 from fedunseen.core.addresses import bracketed, is_loopback
 from fedunseen.core.errors import ConnectionLost, RefusedError
 from fedunseen.core.files import write_text
-from fedunseen.deploy.remote.link import LOOKING, Answer, Join
+from fedunseen.core.validity import Validity
+from fedunseen.deploy.remote.link import Answer, Join
 from fedunseen.deploy.websocket import kit, messages
 from fedunseen.deploy.websocket.messages import SILENCE, pieces
 
 STRANGE = 5.0  # seconds to continue trying where something else than a coordinator seems to listen
 WORD = 4.0  # seconds between two lines on standard error
+WATCH = 60.0  # seconds between two looks at the time
+# what OpenSSL calls a certificate, of the coordinator or its authority, that is not valid now
+_TIMES = {9: "is not valid yet", 10: "has ended"}
 _log = logging.getLogger("fedunseen.federation")  # what the party's people read
 
 
@@ -56,21 +66,52 @@ class Connection:
         self.loop = asyncio.new_event_loop()
         self.link: ClientConnection | None = None
         self.accepted = False
+        self.proxy: str | None = None  # that the environment names for this address
         self.lost = self.strange = self.taken_since = (
             0.0  # since when; strange: something else than a coordinator answers
         )
         self.key: ec.EllipticCurvePrivateKey | None = None
         self.context: ssl.SSLContext | None = None
-        if place.kit is not None:
-            self.key = kit.party_key(place.kit, place.name)
-            try:
-                self.context = ssl.create_default_context(cafile=place.kit / "ca.crt")
-            except (OSError, ssl.SSLError) as error:
-                raise RefusedError(
-                    f"{place.kit}/ca.crt: no certificate ({error}); {kit.REMEDY}"
-                ) from error
+        self.valid: dict[str, Validity] = {}
+        self.known = False  # the coordinator has accepted this party once
+        self._said: dict[str, str] = {}
+        self._take_credentials()
         self.keeping = self.loop.create_task(self._keep())
         self.keeping.add_done_callback(self._ended)
+
+    def _take_credentials(self) -> None:
+        """Read key and certificates, which may be others than at the last try."""
+        place = self.place
+        if place.kit is None:
+            return
+        self.key = kit.party_key(place.kit, place.name)
+        try:
+            self.context = ssl.create_default_context(cafile=place.kit / "ca.crt")
+        except (OSError, ssl.SSLError) as error:
+            raise RefusedError(
+                f"{place.kit}/ca.crt: no certificate ({error}); {kit.REMEDY}"
+            ) from error
+        files = {place.name: "node.crt", "authority": "ca.crt"}
+        self.valid |= kit.own_validity(place.kit, files)
+
+    def _warn(self) -> None:
+        """Say which certificates end soon, or have ended; the days once a day, the hours once an
+        hour.
+        """
+        with contextlib.suppress(OSError):
+            validity.write(self.place.folder, self.valid)
+        said = validity.warnings(self.valid, kit.now())
+        for who, why in said.items():
+            if self._said.get(who) != why:
+                words = f"the certificate of {who} {why}: {kit.RENEW}"
+                _log.warning("%s", words)
+                self.place.told(self.accepted, words)
+        self._said = said
+
+    async def _watch(self) -> None:
+        while True:
+            self._warn()
+            await asyncio.sleep(WATCH)
 
     def run(self) -> None:
         """Be connected until :meth:`end`; an error that ends it before is put into the inbox."""
@@ -112,7 +153,12 @@ class Connection:
         self.lost = said = time.monotonic()
         while True:
             try:
+                if self.known:
+                    self._take_credentials()
                 await self._receive()
+            except RefusedError as error:  # new ones may be on their way
+                end = self.lost + self.place.patience
+                reason = str(error)
             except (OSError, WebSocketException, ValueError, ImportError) as error:
                 if self.accepted:
                     self.accepted = False
@@ -126,19 +172,21 @@ class Connection:
             if now - said >= WORD and end < math.inf:
                 said = now
                 remaining = f"trying for {end - now:.0f} s more"
-                _log.warning(
-                    "no coordinator at %s (%s): %s", self.where, reason, remaining, extra=LOOKING
-                )
+                words = f"no coordinator at {self.where} ({reason}): {remaining}"
+                _log.warning("%s", words)
+                self.place.told(False, words)
             await asyncio.sleep(min(0.1 if now - self.lost < 1 else 0.5, end - now))
 
     async def _receive(self) -> None:
         """Connect, and receive messages until the connection ends."""
+        url = f"{'ws' if self.context is None else 'wss'}://{self.where}"
+        self.proxy = None if is_loopback(self.place.address) else get_proxy(parse_uri(url))
         async with connect(
-            f"{'ws' if self.context is None else 'wss'}://{self.where}",
+            url,
             ssl=self.context,
             compression=None,
             user_agent_header=None,
-            proxy=None if is_loopback(self.place.address) else True,
+            proxy=self.proxy,
             open_timeout=messages.CALL,
             ping_interval=None,
             close_timeout=messages.LEAVE,
@@ -153,10 +201,20 @@ class Connection:
             await self.link.send(json.dumps(identity))
             if await messages.heard(self.link, beats=True) != "":
                 raise ValueError("no welcome")
-            self.accepted = True
-            async with messages.alive(self.link):
+            self.accepted = self.known = True
+            self._see_certificate(self.link)
+            self.place.told(True, f"connected to {self.where}")
+            async with messages.alive(self.link), messages.beside(self._watch()):
                 while True:
                     await self._take(self.link)
+
+    def _see_certificate(self, link: ClientConnection) -> None:
+        """Take note of when the coordinator's certificate is valid, which came with TLS."""
+        secured: ssl.SSLObject | None = link.transport.get_extra_info("ssl_object")
+        shown = None if secured is None else secured.getpeercert(binary_form=True)
+        if shown:
+            self.valid["coordinator"] = kit.validity_of(load_der_x509_certificate(shown))
+        self._warn()
 
     async def _take(self, link: ClientConnection) -> None:
         """Receive a message."""
@@ -177,7 +235,15 @@ class Connection:
             error.rcvd.code if isinstance(error, ConnectionClosed) and error.rcvd is not None else 0
         )
         if code == messages.REFUSED:
+            if self.known:  # renewed or revoked meanwhile: a new key may be on its way
+                return self.lost + self.place.patience, str(self._unknown())
             raise self._unknown() from error
+        if code == messages.ENDED and isinstance(error, ConnectionClosed) and error.rcvd:
+            why = f"the certificate of {self.place.name} {messages.readable(error.rcvd.reason)}"
+            if not self.known:
+                words = f"{why}, by the clock of the coordinator at {self.where}: {kit.RENEW}"
+                raise RefusedError(words, kit.NOT_VALID) from error
+            return self.lost + self.place.patience, f"{why}: {kit.RENEW}"
         if code == messages.TAKEN:
             # Perhaps the party's last process, on a machine that is gone: the coordinator waits for
             # its time-out, and then keeps the name for its return.
@@ -189,6 +255,15 @@ class Connection:
                 ) from error
             return math.inf, ""
         tls = None if isinstance(error, ConnectionError) else _tls_error(error)
+        if isinstance(tls, ssl.SSLCertVerificationError) and tls.verify_code in _TIMES:
+            why = f"the certificate of the coordinator at {self.where} {_TIMES[tls.verify_code]}"
+            words = f"{why} by this machine's clock, {kit.now().isoformat(timespec='seconds')}"
+            if not self.known:
+                raise RefusedError(
+                    f"{words}: its people renew it with `fedunseen certs renew`, or set the clock",
+                    kit.NOT_VALID,
+                ) from error
+            return self.lost + self.place.patience, words
         if isinstance(tls, ssl.SSLCertVerificationError):
             raise RefusedError(
                 f"the certificate of the coordinator at {self.where} is not accepted: "
@@ -197,12 +272,18 @@ class Connection:
                 "`fedunseen certs`"
             ) from error
         cut = self._is_cut(error, tls)
-        if not cut and (reason := _foreign(error, tls)):
+        behind = isinstance(error, ProxyError)
+        if not cut and not behind and (reason := _foreign(error, tls)):
             self.strange = self.strange or now
             return self.strange + min(STRANGE, self.place.patience), reason
         self.strange = 0.0
         end = self.lost + self.place.patience
-        return end, "it hangs up while the connection is secured" if cut else _reason(error)
+        reason = "it hangs up while the connection is secured" if cut else _reason(error)
+        if self.proxy is not None and not self.known:
+            place = urlsplit(self.proxy)
+            named = f"{bracketed(place.hostname or '')}:{place.port}"  # without a password
+            reason += f", through the proxy {named} of https_proxy or all_proxy: fix or unset it"
+        return end, reason
 
     def _unknown(self) -> RefusedError:
         """Return the error of a party that the coordinator lacks."""

@@ -16,11 +16,15 @@ from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedunseen.core.errors import RefusedError
+from fedunseen.core.validity import Validity
 
 REVOKED = "revoked.pem"
 """The name of the list of revoked certificates, in a kit and in the authority's folder."""
 
 REMEDY = "make a new kit with `fedunseen certs`"
+RENEW = "renew it with `fedunseen certs renew`, or set the clock"
+NOT_VALID = "certificate-not-valid"
+"""The code of a refusal of a certificate that has ended, or has not begun."""
 
 
 def revoked(kit: Path, authority: x509.Certificate) -> frozenset[int]:
@@ -74,13 +78,11 @@ def registered(kit: Path, parties: Sequence[str]) -> dict[str, ec.EllipticCurveP
     return {name: key for name, key in keys.items() if serial_of(key) not in revoked_serials}
 
 
-def expiry(
-    kit: Path, keys: Mapping[str, ec.EllipticCurvePublicKey]
-) -> dict[str, datetime.datetime]:
-    """Read until when parties' certificates in a coordinator's folder are valid; a key without one
-    has no end.
+def validities(kit: Path, keys: Mapping[str, ec.EllipticCurvePublicKey]) -> dict[str, Validity]:
+    """Read when parties' certificates in a coordinator's folder are valid; a key without one has no
+    end.
     """
-    ends = {}
+    found = {}
     for name, key in keys.items():
         path = kit / f"{name}.crt"
         if path.exists():
@@ -89,8 +91,24 @@ def expiry(
                 raise RefusedError(
                     f"{path}: not the certificate of {kit / f'{name}.pub'}: copy both from one kit"
                 )
-            ends[name] = certificate.not_valid_after_utc
-    return ends
+            found[name] = validity_of(certificate)
+    return found
+
+
+def validity_of(certificate: x509.Certificate) -> Validity:
+    """Return when a certificate is valid."""
+    return Validity(certificate.not_valid_before_utc, certificate.not_valid_after_utc)
+
+
+def own_validity(kit: Path, files: Mapping[str, str]) -> dict[str, Validity]:
+    """Read when the certificates in a folder are valid: holder -> file; a file that is not there is
+    left out.
+    """
+    return {
+        who: validity_of(_certificate(kit / file))
+        for who, file in files.items()
+        if (kit / file).exists()
+    }
 
 
 def serial_of(public: ec.EllipticCurvePublicKey) -> int:
@@ -102,15 +120,15 @@ def serial_of(public: ec.EllipticCurvePublicKey) -> int:
 
 
 def server_files(kit: Path) -> tuple[Path, Path]:
-    """Return a coordinator's certificate, which has to be valid today, and its key."""
-    _check_today(kit / "server.crt")
+    """Return a coordinator's certificate, which has to be valid now, and its key."""
+    check_now(kit / "server.crt")
     return kit / "server.crt", kit / "server.key"
 
 
 def party_key(kit: Path, name: str) -> ec.EllipticCurvePrivateKey:
     """Read a party's private key from its folder."""
     if (kit / "node.crt").exists():
-        _check_today(kit / "node.crt")
+        check_now(kit / "node.crt")
     path = kit / "node.key"
     try:
         key = form.load_ssh_private_key(path.read_bytes(), None)
@@ -132,13 +150,17 @@ def _certificate(path: Path) -> x509.Certificate:
         raise RefusedError(f"{path}: no certificate ({error}); {REMEDY}") from error
 
 
-def _check_today(path: Path) -> None:
-    """Raise RefusedError if a kit's certificate is missing, damaged or not valid today."""
-    certificate = _certificate(path)
-    now = datetime.datetime.now(datetime.UTC)
-    first = certificate.not_valid_before_utc
-    last = certificate.not_valid_after_utc
-    if not first <= now <= last:
+def now() -> datetime.datetime:
+    """Return the time of this machine's clock."""
+    return datetime.datetime.now(datetime.UTC)
+
+
+def check_now(path: Path) -> None:
+    """Raise RefusedError if a kit's certificate is missing, damaged or not valid now."""
+    moment = now()
+    if why := validity_of(_certificate(path)).fault(moment):
         raise RefusedError(
-            f"{path}: valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}, not today; {REMEDY}"
+            f"{path} {why}, and this machine's clock says {moment.isoformat(timespec='seconds')}: "
+            f"{RENEW}",
+            NOT_VALID,
         )

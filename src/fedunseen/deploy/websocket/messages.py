@@ -8,7 +8,8 @@ An answer has the id of its question. An empty text is a sign of life.
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any
 
 from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed
@@ -23,9 +24,11 @@ BEAT = 1.0
 SILENCE = 8.0
 CALL = 20.0  # seconds in which a connection has to be ready
 LEAVE = 1.0  # seconds for the other side to take part in the end of a connection
-# codes with which the coordinator closes a connection: no such key; another process
+# codes with which the coordinator closes a connection: no such key; another process; a known key
+# whose certificate has ended, or has not begun
 REFUSED = 4403
 TAKEN = 4409
+ENDED = 4410
 
 
 def statement(challenge: bytes, name: str, token: str) -> bytes:
@@ -69,6 +72,21 @@ async def heard(connection: Connection, beats: bool = False) -> str | bytes:
             raise TimeoutError("it says nothing any more") from None
         if beats or piece != "":
             return piece
+
+
+@contextlib.asynccontextmanager
+async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Do something for as long as the context lasts."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+def readable(text: str) -> str:
+    """Return what the other side has written for people, without control characters."""
+    return "".join(c if c.isprintable() else "?" for c in text[:200])
 
 
 @contextlib.asynccontextmanager

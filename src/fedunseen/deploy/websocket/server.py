@@ -14,7 +14,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -29,8 +29,11 @@ from websockets.asyncio.server import serve as websocket_server
 from websockets.exceptions import ConnectionClosed
 from websockets.protocol import State
 
+from fedunseen.core import validity
+from fedunseen.core.addresses import bracketed
 from fedunseen.core.errors import ConnectionLost, RefusedError
 from fedunseen.core.files import parse_json, write_json
+from fedunseen.core.validity import Validity
 from fedunseen.deploy.remote.link import Host, Link, MessageLost, PartyGone, complete
 from fedunseen.deploy.websocket import kit, messages
 from fedunseen.deploy.websocket.messages import pieces
@@ -39,9 +42,13 @@ from fedunseen.deploy.websocket.messages import pieces
 ALLOWED = 2**30
 TIMES = 8
 GRACE = 4.0  # seconds for a party to connect again after its connection broke
+WATCH = 2.0  # seconds between two looks at the credentials and at the time
 UNREAD = 2**20  # bytes that may wait for a side that does not read them
 _log = logging.getLogger("fedunseen.federation")
 _library = logging.getLogger("fedunseen.deploy.websocket")
+
+Watch = Callable[[], Awaitable[None]]
+"""What goes on beside the connections for as long as they last."""
 
 
 class Guarded(ServerConnection):
@@ -156,16 +163,17 @@ class Connections:
         self,
         parties: tuple[str, ...],
         keys: Mapping[str, ec.EllipticCurvePublicKey] | None = None,
-        ends: Mapping[str, datetime] | None = None,
+        valid: Mapping[str, Validity] | None = None,
         holders: Holders | None = None,
     ) -> None:
         self.parties = parties
         self.holders = holders or Holders()
         self.keys = keys
-        self.ends = dict(ends or {})
+        self.valid = dict(valid or {})
         self.seen: dict[str, _Party] = {}
         self.open: dict[int, _Ask] = {}
         self.numbers = itertools.count()
+        self.clock = kit.now
         self._latest = datetime.min.replace(tzinfo=UTC)  # that the clock has shown
         self.loop = asyncio.new_event_loop()
         self.over = asyncio.Event()
@@ -179,8 +187,13 @@ class Connections:
         return {
             name: party.token
             for name in self.parties
-            if (party := self.seen.get(name)) and not self._expired(name)
+            if (party := self.seen.get(name)) and not self.fault(name)
         }
+
+    def barred(self) -> Mapping[str, str]:
+        """Return the parties whose certificates are not valid: name -> why."""
+        faults = {name: self.fault(name) for name in self.parties}
+        return {name: f"its certificate {why}" for name, why in faults.items() if why}
 
     def ask(self, name: str, message: bytes) -> Future[bytes]:
         """Send a party a message; see :class:`~fedunseen.deploy.remote.link.Link`."""
@@ -195,7 +208,7 @@ class Connections:
 
     def _ask(self, name: str, message: bytes, future: Future[bytes]) -> None:
         party = self.seen.get(name)
-        if party is None or self._expired(name):
+        if party is None or self.fault(name):
             complete(future, PartyGone(name))
             return
         number = next(self.numbers)
@@ -270,8 +283,10 @@ class Connections:
                 )
             except (KeyError, InvalidSignature):
                 raise _Refused(messages.REFUSED, "not registered") from None
-        if name not in self.parties or self._expired(name):
+        if name not in self.parties:
             raise _Refused(messages.REFUSED, "not registered")
+        if why := self.fault(name):  # said to who has the key alone
+            raise _Refused(messages.ENDED, why)
         earlier = self.seen.get(name)
         taken = (
             earlier is not None
@@ -303,11 +318,30 @@ class Connections:
         if ask is not None:
             complete(ask.future, bytes(content))
 
-    def _expired(self, name: str) -> bool:
-        self._latest = max(
-            self._latest, datetime.now(UTC)
-        )  # a clock moved back revives no certificate
-        return name in self.ends and self._latest > self.ends[name]
+    def fault(self, name: str) -> str:
+        """Say why a party's certificate is not valid; "" if it is, or if it has none."""
+        now = self.clock()
+        self._latest = max(self._latest, now)  # a clock moved back revives no certificate
+        valid = self.valid.get(name)
+        return "" if valid is None else valid.fault(now) or valid.fault(self._latest)
+
+    def admit(
+        self, keys: Mapping[str, ec.EllipticCurvePublicKey], valid: Mapping[str, Validity]
+    ) -> None:
+        """Let parties in by these keys from now on, and shut out who has come with another."""
+        before = self.keys or {}
+        self.keys = keys
+        self.valid = dict(valid)
+        for name, party in list(self.seen.items()):
+            if keys.get(name) != before.get(name):
+                self._start(party.connection.close(messages.REFUSED, "not registered"))
+                self._forget(party)
+
+    def cut_ended(self) -> None:
+        """End connections whose party's certificate has ended, and tell it so."""
+        for name, party in list(self.seen.items()):
+            if (why := self.fault(name)) and party.connection.state is State.OPEN:
+                self._start(party.connection.close(messages.ENDED, why))
 
     def _fail(self, name: str, error: Exception) -> None:
         """Complete what has no answer yet from a party."""
@@ -321,12 +355,16 @@ class Connections:
             self._fail(party.name, PartyGone(party.name))
 
     def run(
-        self, listener: socket.socket, context: ssl.SSLContext | None, started: Future[None]
+        self,
+        listener: socket.socket,
+        context: ssl.SSLContext | None,
+        started: Future[None],
+        watch: Watch | None = None,
     ) -> None:
-        """Listen, in a thread, until ``over`` is set."""
+        """Listen, in a thread, until ``over`` is set, while ``watch`` goes on beside it."""
         try:
             with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
-                runner.run(self._listen(listener, context, started))
+                runner.run(self._listen(listener, context, started, watch))
         except BaseException as error:
             if started.done():
                 raise
@@ -336,7 +374,11 @@ class Connections:
                 complete(future, PartyGone("the coordinator has ended"))
 
     async def _listen(
-        self, listener: socket.socket, context: ssl.SSLContext | None, started: Future[None]
+        self,
+        listener: socket.socket,
+        context: ssl.SSLContext | None,
+        started: Future[None],
+        watch: Watch | None,
     ) -> None:
         server = await websocket_server(
             self.serve,
@@ -355,6 +397,8 @@ class Connections:
             create_connection=Guarded,
         )
         started.set_result(None)
+        if watch is not None:
+            self._start(watch())
         await self.over.wait()
         for connection in server.connections:
             messages.cut_soon(connection)
@@ -365,12 +409,68 @@ class Connections:
 
 
 Admission = (
-    tuple[ssl.SSLContext, dict[str, ec.EllipticCurvePublicKey], dict[str, datetime]]
+    tuple[ssl.SSLContext, dict[str, ec.EllipticCurvePublicKey], dict[str, Validity]]
     | tuple[None, None, None]
 )
-"""The coordinator's side of TLS, the parties' keys, and until when they are valid; nothing of it in
-plain text.
+"""The coordinator's side of TLS, the parties' keys, and when their certificates are valid; nothing
+of it in plain text.
 """
+
+
+class Credentials:
+    """A coordinator's folder of certificates and keys, looked at again while it listens.
+
+    Files that are copied into it count from then on: no restart, and who has a revoked key is shut
+    out.
+    """
+
+    def __init__(self, place: Host, context: ssl.SSLContext, connections: Connections) -> None:
+        assert place.kit is not None
+        self.place = place
+        self.kit = place.kit
+        self.context = context
+        self.connections = connections
+        self._stamp = self._stamped()
+        self._said: dict[str, str] = {}
+
+    def _stamped(self) -> list[tuple[str, int, int]]:
+        return [
+            (path.name, found.st_mtime_ns, found.st_size)
+            for path in sorted(self.kit.iterdir())
+            if path.is_file() and (found := path.stat())
+        ]
+
+    async def watch(self) -> None:
+        """Look at the folder and at the time until the coordinator ends."""
+        while True:
+            with contextlib.suppress(OSError):  # a full disk; a file that is being replaced
+                self.look()
+            await asyncio.sleep(WATCH)
+
+    def look(self) -> None:
+        """Take what is new in the folder, and say which certificates end soon, or have ended."""
+        if (stamp := self._stamped()) != self._stamp:
+            try:
+                keys = kit.registered(self.kit, self.place.parties)
+                valid = kit.validities(self.kit, keys)
+                self.context.load_cert_chain(*kit.server_files(self.kit))
+            except (RefusedError, OSError, ssl.SSLError) as error:
+                # half of it may be copied: the former credentials stay
+                _log.warning("the credentials have changed and cannot be read yet: %s", error)
+            else:
+                self.connections.admit(keys, valid)
+                _log.info("the credentials in %s are new, and count from now on", self.kit)
+            self._stamp = stamp
+        self.connections.cut_ended()
+        found = kit.own_validity(self.kit, {"coordinator": "server.crt", "authority": "ca.crt"})
+        found |= self.connections.valid
+        validity.write(self.place.folder, found)
+        said = validity.warnings(found, self.connections.clock())
+        for who, why in said.items():
+            # the days that are left, once a day; the hours, once an hour
+            if self._said.get(who) != why:
+                _log.warning("the certificate of %s %s: %s", who, why, kit.RENEW)
+        self._said = said
 
 
 def _admission(place: Host) -> Admission:
@@ -384,7 +484,7 @@ def _admission(place: Host) -> Admission:
             f"{place.kit}: server.crt and server.key do not fit ({error}); {kit.REMEDY}"
         ) from error
     keys = kit.registered(place.kit, place.parties)
-    return context, keys, kit.expiry(place.kit, keys)
+    return context, keys, kit.validities(place.kit, keys)
 
 
 def check(place: Host) -> None:
@@ -396,14 +496,14 @@ def check(place: Host) -> None:
 @contextlib.contextmanager
 def serve(place: Host) -> Iterator[Link]:
     """Listen for parties, and give a link to them."""
-    context, keys, ends = _admission(place)
+    context, keys, valid = _admission(place)
     with _listener(place.address, place.port) as listener, _logged(place):
         holders = Holders(place.folder / "holders.json")
-        connections = Connections(place.parties, keys, ends, holders)
+        connections = Connections(place.parties, keys, valid, holders)
         started: Future[None] = Future()
-        thread = threading.Thread(
-            target=connections.run, args=(listener, context, started), name="websocket", daemon=True
-        )
+        watch = None if context is None else Credentials(place, context, connections).watch
+        given = (listener, context, started, watch)
+        thread = threading.Thread(target=connections.run, args=given, name="websocket", daemon=True)
         thread.start()
         started.result()
         try:
@@ -440,6 +540,7 @@ def _listener(address: str, port: int) -> socket.socket:
     except OSError as error:
         reason = error.strerror or error
         raise ConnectionLost(
-            f"cannot listen at {address}:{port} ({reason}): choose another address or port"
+            f"cannot listen at {bracketed(address)}:{port} ({reason}): choose another address or "
+            "port"
         ) from error
     return listener

@@ -20,7 +20,7 @@ from fedunseen.core.addresses import PublicAddress, bracketed, is_loopback
 from fedunseen.core.errors import ArgumentError, DataError, ExperimentError, MissingDependencyError
 
 if TYPE_CHECKING:
-    from fedunseen.deploy.releases import Site
+    from fedunseen.deploy.site import Site
     from fedunseen.experiment.schema import Experiment
     from fedunseen.pages.serve.run_monitor import Monitor, RunMonitor, SiteMonitor
 

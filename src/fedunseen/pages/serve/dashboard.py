@@ -38,20 +38,7 @@ def create_app(
     """Return the page's service as an ASGI application."""
     html = render("serve/dashboard.html", {})
     measured = Measured()
-    for name, key, words in (
-        ("round", "round", "Rounds done in this stage."),
-        ("rounds", "rounds", "Rounds of this stage."),
-        ("parties_connected", "connected", "Parties that are there."),
-        ("parties", "clients", "Parties that may take part."),
-        (
-            "replies_left_out",
-            "left_out",
-            "Replies of this stage that were refused or did not come.",
-        ),
-    ):
-        Gauge(f"fedunseen_{name}", words, registry=measured.registry).set_function(
-            partial(_number, monitor, key)
-        )
+    ends = _gauges(monitor, measured)
 
     async def read(request: Request) -> Response:
         return HTMLResponse(html)
@@ -66,6 +53,8 @@ def create_app(
         return JSONResponse({"status": "ok", "version": __version__, "phase": monitor.phase()})
 
     async def metrics(request: Request) -> Response:
+        for holder, valid in monitor.certificates().items():
+            ends.labels(holder).set(valid.last.timestamp())
         return Response(generate_latest(measured.registry), media_type=CONTENT_TYPE_LATEST)
 
     routes = [
@@ -84,6 +73,30 @@ def create_app(
         option="--dashboard-public-url",
     )
     return Starlette(routes=routes, middleware=[guard])
+
+
+def _gauges(monitor: Monitor, measured: Measured) -> Gauge:
+    """Register the run's numbers, and return the gauge of when certificates end."""
+    for name, key, words in (
+        ("round", "round", "Rounds done in this stage."),
+        ("rounds", "rounds", "Rounds of this stage."),
+        ("parties_connected", "connected", "Parties that are there."),
+        ("parties", "clients", "Parties that may take part."),
+        (
+            "replies_left_out",
+            "left_out",
+            "Replies of this stage that were refused or did not come.",
+        ),
+    ):
+        Gauge(f"fedunseen_{name}", words, registry=measured.registry).set_function(
+            partial(_number, monitor, key)
+        )
+    return Gauge(
+        "fedunseen_certificate_ends_seconds",
+        "When a certificate ends, in Unix time.",
+        ["holder"],
+        registry=measured.registry,
+    )
 
 
 def _number(monitor: Monitor, key: str) -> float:

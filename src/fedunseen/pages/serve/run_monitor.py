@@ -9,11 +9,12 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from fedunseen.core import validity
 from fedunseen.core.errors import QuorumError
 from fedunseen.evaluation.measures import SHORT
 from fedunseen.experiment.schema import Experiment
@@ -21,7 +22,7 @@ from fedunseen.federation.engine import PartyStatus, needed
 from fedunseen.federation.run_directory import RunDirectory
 
 if TYPE_CHECKING:
-    from fedunseen.deploy.releases import Site
+    from fedunseen.deploy.site import Site
 
 Phase = Literal[
     "preparing", "waiting", "training", "finishing", "complete", "paused", "interrupted", "failed"
@@ -41,6 +42,7 @@ class Monitor(logging.Handler):
         super().__init__(logging.INFO)
         self.id = uuid.uuid4().hex
         self.started = _now()
+        self.engine: Path | None = None  # where an engine keeps when certificates are valid
         self.last_request = -math.inf  # monotonic seconds of the last request
         self.end_was_shown = threading.Event()
         self._guard = threading.Lock()
@@ -78,6 +80,10 @@ class Monitor(logging.Handler):
         with self._guard:
             return self._now_phase()
 
+    def certificates(self) -> dict[str, validity.Validity]:
+        """Return when the certificates of a federation are valid: holder -> a ``Validity``."""
+        return {} if self.engine is None else validity.read(self.engine)
+
     def numbers(self) -> dict[str, int]:
         """Return what monitoring reads: rounds, parties, and replies that were left out."""
         with self._guard:
@@ -96,6 +102,10 @@ class Monitor(logging.Handler):
                 "phase": self._now_phase(),
             }
             state |= {"why": self._why, **self._numbers(), **self._facts(), "seq": self._count}
+            said = validity.warnings(self.certificates(), datetime.now(UTC))
+            state["certificates"] = [
+                f"The certificate of {who} {why}." for who, why in said.items()
+            ]
             state["events"], state["log"] = ([event for event in kept if event["seq"] > since]
                                              for kept in (self._events, self._log))  # fmt: skip
         if self._phase in ("complete", "paused", "interrupted", "failed"):
@@ -122,6 +132,7 @@ class RunMonitor(Monitor):
         super().__init__()
         self.experiment = experiment
         self.path = path
+        self.engine = path / "engine"
         self._stage = ""
         self._round = 0
         self._rounds = 0
@@ -260,6 +271,7 @@ class SiteMonitor(Monitor):
         self.samples = samples
         self.classes = classes
         self.site = site
+        self.engine = site.state / "engine"
 
     def _now_phase(self) -> Phase:
         if self._phase == "preparing":

@@ -11,6 +11,7 @@ from fedunseen import Experiment, run
 from fedunseen.deploy.client_data import PartyData
 from fedunseen.deploy.remote.party import Party
 from fedunseen.deploy.remote.wire import pack, unpack
+from fedunseen.deploy.site import Owner, Site
 from fedunseen.experiment.setup import Setup
 from fedunseen.federation.engine import PartyStatus, Session
 from links import answered, session
@@ -88,7 +89,7 @@ def greeting(chosen, folder, client=0):
 def party(data, state, said, kit=None, guarded=True, consent=()):
     """Return a party as ``fedunseen join --masked`` makes it."""
     held = PartyData(data, masked=guarded)
-    return Party(held.prepare, state, said.append, {"DATA": data}, kit, consent, guarded=guarded)
+    return Party(held.prepare, Site(state, Owner(data, kit, tuple(consent), guarded), said.append))
 
 
 class Recorder:
