@@ -948,6 +948,8 @@ def test_a_class_of_which_only_the_name_is_known_competes_and_wins(named, client
     assert {one["name"]: one["score"] for one in answer} == pytest.approx(expected, abs=1e-4)
     assert asked.delete("/classes/black dog").status_code == 204
     assert asked.post("/predict", json=sample).json() == before
+    described = asked.post("/classes", json={"name": "rex", "sentence": "a black dog"}).json()
+    assert described["outlook"].startswith("'rex' is known by its description alone. The most")
 
 
 def test_what_is_no_description_is_refused(named, client):

@@ -45,10 +45,12 @@ class Outlook(NamedTuple):
     Attributes:
         name: of the class.
         expected: percent of its samples that get its name; None where it cannot be estimated.
-        interval: four of five such classes lie between these percentages.
         neighbors: the classes that are described most like it, the nearest first.
         same_as: a class that it is described as much like as by its plural; "" without one.
         unknown: its name looks like a made-up word to the text encoder.
+        interval: four of five such classes lie between these percentages.
+        sample: what is recognized.
+        words: what describes it instead of its name; "" where that is its name.
     """
 
     name: str
@@ -58,10 +60,12 @@ class Outlook(NamedTuple):
     unknown: bool = False
     interval: tuple[float, float] | None = None
     sample: str = "picture"
+    words: str = ""
 
     def sentence(self) -> str:
         """Say it, for somebody who does not know how classes are compared."""
         name = shown(repr(self.name))
+        by = "description" if self.words else "name"
         if self.same_as:
             return (
                 f"{name} and {shown(repr(self.same_as))} are described almost alike, so that this "
@@ -69,21 +73,23 @@ class Outlook(NamedTuple):
             )
         if self.unknown:
             return (
-                f"{name} looks like a made-up word to the text encoder, which reads English: this "
-                f"name says little about what is in a {self.sample}."
+                f"{shown(repr(self.words or self.name))} looks like a made-up word to the text "
+                f"encoder, which reads English: this {by} says little about what is in a {self.sample}."
             )
         near = f"The most similar classes are {' and '.join(map(shown, self.neighbors))}."
         if self.expected is None or self.interval is None:
-            return f"{name} is known by its name alone. {near}"
+            return f"{name} is known by its {by} alone. {near}"
         return (
-            f"{name} is known by its name alone: of 100 {self.sample}s of it, expect about "
+            f"{name} is known by its {by} alone: of 100 {self.sample}s of it, expect about "
             f"{self.expected:.0f} to be recognized ({self.interval[0]:.0f} to "
             f"{self.interval[1]:.0f} for four of five classes). {near}"
         )
 
     def content(self) -> dict[str, Any]:
         """Return all of it, for JSON."""
-        known = {key: value for key, value in self._asdict().items() if key != "sample"}
+        known = {
+            key: value for key, value in self._asdict().items() if key not in ("sample", "words")
+        }
         return {**known, "sentence": self.sentence()}
 
 

@@ -29,7 +29,6 @@ from fedunseen.core.errors import (
     RefusedError,
 )
 from fedunseen.core.files import parse_json
-from fedunseen.data.names import plain
 from fedunseen.pages.report.card import model_card
 from fedunseen.pages.report.parts import render
 from fedunseen.pages.serve.guard import READS_ALONE, WRITES, Guard, Limits
@@ -67,7 +66,7 @@ class ClassEntry(BaseModel):
     examples: int | None = None
     attributes: list[float] | None = None
     outlook: str | None = None
-    """Of a class that was added by its name alone: what to expect of it."""
+    """Of a class that was added by its name, or a few words, alone: what to expect of it."""
 
 
 class Classes(BaseModel):
@@ -323,9 +322,9 @@ async def add_class(request: Request, served: Served) -> ClassEntry:
             attributes = model.imagine(words)
         added = Added(body.name, attributes, examples, body.lasting)
         model.add(added)
-        by_name = examples is None and words is not None and plain(words) == plain(body.name)
-        outlook = {"outlook": model.outlook(body.name)} if by_name else {}
-        return {**model.entry(added), **outlook}
+        if examples is not None or words is None:
+            return model.entry(added)
+        return {**model.entry(added), "outlook": model.outlook(body.name, words)}
 
     entry = await served.ask(add)
     served.measured.added.set(len(model.added))

@@ -334,10 +334,13 @@ class Recognizer:
             raise DataError(f"a class is described in at most {LONGEST_WORDS} characters")
         return semantics_of_names([words], self.run.space, self.run.describing)[words]
 
-    def outlook(self, name: str) -> str | None:
-        """Say what to expect of a new class that is known by its name alone."""
-        found = outlooks(self.run, [name])
-        return found[0].sentence() if found else None
+    def outlook(self, name: str, words: str) -> str | None:
+        """Say what to expect of a new class that is known by its name, or a few words, alone."""
+        by_name = plain(words) == plain(name)
+        found = outlooks(self.run, [name if by_name else words])
+        if not found:
+            return None
+        return found[0]._replace(name=name, words="" if by_name else words).sentence()
 
     def describe(self, attributes: Mapping[str, Any] | Sequence[Any]) -> NDArray[np.float64]:
         """Return a class's attributes (attributes,), from all values or from those that are not 0
