@@ -9,8 +9,8 @@ The photos are 40 of each of 12 animals of CIFAR-100 (``DATA/cifar100``); three 
 unseen. Of a class added by its name, the program must say beforehand how many pictures it will name
 right, that must hold, and they must be more than chance gives. How many is not asked: a name tells
 of some classes much, of others nothing, and what counts is that a user reads it before the answers.
-Of a class shown by five pictures, half must be right. A copy of the folder is messy as people's folders are: ``init``
-must name what is odd, and the run must do without it.
+Of a class shown by five pictures, half must be right. A copy of the folder is messy as people's
+folders are: ``init`` must name what is odd, and the run must do without it.
 
 ``--ref COMMIT`` clones an older state. ``--smallest`` clones and installs nothing, to see that the
 script runs.

@@ -74,7 +74,8 @@ class Outlook(NamedTuple):
         if self.unknown:
             return (
                 f"{shown(repr(self.words or self.name))} looks like a made-up word to the text "
-                f"encoder, which reads English: this {by} says little about what is in a {self.sample}."
+                f"encoder, which reads English: this {by} says little about what is in a "
+                f"{self.sample}."
             )
         near = f"The most similar classes are {' and '.join(map(shown, self.neighbors))}."
         if self.expected is None or self.interval is None:
