@@ -10,7 +10,6 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from safetensors.torch import load_file
-from small_federation import NAMES, experiment, greeting, write_all, write_party
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import FedUnseenError
@@ -21,6 +20,7 @@ from fedunseen.deploy.secagg.ledger import Ledger
 from fedunseen.deploy.secagg.plan import Plan
 from fedunseen.experiment.forget import write_removal
 from fedunseen.strategies import Instruction
+from small_federation import NAMES, experiment, greeting, write_all, write_party
 
 EACH, HELD = 24, 6  # samples of each class at the party, and its classes
 SPREAD = [EACH * c + i for c in range(HELD) for i in range(4)]  # 24 samples, 4 of each class
