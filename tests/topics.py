@@ -1,6 +1,10 @@
 """Six topics and a sentence of each, which MiniLM tells apart."""
 
+import csv
 import json
+
+from fedunseen import Experiment, run
+from small_runs import QUIET
 
 TOPICS = {
     "cooking": "a soup of onions, with bread from the oven",
@@ -44,3 +48,33 @@ def save_sentence_encoder(folder, pooling="mean", unit=True, **about):
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(stated), "utf-8")
     (folder / "sentence_bert_config.json").write_text(json.dumps(about), "utf-8")
     return folder
+
+
+def texts_run(place):
+    """Return the run of a folder of texts."""
+    for name, words in TOPICS.items():
+        (place / "texts" / name).mkdir(parents=True)
+        for i in range(4):
+            (place / "texts" / name / f"{i}.txt").write_text(f"Number {i}: {words}.\n", "utf-8")
+    return _run_of(place, place / "texts", {"name": "texts"})
+
+
+def notes_run(place):
+    """Return the run of a table with a column of texts."""
+    notes = [(f"Number {i} is about {words}", n) for i in range(4) for n, words in TOPICS.items()]
+    (place / "notes").mkdir(parents=True)
+    with (place / "notes" / "notes.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("note", "topic"), *notes])
+    columns = [{"name": "note", "kind": "text"}]
+    return _run_of(place, place / "notes", {"name": "table", "label": "topic", "columns": columns})
+
+
+def _run_of(place, root, data):
+    splits = [f"{name},{'unseen' if name == 'chess' else 'seen'}" for name in TOPICS]
+    (root / "classes.csv").write_text("\n".join(["name,split", *splits]), "utf-8")
+    encoder = str(save_sentence_encoder(place / "encoder"))
+    settings = {
+        "data": {**data, "root": str(root), "text_encoder": encoder},
+        "method": {"name": "gaussian"}, "partition": {"clients": 2},
+    }  # fmt: skip
+    return run(Experiment.from_dict(settings).with_overrides(QUIET), place / "run").path

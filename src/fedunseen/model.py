@@ -747,12 +747,13 @@ def _method_of(
     kind = find("method", settings["name"])
     saved = content["backbone"]
     trained = _encoder_of(saved["encoder"], kind.takes, encoder)
-    method: Method = kind(
-        kind.Settings.model_validate(settings),
-        space,
-        torch.from_numpy(scaling(space.semantics)),
-        make_backbone(trained, saved["input_shape"], kind.takes),
-    )
+    with local_files_only():
+        method: Method = kind(
+            kind.Settings.model_validate(settings),
+            space,
+            torch.from_numpy(scaling(space.semantics)),
+            make_backbone(trained, saved["input_shape"], kind.takes),
+        )
     return method
 
 

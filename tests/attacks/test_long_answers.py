@@ -3,7 +3,6 @@ of it ends when no one waits for its answer.
 """
 
 import asyncio
-import csv
 import io
 import math
 import time
@@ -15,7 +14,7 @@ import torch
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from fedunseen import Experiment, load_run, run
+from fedunseen import load_run, run
 from fedunseen.core import deadline
 from fedunseen.core.deadline import LateError, due
 from fedunseen.data.io.images import ImageBytes, read_image
@@ -26,30 +25,16 @@ from fedunseen.pages.serve import Recognizer, uploads
 from fedunseen.pages.serve.app import create_app
 from fedunseen.pages.serve.inference_queue import InferenceQueue
 from fedunseen.pages.serve.uploads import TooLargeError, Upload, read_files
-from small_runs import QUIET, experiment
-from topics import TOPICS, save_sentence_encoder
+from small_runs import experiment
+from topics import notes_run
 
 pytest.importorskip("transformers")
-NOTES = [f"Number {i} is about {words}" for i in range(4) for words in TOPICS.values()]
 
 
 @pytest.fixture(scope="module")
 def notes(tmp_path_factory):
     """A run of a table with a column of texts."""
-    place = tmp_path_factory.mktemp("notes")
-    with (place / "notes.csv").open("w", encoding="utf-8", newline="") as file:
-        labels = list(TOPICS) * 4
-        csv.writer(file).writerows([("note", "topic"), *zip(NOTES, labels, strict=True)])
-    splits = [f"{name},{'unseen' if name == 'chess' else 'seen'}" for name in TOPICS]
-    (place / "classes.csv").write_text("\n".join(["name,split", *splits]), "utf-8")
-    data = {
-        "name": "table", "root": str(place), "label": "topic",
-        "text_encoder": str(save_sentence_encoder(place / "encoder")),
-        "columns": [{"name": "note", "kind": "text"}],
-    }  # fmt: skip
-    settings = {"data": data, "method": {"name": "gaussian"}, "partition": {"clients": 2}}
-    made = Experiment.from_dict(settings).with_overrides(QUIET)
-    return run(made, place / "run").path
+    return notes_run(tmp_path_factory.mktemp("notes"))
 
 
 @pytest.fixture(scope="module")

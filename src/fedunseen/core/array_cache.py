@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from fedunseen.core.arrays import MAPPED, load_arrays
 from fedunseen.core.errors import DataError
-from fedunseen.core.files import cache_folder, replacing
+from fedunseen.core.files import cache_folder, make_private, replacing
 from fedunseen.core.memory import Mapped
 
 CHUNK = 256
@@ -36,8 +36,22 @@ _QUIET = 2.0  # seconds before the first line of progress
 _PAUSE = 30.0  # seconds between two lines
 _STALE = 3600  # seconds after which an unfinished file is taken for that of a killed process
 
+_keeps: ContextVar[bool] = ContextVar("keeps", default=True)
+
 shown: ContextVar[Callable[[str, int, int], None] | None] = ContextVar("shown", default=None)
 """Shows what is done, how much of it and of how much, in place of lines on standard error."""
+
+
+@contextmanager
+def keeping_nothing() -> Iterator[None]:
+    """Write no features and texts to the cache folder in this context: the samples are somebody
+    else's. What is there already is used.
+    """
+    before = _keeps.set(False)
+    try:
+        yield
+    finally:
+        _keeps.reset(before)
 
 
 def cached_blocks(
@@ -55,14 +69,14 @@ def cached_blocks(
     if (kept := _open(path, shape, np.dtype(dtype))) is not None:
         return kept
     with usable(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
     for unfinished in path.parent.glob(".*.tmp"):
         with suppress(OSError):  # another process was faster
             if time.time() - unfinished.stat().st_mtime > _STALE:
                 unfinished.unlink()
     _check_room(doing, path.parent, int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize)
     progress = Progress(doing, shape[0])
-    with replacing(path) as temporary, temporary.open("wb") as file:
+    with replacing(path, private=True) as temporary, temporary.open("wb") as file:
         header = {
             "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
             "fortran_order": False,
@@ -101,6 +115,8 @@ def cached_features(
     key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     folder = cache_folder() / "features"
     while (features := _undamaged(folder, key, (len(images), *shape), np.dtype(dtype))) is None:
+        if not _keeps.get():
+            return encode(images).astype(dtype, copy=False)
         _encode_chunks(folder, key, images, shape, np.dtype(dtype), encode)
     shutil.rmtree(folder / key, ignore_errors=True)  # the chunks
     return features
@@ -117,7 +133,13 @@ def cached_arrays(
         return {name: arrays[name] for name in names}
     except (DataError, KeyError):
         computed = make()
-    with usable(path.parent), replacing(path) as temporary, temporary.open("wb") as file:
+    if not _keeps.get():
+        return dict(computed)
+    with (
+        usable(path.parent),
+        replacing(path, private=True) as temporary,
+        temporary.open("wb") as file,
+    ):
         np.savez(file, allow_pickle=False, **computed)
     return dict(computed)
 
@@ -136,7 +158,7 @@ def joined_rows(blocks: Iterable[NDArray[np.float32]]) -> NDArray[np.float32]:
         parts.append(block)
         if file is None and 4 * rows * width >= MAPPED:
             with usable(folder := cache_folder()):
-                folder.mkdir(parents=True, exist_ok=True)
+                make_private(folder)
                 file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # the map outlives this
         if file is not None:
             with usable(cache_folder()):
@@ -240,7 +262,7 @@ def _encode_chunks(
 
     missing = [i for i in range(len(parts)) if load(i) is None]
     with usable(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         bytes_each = int(np.prod(shape)) * dtype.itemsize
         _check_room("encoding images", folder, bytes_each * (len(images) + CHUNK * len(missing)))
     progress = Progress(
@@ -255,7 +277,10 @@ def _encode_chunks(
             features = encode(parts[i]).astype(dtype, copy=False)
             with usable(folder):
                 try:
-                    with replacing(chunks[i]) as temporary, temporary.open("wb") as file:
+                    with (
+                        replacing(chunks[i], private=True) as temporary,
+                        temporary.open("wb") as file,
+                    ):
                         np.save(file, features, allow_pickle=False)
                 except (
                     FileNotFoundError
@@ -268,7 +293,7 @@ def _encode_chunks(
         if array is None:  # another process has just joined and removed them
             return
         checksum = _checksum(checksum, array)
-    with usable(folder), replacing(folder / f"{key}.{checksum:08x}.npy") as temporary:
+    with usable(folder), replacing(folder / f"{key}.{checksum:08x}.npy", private=True) as temporary:
         whole = np.lib.format.open_memmap(temporary, "w+", dtype, (len(images), *shape))
         for i, array in enumerate(arrays):
             whole[i * CHUNK : (i + 1) * CHUNK] = array

@@ -71,7 +71,7 @@ def class_similarity(semantics: NDArray[np.float64], alpha: float = 0.01) -> NDA
         gamma = _by_multipliers(s, alpha)
         gap = duality_gap(gamma, s, alpha)
         with suppress(OSError):  # a cache that cannot be written is merely no help next time
-            write_tensors(cached, {"gamma": gamma, "gap": np.array([gap])})
+            write_tensors(cached, {"gamma": gamma, "gap": np.array([gap])}, private=True)
     if gap > _GAP * len(s):
         warnings.warn(
             f"the graphical lasso did not converge for these {len(s)} classes: their similarities "

@@ -40,6 +40,13 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedunseen"
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder and those that it lies in, where they are missing, for this user alone."""
+    if not folder.exists():
+        make_private(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
 def existing_folder(folder: Path, remedy: str) -> Path:
     """Return a folder of the user's that is there."""
     if not os.path.isdir(
@@ -171,16 +178,19 @@ def holding(folder: Path, name: str = ".lock") -> Iterator[bool]:
 
 
 @contextmanager
-def replacing(path: Path, follow: bool = True) -> Iterator[Path]:
+def replacing(path: Path, follow: bool = True, private: bool = False) -> Iterator[Path]:
     """Yield a temporary path; the file written there replaces ``path``, or what it links to, if
     nothing failed.
 
     A pipe, a device or this process's own output cannot be replaced: it receives the content.
-    Without ``follow`` a link or a pipe is itself replaced: the user has not named it.
+    Without ``follow`` a link or a pipe is itself replaced: the user has not named it. A ``private``
+    file, as all of the cache folder, is read by this user alone.
     """
     target = Path(os.path.realpath(path)) if follow else path
     receiver = _receiver(path) if follow else None
-    if receiver is None:
+    if receiver is None and private:
+        make_private(target.parent)
+    elif receiver is None:
         target.parent.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory()
@@ -190,6 +200,8 @@ def replacing(path: Path, follow: bool = True) -> Iterator[Path]:
         temporary = Path(folder, f".{target.name}.{os.getpid()}.tmp")
         try:
             temporary.unlink(missing_ok=True)  # a link of that name would be written through
+            if private:
+                temporary.touch(0o600, exist_ok=False)
             yield temporary
             if receiver is not None:
                 with open(receiver, "wb", closefd=receiver is path) as stream:
@@ -256,18 +268,19 @@ def whole_folder(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def write_text(path: Path, text: str, follow: bool = True) -> None:
+def write_text(path: Path, text: str, follow: bool = True, private: bool = False) -> None:
     """Write a text file whole; see :func:`replacing`.
 
     Names of files may hold bytes that are no text: each becomes an escape.
     """
-    with replacing(path, follow) as temporary:
+    with replacing(path, follow, private) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, private: bool = False) -> None:
     """Write a JSON file whole."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    write_text(path, text, private=private)
 
 
 def write_tensors(
@@ -275,6 +288,7 @@ def write_tensors(
     tensors: Mapping[str, NDArray[Any]] | Mapping[str, Tensor],
     metadata: Mapping[str, str] | None = None,
     follow: bool = True,
+    private: bool = False,
 ) -> None:
     """Write a safetensors file whole, from NumPy arrays or torch tensors; see
     :func:`replacing`.
@@ -292,7 +306,7 @@ def write_tensors(
         else torch.from_numpy(np.array(value, order="C"))
         for name, value in tensors.items()
     }
-    with replacing(path, follow) as temporary:
+    with replacing(path, follow, private) as temporary:
         # safetensors moves a file of its own here, which only the owner may read: restore the usual
         # rights.
         temporary.touch()

@@ -33,13 +33,21 @@ _of_others: ContextVar[Collection[str]] = ContextVar("of_others", default=())
 
 
 @contextmanager
-def local_files_only() -> Iterator[None]:
-    """Fetch nothing from the hub in this context: a file names the weights there, not a user."""
-    before = _local.set(True)
+def local_files_only(only: bool = True) -> Iterator[None]:
+    """Fetch nothing from the hub in this context: a file names the weights there, not a user.
+
+    ``only``: what :func:`may_fetch` did not allow where this context's work was given.
+    """
+    before = _local.set(only or _local.get())
     try:
         yield
     finally:
         _local.reset(before)
+
+
+def may_fetch() -> bool:
+    """Say whether this context fetches from the hub what is not on this machine."""
+    return not _local.get()
 
 
 @contextmanager

@@ -19,8 +19,6 @@ from fedunseen.core.array_cache import Progress
 from fedunseen.core.arrays import array_names, declared_shapes, load_arrays
 from fedunseen.core.deadline import check_deadline
 from fedunseen.core.errors import DataError
-from fedunseen.core.registry import find
-from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.io.features import FEATURE_SUFFIXES, read_features
 from fedunseen.data.io.images import ImageBytes, list_images
 from fedunseen.experiment.encoding import as_images
@@ -62,14 +60,13 @@ def batches(run: StoredRun, paths: Sequence[str | Path]) -> Iterator[Batch]:
             return Batch(names, run.encoded(rows), rows)
         return Batch(names, rows, run.pixels(rows))
 
-    data = run.describing if "text_encoder" in run.manifest else run.experiment.data
-    loader: type[BenchmarkLoader] = find("data", data.name)
+    reader = run.reader
     for given in paths:
         path = Path(given)
         parts: Iterator[_Part]
-        if hasattr(loader, "read_texts") and _is_sentence(path):
-            parts = iter([_Part([str(given)], loader.read_texts([str(given)], data), False)])
-        elif loader.reads_tables and (table := loader.tabular(path, data)) is not None:
+        if reader.takes_texts and _is_sentence(path):
+            parts = iter([_Part([str(given)], reader.read_texts([str(given)]), False)])
+        elif (table := reader.tabular(path)) is not None:
             parts = _of_table(path, table)
         else:
             parts = _folder(run, path) if path.is_dir() else _file(run, path)
@@ -169,8 +166,7 @@ def read_sample(run: StoredRun, file: Path | ImageBytes) -> NDArray[Any]:
     """
     encoded = run.manifest.get("picture_shape")
     shape = run.manifest["input_shape"]
-    data = run.describing if "text_encoder" in run.manifest else run.experiment.data
-    samples = np.asarray(find("data", data.name).read(file, data))
+    samples = run.reader.read(file)
     if samples.ndim == 2 and (encoded is not None or len(shape) > 1):
         return as_images(samples, encoded or shape)  # a flattened image
     return samples
@@ -211,8 +207,7 @@ def _is_single(shape: Sequence[int]) -> bool:
 
 def _pictured(run: StoredRun, path: Path, rows: NDArray[Any]) -> NDArray[Any]:
     """Read rows of an array as the run's benchmark reads picture files."""
-    loader: type[BenchmarkLoader] = find("data", run.experiment.data.name)
-    if loader.read.__func__ is BenchmarkLoader.read.__func__ or hasattr(loader, "read_texts"):  # type: ignore[attr-defined]
+    if not run.reader.takes_pictures:
         raise DataError(f"{path} has the shape {rows.shape}: this run takes no pictures")
     if rows.dtype.kind == "f" and not np.isfinite(rows).all():
         raise DataError(f"{path} holds numbers that are not finite: leave those pictures out")

@@ -16,6 +16,7 @@ from fedunseen.core.phases import SGD, Batch, Context, Optimiser, Phase, Plan, T
 from fedunseen.core.settings import Named, NamedSettings
 from fedunseen.data import Benchmark, ClassSpace, Scaling
 from fedunseen.encoders.backbone import Backbone, Output
+from fedunseen.encoders.hub import may_fetch
 
 LEFT_TO_DATA = ("lr", "unit")
 """Settings that follow from training samples where they are unset
@@ -125,6 +126,7 @@ class Method(Named):
 
     Attributes:
         width: the length of a feature vector, or the channels of a map.
+        fetches: it may download what its settings name. One that a file describes may not.
     """
 
     Settings: ClassVar[type[NamedSettings]] = MethodSettings
@@ -159,6 +161,7 @@ class Method(Named):
         self.semantics = semantics
         self.backbone = backbone
         self.batched = self.batched and backbone.batched
+        self.fetches = may_fetch()
         self.width = backbone.shape[0]
         self.prepare()
 

@@ -27,6 +27,7 @@ from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Adam, Batch, Context, Phase, Plan, Terms, draws_of, weighted_mean
 from fedunseen.core.random import stream
 from fedunseen.core.settings import FolderOrName, NamedSettings
+from fedunseen.encoders.hub import local_files_only
 from fedunseen.encoders.text import embed_classes
 from fedunseen.losses import precise
 from fedunseen.methods.base import Candidates, Method
@@ -187,7 +188,8 @@ class Generative(Method):
             ).clamp_min(1e-12)
             top = above.topk(min(NAMED_ATTRIBUTES, self.attribute_count), dim=1).indices
             strongest = [[self.space.attribute_names[i] for i in row] for row in top.tolist()]
-        return torch.from_numpy(embed_classes(names, s.text, s.prompt, strongest))
+        with local_files_only(not self.fetches):
+            return torch.from_numpy(embed_classes(names, s.text, s.prompt, strongest))
 
     def generator_init(self, rng: np.random.Generator) -> Params:
         """Draw the generator: N(0, 0.02), biases 0."""

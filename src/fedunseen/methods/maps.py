@@ -18,6 +18,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Context, Terms
 from fedunseen.data import ClassSpace, read_features
 from fedunseen.encoders.backbone import Backbone
+from fedunseen.encoders.hub import local_files_only
 from fedunseen.encoders.text import VECTORS, embed_texts, plain_words
 from fedunseen.methods.base import MethodSettings, OneLoss, class_mask
 
@@ -63,7 +64,8 @@ class MapMethod(OneLoss):
         """Word vectors (attributes, w) of unit length, for a method with the setting; training asks
         for them.
         """
-        return word_vectors(self.settings.words, self.space)
+        with local_files_only(not self.fetches):
+            return word_vectors(self.settings.words, self.space)
 
     def representation(self, maps: Tensor, attributes: Tensor) -> Tensor:
         """Return what a strategy contrasts: the features if they are trained, otherwise the

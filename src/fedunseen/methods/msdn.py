@@ -14,7 +14,7 @@ from torch import Tensor
 from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Batch, Context, Terms
 from fedunseen.losses import jensen_shannon, self_calibration, semantic_cross_entropy, weighted_l1
-from fedunseen.methods.maps import Classes, MapMethod, MapSettings, weighted_loss, word_vectors
+from fedunseen.methods.maps import Classes, MapMethod, MapSettings, weighted_loss
 
 
 class MSDNSettings(MapSettings):
@@ -73,7 +73,7 @@ class MSDN(MapMethod, name="msdn"):
         """Take word vectors (attributes, w); draw the first W (w, channels) from N(0, 1), the
         others are zero.
         """
-        words = word_vectors(self.settings.words, self.space)
+        words = self.words
         shape = (words.shape[1], self.width)
         drawn = torch.from_numpy(rng.normal(size=shape).astype(np.float32))
         return self.backbone.init(rng) | {

@@ -438,7 +438,7 @@ def decode(
         paths = [root / file for file in files]
         decoding = _Decoding(paths, size, resize, crops, window, parts)
         yield from in_threads(decoding.read, range(len(files)))
-        write_json(record, decoding.notes())  # before the images: see `cached_blocks`
+        write_json(record, decoding.notes(), private=True)  # before the images: see `cached_blocks`
 
     images = cached_blocks("images", key, shape, produce)
     try:

@@ -14,8 +14,6 @@ from fedunseen.confidence.explanation import Explanation
 from fedunseen.core.arrays import to_float32
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import free_folder
-from fedunseen.core.registry import find
-from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import check_unlabelled
 from fedunseen.experiment.changed import adapt_run, write_changed
 from fedunseen.experiment.hub_models import SCHEME, fetched_model
@@ -202,9 +200,7 @@ class Run(StoredRun):
         """Return the examples of each class as the model takes them, before scaling."""
         if examples is None:
             return None
-        data = self.describing if "text_encoder" in self.manifest else self.experiment.data
-        loader: type[BenchmarkLoader] = find("data", data.name)
-        if loader.reads_tables and (labelled := loader.examples(examples, data)) is not None:
+        if (labelled := self.reader.examples(examples)) is not None:
             return dict(labelled)
         return {
             name: class_examples
@@ -217,9 +213,7 @@ class Run(StoredRun):
         """Return samples (n, ...) as the model takes them, before scaling."""
         if isinstance(inputs, (str, Path)):
             inputs = [inputs]
-        data = self.describing if "text_encoder" in self.manifest else self.experiment.data
-        loader: type[BenchmarkLoader] = find("data", data.name)
-        if loader.reads_tables and (blocks := loader.tabular(inputs, data)) is not None:
+        if (blocks := self.reader.tabular(inputs)) is not None:
             inputs = np.concatenate(list(blocks))
         if not len(inputs):
             raise DataError("there is nothing to predict: give at least one input")

@@ -32,6 +32,7 @@ from fedunseen.experiment.encoding import (
     make_encoder,
 )
 from fedunseen.experiment.parsing import check_known, located
+from fedunseen.experiment.result.reader import RunReader
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.run_directory import RunDirectory, load_params, parameter_sizes
 from fedunseen.methods import Method
@@ -190,7 +191,8 @@ class StoredRun:
         shape = (self.scaler.width(raw[0]),) if len(raw) == 1 else raw
         with local_files_only():
             backbone = make_backbone(self._placed, shape, self.manifest.get("image_shape"))
-        method: Method = find("method", settings.name)(settings, self.space, semantics, backbone)
+            kind: type[Method] = find("method", settings.name)
+            method = kind(settings, self.space, semantics, backbone)
         if isinstance(method, ClosedForm):
             method.quantization = self.scaler.quantization
         if isinstance(method, Episodic) and "answers" in self.manifest:
@@ -279,6 +281,12 @@ class StoredRun:
         """
         with local_files_only():
             return found_text(self.manifest.get("text_encoder"), self.path, self.experiment.data)
+
+    @cached_property
+    def reader(self) -> RunReader:
+        """What reads samples that the run is asked about."""
+        data = self.describing if "text_encoder" in self.manifest else self.experiment.data
+        return RunReader(find("data", data.name), data)
 
     @property
     def sample(self) -> str:

@@ -21,6 +21,7 @@ from starlette.requests import ClientDisconnect
 from fedunseen import __version__
 from fedunseen.confidence.measured import ALARM
 from fedunseen.core.addresses import PublicAddress
+from fedunseen.core.array_cache import keeping_nothing
 from fedunseen.core.errors import (
     ArgumentError,
     DataError,
@@ -186,9 +187,14 @@ class Service:
     about: dict[str, Any]
 
     async def ask(self, question: Callable[[], _T]) -> _T:
-        """Ask the model when it is our turn."""
+        """Ask the model when it is our turn; nothing of the question is kept in the cache."""
+
+        def asked() -> _T:
+            with keeping_nothing():
+                return question()
+
         try:
-            return await self.queue.ask(question, self.limits.answer)
+            return await self.queue.ask(asked, self.limits.answer)
         except QueueFullError:
             raise HTTPException(
                 503, "too many questions wait already: ask again later", {"Retry-After": "1"}

@@ -521,8 +521,7 @@ class Recognizer:
 
     def read_texts(self, texts: Sequence[str]) -> NDArray[Any]:
         """Return texts as samples (n, ...), as the run takes them."""
-        data = self.run.describing
-        return self.run.read_inputs(find("data", data.name).read_texts(texts, data))
+        return self.run.read_inputs(self.run.reader.read_texts(texts))
 
     def samples(self, rows: Any) -> NDArray[Any]:
         """Return samples (n, ...) from numbers, or from rows of a table by the names of its
