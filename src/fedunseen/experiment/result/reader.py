@@ -43,9 +43,9 @@ class RunReader:
 
     def read_texts(self, texts: Sequence[str]) -> NDArray[Any]:
         """Return texts as samples (n, d)."""
+        loader: Any = self.loader
         with local_files_only():
-            rows: NDArray[Any] = self.loader.read_texts(texts, self.settings)  # type: ignore[attr-defined]
-            return rows
+            return np.asarray(loader.read_texts(texts, self.settings))
 
     def tabular(self, source: Any) -> Iterator[NDArray[Any]] | None:
         """Return the samples of a table block by block, as :meth:`BenchmarkLoader.tabular`; None
