@@ -295,3 +295,9 @@ def test_pillow_alone_does_not_load_pydicom():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_an_empty_file_is_said_to_be_empty(tmp_path):
+    (tmp_path / "a.dcm").write_bytes(b"")
+    said = message_of(read_image, tmp_path / "a.dcm", 8, 8)
+    assert said == f"{tmp_path / 'a.dcm'} is empty: copy it again"

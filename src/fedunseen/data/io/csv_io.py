@@ -100,7 +100,7 @@ def iter_csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]
     except UnicodeDecodeError:
         raise DataError(f"{path} is not a text file in UTF-8: save it as CSV in UTF-8") from None
     except csv.Error as error:
-        raise DataError(f"{path} is not a CSV file: {error}") from None
+        raise DataError(f"{path} is not a CSV file ({error}): save it again as CSV") from None
     if wanted is None:
         raise DataError(f"{path} is empty")
 

@@ -89,6 +89,9 @@ def _fault_of_format(source: "Path | ImageBytes") -> str:
             if content[kind.place : kind.end] in kind.marks and not kind.installed:
                 return kind.missing
     if Path(str(source)).suffix.lower() in DICOM_SUFFIXES:
+        with suppress(OSError):
+            if not Path(str(source)).stat().st_size:
+                return "is empty: copy it again"
         return "lacks the mark DICM of a DICOM file at byte 128, or is encrypted: export it again"
     return NOT_READABLE
 
