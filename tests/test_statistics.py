@@ -219,6 +219,37 @@ def test_a_file_that_is_wrong_is_refused(tmp_path):
     assert code_of(Statistics.load, out) == "statistics-file"
 
 
+def loaded_or_refused(path):
+    try:
+        return Statistics.load(path), None
+    except FedUnseenError as error:
+        return None, error
+
+
+@pytest.mark.parametrize("part_of_file", ["labelled", "unlabelled"])
+def test_a_mutated_file_is_refused_in_one_sentence_or_is_the_same(tmp_path, part_of_file):
+    statistics = WHOLE
+    if part_of_file == "unlabelled":
+        statistics = Statistics.plan(MODEL, part="unlabelled").add(X)
+    statistics.save(tmp_path / "whole")
+    content = (tmp_path / "whole").read_bytes()
+    header = 8 + int.from_bytes(content[:8], "little")
+    rng = np.random.default_rng(0)
+    refused = 0
+    for place in [*rng.integers(0, header, 60), *rng.integers(header, len(content), 40)]:
+        mutated = bytearray(content)
+        mutated[place] ^= 1 << int(rng.integers(8))
+        (tmp_path / "mutated").write_bytes(mutated)
+        loaded, why = loaded_or_refused(tmp_path / "mutated")
+        refused += loaded is None
+        assert "\n" not in str(why)
+        if loaded is None:
+            assert why.code in ("statistics-file", "statistics-version")
+        else:
+            assert loaded.sums_sha256 == statistics.sums_sha256
+    assert refused > 50
+
+
 def test_partial_fit_adds_to_what_was_there():
     order = np.random.default_rng(1).permutation(120)
     first, *others = np.split(order, 4)

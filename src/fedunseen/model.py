@@ -645,54 +645,54 @@ class Model:
     ) -> Model:
         """Return the model that the file at ``path`` holds; the rest is as for :meth:`load`."""
         with refusing_damage(path):
-            model = cls.template(path, content, tensors, encoder)
+            model = cls.template(content, tensors, encoder)
             model.check()
         return model
 
     @classmethod
     def template(
         cls,
-        path: Path,
         content: Mapping[str, Any],
         tensors: Mapping[str, Tensor],
         encoder: str | Path | None = None,
     ) -> Model:
-        """Return what :meth:`of_content` does, of which parameters may be missing."""
-        with refusing_damage(path):
-            classes = content["classes"]
-            space = ClassSpace(
-                tuple(classes["names"]),
-                tensors["semantics"].numpy(),
-                tuple(classes["attributes"]),
-                attribute_groups=classes["groups"],
-                **{split: np.array(classes[split], dtype=np.int64) for split in _SPLITS},
-            )
-            steps = content["scaling"]
-            statistics = {name: v.numpy() for name, v in within("scaling/", tensors).items()}
-            scaler = Scaler(tuple(steps["features"]), statistics)
-            scaling = fit_semantics(space, tuple(steps["semantics"]))
-            method = _method_of(content, space, scaling, encoder)
-            if isinstance(method, ClosedForm):
-                method.quantization = scaler.quantization
-            if isinstance(method, Episodic) and "answers" in content:
-                method.answers = np.array(content["answers"], dtype=np.int64)
-            offset = float(content["calibration"]["offset"])
-            if not np.isfinite(offset):
-                raise ValueError("the calibration offset is not finite")
-            held = {name: v.numpy() for name, v in within("confidence/", tensors).items()}
-            return cls(
-                space,
-                method,
-                within("params/", tensors),
-                scaler,
-                scaling,
-                Calibration(offset),
-                int(content["seed"]),
-                bool(content["pooled"]),
-                content.get("features_from"),
-                within("statistics/", tensors),
-                Confidence.of_arrays(held) if held else None,
-            )
+        """Return what :meth:`of_content` does, of which parameters may be missing; any error says
+        that the content is damaged.
+        """
+        classes = content["classes"]
+        space = ClassSpace(
+            tuple(classes["names"]),
+            tensors["semantics"].numpy(),
+            tuple(classes["attributes"]),
+            attribute_groups=classes["groups"],
+            **{split: np.array(classes[split], dtype=np.int64) for split in _SPLITS},
+        )
+        steps = content["scaling"]
+        statistics = {name: v.numpy() for name, v in within("scaling/", tensors).items()}
+        scaler = Scaler(tuple(steps["features"]), statistics)
+        scaling = fit_semantics(space, tuple(steps["semantics"]))
+        method = _method_of(content, space, scaling, encoder)
+        if isinstance(method, ClosedForm):
+            method.quantization = scaler.quantization
+        if isinstance(method, Episodic) and "answers" in content:
+            method.answers = np.array(content["answers"], dtype=np.int64)
+        offset = float(content["calibration"]["offset"])
+        if not np.isfinite(offset):
+            raise ValueError("the calibration offset is not finite")
+        held = {name: v.numpy() for name, v in within("confidence/", tensors).items()}
+        return cls(
+            space,
+            method,
+            within("params/", tensors),
+            scaler,
+            scaling,
+            Calibration(offset),
+            int(content["seed"]),
+            bool(content["pooled"]),
+            content.get("features_from"),
+            within("statistics/", tensors),
+            Confidence.of_arrays(held) if held else None,
+        )
 
     def check(self) -> None:
         """Score one sample, which fails where parameters do not go with method and classes."""

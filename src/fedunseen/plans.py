@@ -11,7 +11,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
 import numpy as np
@@ -184,9 +183,9 @@ class StatisticsPlan:
         return self.model.content()  # type: ignore[no-any-return]
 
     @classmethod
-    def of_content(cls, path: Path, about: Mapping[str, Any], tensors: Params) -> StatisticsPlan:
+    def of_content(cls, about: Mapping[str, Any], tensors: Params) -> StatisticsPlan:
         """Return the plan of a file."""
-        model = at("fedunseen.model:Model").template(path, content_of(about), tensors)
+        model = at("fedunseen.model:Model").template(content_of(about), tensors)
         kind = KINDS[about["part"]]
         if model.params:
             model.check()

@@ -332,10 +332,11 @@ class Statistics:
         place = Path(path)
         about, tensors = read_tensor_file(place, (_KEY,), "statistics", FORMAT, (DAMAGED, NEWER))
         with refusing_damage(place, _REMEDY, DAMAGED):
-            planned = StatisticsPlan.of_content(place, about["plan"], within("plan/", tensors))
+            planned = StatisticsPlan.of_content(about["plan"], within("plan/", tensors))
             marks = {str(mark): int(number) for mark, number in about["marks"].items()}
-            read = cls(planned, within("sums/", tensors), marks)
-            planned.check(read.params)
+            sums = within("sums/", tensors)
+            planned.check(sums)
+            read = cls(planned, sums, marks)
             if why := planned.validate(read.params):
                 raise DataError(f"no samples can have its sums ({why}): {_REMEDY}", DAMAGED)
             if read.sha256 != about["sha256"]:
