@@ -1,5 +1,5 @@
-"""``fedunseen learn``, ``adapt``, ``sums`` and ``forget``: what changes a finished run without
-training.
+"""``fedunseen learn``, ``adapt``, ``sums``, ``statistics`` and ``forget``: what changes a finished
+run without training.
 """
 
 from __future__ import annotations
@@ -186,6 +186,53 @@ def sums(
     if alone := [name for name, count in counts.items() if count == 1]:
         say(f"the sum of a single sample is that sample: {', '.join(alone)}")
     print_json(as_json, {"file": str(out), "samples": counts})
+
+
+def statistics(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="SOURCE...", help="Your samples, as for sums; or files of statistics to add up."
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The new file.")],
+    plan: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="The run whose classes, encoder and scaling are taken."),
+    ] = None,
+    plugins: opt.Plugins = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Write the statistics of your samples, or of several such files together: exact sums, which
+    continue after a kill.
+    """
+    from fedunseen.experiment.party_statistics import merge_files, write_statistics
+    from fedunseen.experiment.result.run import load_run
+
+    if all(source.is_file() for source in sources):
+        if plan is not None:
+            raise ArgumentError("--plan: files of statistics have theirs: leave it out")
+        done = merge_files(sources, out)
+    elif len(sources) > 1 or plan is None:
+        raise ArgumentError(
+            "give one folder of samples with --plan RUN, or files of statistics alone"
+        )
+    else:
+        done = write_statistics(load_run(plan).first, sources[0], out, _tell)
+    say(
+        f"samples:     {done.samples}",
+        f"sums_sha256: {done.sums_sha256}",
+        f"file:        {out}",
+        "note: the file shows sums of any number of samples, single ones too",
+    )
+    facts = {"file": str(out), "samples": done.samples, "sums_sha256": done.sums_sha256}
+    print_json(as_json, {**facts, "sha256": done.sha256})
+
+
+def _tell(done: int, total: int) -> None:
+    """Say how many samples of a large folder are done."""
+    if done < total:
+        say(f"{done} of {total} samples")
 
 
 def forget(

@@ -19,7 +19,7 @@ from fedunseen.cli import options as opt
 from fedunseen.cli import texts
 from fedunseen.cli.console import chosen, finish, say, show, write_pages
 from fedunseen.cli.data import data_app
-from fedunseen.cli.learn import adapt, forget, learn, sums
+from fedunseen.cli.learn import adapt, forget, learn, statistics, sums
 from fedunseen.cli.logs import Format, emit, speak
 from fedunseen.cli.predict import predict
 from fedunseen.cli.start import estimate, examine, init, new
@@ -34,7 +34,7 @@ typer.core.HAS_RICH = False
 PANELS: dict[str, tuple[str, ...]] = {
     "Start": ("doctor", "presets", "settings", "new", "init", "run", "predict"),
     "Data": ("data", "estimate"),
-    "Use a finished run": ("learn", "adapt", "sums", "forget"),
+    "Use a finished run": ("learn", "adapt", "sums", "statistics", "forget"),
     "Deploy": (),
     "Research": ("compare",),
 }
@@ -179,7 +179,7 @@ def presets() -> None:
         print(f"{name:<{width}}  {opt.title(preset_text(name))}")
 
 
-for command in (init, predict, new, learn, adapt, sums, forget, estimate):
+for command in (init, predict, new, learn, adapt, sums, statistics, forget, estimate):
     app.command()(command)
 for listed in commands():
     if listed.group:
