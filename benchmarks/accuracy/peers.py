@@ -322,8 +322,8 @@ def print_pool(root: Path, names: Sequence[str], seeds: int, smallest: bool) -> 
     updates: dict[str, list[dict[str, Any]]] = {
         "none": [{}],
         "adapt": [{}],
-        "StatA-like": grid(anchor=(30.0, 100.0, 300.0, 1000.0, 3000.0, 10000.0)),
-        "ADAPT-like": grid(anchor=(30.0, 100.0, 300.0), bank=(64, 256, 1024)),
+        "StatA-like": grid(anchor=(1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10000.0)),
+        "ADAPT-like": grid(anchor=(3.0, 10.0, 30.0, 100.0, 300.0), bank=(16, 64, 256, 1024)),
     }
     print("| data | update | ZSL | H | chosen on validation classes |")
     print("|---|---|--:|--:|---|")
