@@ -8,7 +8,6 @@ is taken off the sum, and the search goes on.
 import numpy as np
 import pytest
 import torch
-from small_federation import NAMES, experiment, greeting, write_all, write_party
 
 from fedunseen import Experiment
 from fedunseen.core.errors import FedUnseenError
@@ -18,6 +17,7 @@ from fedunseen.deploy.remote.refusals import DATA, code_of
 from fedunseen.experiment.assemble import prepared
 from fedunseen.methods.closed_form.set_apart import Moments
 from fedunseen.methods.closed_form.statistics import hidden_features, statistics, unpacked
+from small_federation import NAMES, experiment, greeting, write_all, write_party
 
 SAMPLES, FEATURES, CLASSES = 24, 120, 3
 BYTES = Quantization(8, np.float32([0.05]), np.float32([0.0]))
@@ -199,6 +199,26 @@ def test_two_features_that_differ_for_one_sample_alone_show_it():
     assert len(read_alone(*sums, np.eye(20, dtype=int))) == 0
     assert hits(read_alone(*sums, pair), sent[40:41]) == 1
     assert np.flatnonzero(left_out(rows, labels)).tolist() == [40]
+
+
+@pytest.mark.parametrize(
+    ("bits", "terms"), [(8, {0: 11}), (8, {0: 100}), (8, {0: 63, 1: -31, 2: 17}), (16, {0: 30_000})]
+)
+def test_a_relation_of_whole_numbers_that_one_sample_breaks_shows_it(bits, terms):
+    """A dose in two units, and a wrong one, whose part of that direction is next to nothing."""
+    rng = np.random.default_rng(5)
+    rows, labels = many(rng)
+    rows[:, :3] = rng.integers(0, 2, (len(rows), 3))
+    relation = np.zeros(20, dtype=int)
+    for feature, factor in terms.items():
+        relation[feature] = factor
+    rows[:, 7] = rows @ relation
+    rows[40, 7] += 1
+    relation[7] = -1
+    quantization = Quantization(bits, np.float32([1.0]), np.float32([0.0]))
+    *sums, sent = summed(rows, labels, quantization)
+    assert hits(read_alone(*sums, relation[None]), sent[40:41]) == 1
+    assert np.flatnonzero(left_out(rows, labels, quantization)).tolist() == [40]
 
 
 def test_a_class_with_features_of_its_own_is_left_out_where_these_are_more_than_its_samples():

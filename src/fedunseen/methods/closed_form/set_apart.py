@@ -9,7 +9,8 @@ from 0 reads that sample. The largest share that a sample has of a direction is 
 
 with W the scatter within classes. It is 1 for the only sample of a class, for a sample that alone
 has another value of some feature, and for every sample where these are no more than features and
-classes. Features are directions that anyone can try, so that there nine tenths are too much.
+classes. Features are directions that anyone can try, so that there nine tenths are too much. Whole
+numbers are alone, too, where floating point finds next to nothing (:mod:`~.span`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from fedunseen.core.samples import CodedRows
 from fedunseen.data import Quantization
+from fedunseen.methods.closed_form.span import outside_span
 from fedunseen.methods.closed_form.statistics import (
     BLOCK,
     Hidden,
@@ -36,7 +38,7 @@ from fedunseen.methods.closed_form.statistics import (
 _LEVERAGE = 0.99  # of a sample, at most
 _SHARE = 0.9  # of what a feature varies within classes, at most
 _NUMBERS = 2**24  # in float64 at once
-_RIDGE = 1e-4  # of W; its whole numbers are 0 or about 1 at least
+_RIDGE = 1e-12  # of W with a diagonal of 1: about what rounding leaves
 _SMALLEST = float(torch.finfo(torch.float64).tiny)
 
 
@@ -178,22 +180,40 @@ def _set_apart(rows: Tensor, labels: Tensor, copies: Tensor, whole: bool) -> Apa
         differences = rows[part] - means[labels[part]]
         within.addmm_(differences.T, differences)
     energy = within.diagonal().clone()
-    factor = _factor(within, whole)
+    scale = torch.where(energy > 0, energy, 1.0).rsqrt()
+    factor = _factor(within * scale * scale[:, None])
     largest = []
     for part in parts:
         differences = rows[part] - means[labels[part]]
-        whitened = torch.linalg.solve_triangular(factor, differences.T, upper=False)
+        whitened = torch.linalg.solve_triangular(factor, (differences * scale).T, upper=False)
         leverage = whitened.square().sum(0) + 1 / count[labels[part]]
         share = (differences.square() / energy.clamp(min=_SMALLEST)).amax(1)
         largest.append(torch.maximum(leverage / _LEVERAGE, share / _SHARE).cpu())
     times = torch.bincount(copies)[copies]
     alone = times * torch.cat(largest) > 1
+    if whole:
+        alone |= _outside(rows, labels, copies)
     return Apart(alone, len(torch.unique(copies)), int((energy > 0).sum()))
 
 
-def _factor(within: Tensor, whole: bool) -> Tensor:
-    """Return the Cholesky factor of the scatter with as little on its diagonal as it takes."""
-    ridge = _RIDGE if whole else 1e-9 * float(within.diagonal().mean()) + _SMALLEST
+def _outside(rows: Tensor, labels: Tensor, copies: Tensor) -> Tensor:
+    """Return which samples of whole numbers (n, d) are alone in some direction, however little of
+    it is in floating point; the same sample saved again counts once.
+    """
+    numbers, place = torch.unique(copies, return_inverse=True)
+    once = torch.full((len(numbers),), len(rows)).scatter_reduce(
+        0, place, torch.arange(len(rows)), "amin"
+    )
+    present, classes = torch.unique(labels.cpu()[once], return_inverse=True)
+    indicators = torch.nn.functional.one_hot(classes, len(present))
+    return outside_span(torch.cat([indicators, rows.cpu()[once].long()], 1))[place]
+
+
+def _factor(within: Tensor) -> Tensor:
+    """Return the Cholesky factor of a scatter whose diagonal is 1 with as little on it as it
+    takes.
+    """
+    ridge = _RIDGE
     while True:
         padded = within.clone()
         padded.diagonal().add_(ridge)

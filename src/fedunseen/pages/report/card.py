@@ -2,14 +2,13 @@
 chosen, as Markdown.
 """
 
-import html
 import json
-import re
 from shlex import quote
 from typing import Any
 
 from fedunseen.core.files import write_text
 from fedunseen.core.registry import find
+from fedunseen.core.text import inert
 from fedunseen.evaluation.measures import TITLES, ZERO_SHOT_MEASURES
 from fedunseen.evaluation.summary import listed
 from fedunseen.experiment.result.run import Run
@@ -48,10 +47,10 @@ def model_card(run: Run, hub: str = "") -> str:
         "experiment": experiment,
         "manifest": {"data": None, **first.manifest},
         "space": first.space,
-        "unseen": listed([_inert(first.space.names[c]) for c in first.space.unseen], _LISTED)
+        "unseen": listed([inert(first.space.names[c]) for c in first.space.unseen], _LISTED)
         or "none",
         "shown": listed(
-            [f"{_inert(name)} ({count})" for name, count in result.get("shown", {}).items()],
+            [f"{inert(name)} ({count})" for name, count in result.get("shown", {}).items()],
             _LISTED,
         ),
         "result": {"seeds": None, "warnings": (), "adapted": None, "shown": {}, **result},
@@ -72,7 +71,7 @@ def model_card(run: Run, hub: str = "") -> str:
         },
         "path": run.path.name,
         "own": first.own_models[0] if not first.one_model else first.client,
-        "inert": _inert,
+        "inert": inert,
         "json": json.dumps,
         "quote": quote,
     }
@@ -92,10 +91,3 @@ def _head(experiment: Experiment, few_shot: bool) -> dict[str, Any]:
 def write_card(run: Run) -> None:
     """Write the model card of a complete run, ``README.md`` in the run directory."""
     write_text(run.path / "README.md", model_card(run), follow=False)
-
-
-def _inert(text: str) -> str:
-    """Return text on one line in which a page that shows the card finds no tag, no link and no
-    code.
-    """
-    return re.sub(r"([\\`\[\]])", r"\\\1", " ".join(html.escape(text, quote=False).split()))
