@@ -107,7 +107,7 @@ def copy_weights(
     """
     files = [] if encoder is None or encoder.installed else encoder.files()
     for folder, paths in zip(_FOLDERS.values(), (files, _text_files(data)), strict=True):
-        if sum(path.stat().st_size for path in paths) <= CARRIED_MB * _MB:
+        if paths and sum(path.stat().st_size for path in paths) <= CARRIED_MB * _MB:
             for name, path in _by_name(paths).items():
                 with replacing(run / folder / name) as temporary:
                     shutil.copyfile(path, temporary)
