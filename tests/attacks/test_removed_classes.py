@@ -19,6 +19,7 @@ from fedunseen.deploy.remote.party import local_update
 from fedunseen.deploy.secagg.ledger import Ledger
 from fedunseen.deploy.secagg.plan import Plan
 from fedunseen.experiment.forget import write_removal
+from fedunseen.experiment.own_samples import TAKEN
 from fedunseen.strategies import Instruction
 from small_federation import NAMES, experiment, greeting, write_all, write_party
 
@@ -30,6 +31,7 @@ ENOUGH = [*range(10), *range(EACH, EACH + 10)]  # 10 of each of two classes, so 
 WHOLE = range(EACH)  # the first class
 SOME = 16  # of the last class, so that 8 stay
 
+SUMMED = sorted({*TAKEN} - {"semantics", "prompt"})  # settings of data that features depend on
 
 PLAN = Plan(*["00" * 32] * 3, "8", "00" * 32, {}, "00" * 32, 1, True, False, [], nonce="11" * 16)
 REMOVAL = replace(PLAN, removing=[NAMES[0]], nonce="22" * 16)
@@ -215,7 +217,8 @@ def test_a_plan_that_adapts_does_not_pass_for_one_that_asks_about_confidence(pla
 
 
 @pytest.mark.parametrize(
-    "change", ["step", "bits", "features", "privacy", "encoder", "size", "clip_norm"]
+    "change",
+    ["step", "bits", "privacy", "encoder", "clip_norm", "min_samples", *SUMMED],
 )
 def test_a_plan_says_how_its_sums_are_scaled_and_whether_they_have_noise(change, place):
     (header, tensors), enrolment = greeting(experiment(place), place / "run"), Mock(digest="")
@@ -225,14 +228,12 @@ def test_a_plan_says_how_its_sums_are_scaled_and_whether_they_have_noise(change,
         tensors = {**tensors, "quantize.step": tensors["quantize.step"] * 2}
     elif change == "bits":
         given = {**given, "data": {**given["data"], "quantization": 16}}
-    elif change == "features":
-        given = {**given, "data": {**given["data"], "features": ["x10", "l2"]}}
     elif change == "encoder":
         given = {**given, "encoder": {**given["encoder"], "model": "owner/other"}}
-    elif change == "size":
-        given = {**given, "data": {**given["data"], "size": 16}}
-    elif change == "clip_norm":
-        given = {**given, "method": {**given["method"], "clip_norm": 3.0}}
+    elif change in SUMMED:
+        given = {**given, "data": {**given["data"], change: ["another"]}}
+    elif change in ("clip_norm", "min_samples"):
+        given = {**given, "method": {**given["method"], change: 3.0}}
     else:
         given = {**given, "privacy": {**given["privacy"], "name": "sample-level"}}
     changed = plan_facts({**header, "experiment": given}, tensors, enrolment, True, 1)

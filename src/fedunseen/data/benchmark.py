@@ -1,7 +1,7 @@
 """A benchmark: a class space, the samples of its classes, and who may look at which sample."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -12,6 +12,7 @@ from pydantic import field_validator
 from fedunseen.core.arrays import to_float32
 from fedunseen.core.bounds import limits
 from fedunseen.core.errors import DataError, ExperimentError, counted
+from fedunseen.core.originals import Originals
 from fedunseen.core.random import stream
 from fedunseen.core.settings import NamedSettings
 from fedunseen.data.class_space import ClassSpace, draw_validation
@@ -92,6 +93,8 @@ class Benchmark:
             fixed: the negative tweets of new users are a class of their own, and still negative.
         unlabelled: ids of samples without a label, in no split: their label is -1.
         reading: how samples were read, in sentences for people.
+        originals: what the samples were before settings made these features of them, where that is
+            no file of each.
         part: only some of the classes have samples here, or no training or no test samples: what
             one party, or the coordinator of a deployment, holds. Then any split may be empty, a
             seen class need not have a training sample, and training samples may all be alike; some
@@ -116,6 +119,7 @@ class Benchmark:
     part: bool = False
     unlabelled: NDArray[np.int64] = field(default_factory=lambda: np.array([], dtype=np.int64))
     reading: tuple[str, ...] = ()
+    originals: Originals | None = None
 
     @classmethod
     def from_arrays(
@@ -305,6 +309,15 @@ class Benchmark:
             return self.pictures
         shape = self.image_shape if len(self.image_shape) == 3 else (1, *self.image_shape)
         return self.features.reshape(-1, *shape)
+
+    def told_apart(self, rows: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
+        """Yield arrays that are the same for the same sample alone, also where the settings of
+        others make the same features of different ones.
+        """
+        samples = self.features if self.pictures is None else self.pictures
+        if self.originals is not None:
+            samples = self.originals.digests
+        return (samples[row] for row in rows)
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of everything that a result can depend on."""

@@ -26,6 +26,7 @@ from fedunseen.core.parameters import Params, finite, within
 from fedunseen.core.small_cells import MIN_SAMPLES, left_out_sentence, near_mean_sentence
 from fedunseen.data import Benchmark, ClassSpace, Scaler
 from fedunseen.data.class_space import same_text
+from fedunseen.data.io.images import first_shown
 from fedunseen.data.names import by_folded
 from fedunseen.deploy.remote.party import Ready, stand_in
 from fedunseen.deploy.remote.refusals import MESSAGE
@@ -46,6 +47,7 @@ from fedunseen.experiment.own_samples import (
 )
 from fedunseen.experiment.party_sums import (
     REFUSED,
+    check_pictures,
     check_removed,
     check_scaling,
     check_stand_ins,
@@ -67,6 +69,8 @@ _HUB = ("weights", "text", "text_encoder", "words")
 """Settings that name an encoder of a hub, or a folder or a file; those of EfficientNet a file."""
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?(@[\w-][\w./-]*)?", re.ASCII)
 _FILE_NAME = re.compile(r".*\.(npy|npz|txt|gz|vec|pth?|bin|safetensors|tflite|onnx|json)")
+_FRAME = re.compile(r"(.*)\[(\d+)\]", re.DOTALL)
+"""The name of a frame of a file."""
 _PACKAGED = {"vectors": ("minilm",), "words": ("one-hot",)}
 """What settings may say that name a file by its name alone, and no file."""
 _WORDING = ("name", "prompt", "label", "columns", "missing")  # settings that open nothing
@@ -158,6 +162,7 @@ class PartyData(OwnSamples):
             clip_norm = getattr(experiment.method, "clip_norm", None)
             asked = header["experiment"]["method"].get("min_samples", 1)
             check_scaling(experiment, shape, statistics, clip_norm, asked)
+            check_pictures(self.settings, within("data.", self.owner_settings), asked)
         for finding in misplaced_pictures(**misplaced_files(benchmark)):
             warnings.warn(
                 f"{finding.what} {finding.remedy}", stacklevel=2
@@ -256,6 +261,7 @@ class PartyData(OwnSamples):
             len(samples),
             keep,
             raw=partial(_raw, self.folder, party_benchmark, rows),
+            present=partial(_present, party_benchmark),
             names=() if self._soft else tuple(benchmark.space.names[c] for c in classes),
             left_out=cells.left_out,
             check_removal=partial(self._check_removal, party_benchmark, cells),
@@ -676,14 +682,38 @@ def _keep(
 
 
 def _raw(folder: Path, benchmark: Benchmark, rows: NDArray[np.int64]) -> Iterator[bytes]:
-    """Yield the bytes of samples as the owner has them: their files, or their features before any
-    scaling.
+    """Yield the bytes of samples as the owner has them, which no setting of a coordinator changes:
+    their files, their rows of a table, or their features before any scaling.
     """
     for row in rows:
-        if benchmark.files is not None and (path := folder / benchmark.files[row]).is_file():
-            yield hashlib.sha256(path.read_bytes()).digest()
+        if benchmark.originals is not None:
+            yield benchmark.originals.digests[row].tobytes()
+        elif benchmark.files is not None:
+            yield _of_file(folder, benchmark.files[row])
         else:
             yield np.ascontiguousarray(benchmark.features[row]).tobytes()
+
+
+def _present(benchmark: Benchmark) -> list[bytes] | None:
+    """Return the bytes of all rows that a table has now; None of samples that keep theirs."""
+    if benchmark.originals is None:
+        return None
+    return [digest.tobytes() for digest in benchmark.originals.digests]
+
+
+def _of_file(folder: Path, name: str) -> bytes:
+    """Return the digest of a sample's file; of a frame beside the file's own picture, with its
+    number.
+    """
+    frame = None if (folder / name).exists() else _FRAME.fullmatch(name)
+    path = folder / (name if frame is None else frame[1])
+    try:
+        digest = hashlib.sha256(path.read_bytes()).digest()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}): restore it") from None
+    number = 0 if frame is None else int(frame[2])
+    own = frame is None or number == first_shown(path)
+    return digest if own else digest + number.to_bytes(8, "little")
 
 
 def _check_solved(federation: Federation, model: Params) -> None:

@@ -595,7 +595,7 @@ def _removed_of(
     included = np.intersect1d(rows, held)
     if not consent:
         kept, removed = (
-            benchmark.labels[which[first_of_equal(benchmark.features[row] for row in which)]]
+            benchmark.labels[which[first_of_equal(benchmark.told_apart(which))]]
             for which in (held, included)
         )
         check_removed_classes(benchmark.space.names, kept, removed, minimum)

@@ -21,11 +21,11 @@ from fedunseen.experiment.class_descriptions import names_in
 from fedunseen.experiment.parsing import validated
 from fedunseen.methods.closed_form.base import ClosedFormSettings
 
-# Of [data]: the coordinator decides.
-_TAKEN = (
+TAKEN = (
     "features", "semantics", "size", "resize", "window", "frames", "text_encoder", "prompt",
     "unlabelled", "label", "columns", "missing",
 )  # fmt: skip
+"""Keys of ``[data]`` that a party takes from its coordinator."""
 
 REMOVAL_BATCH = int(ClosedFormSettings.model_fields["removal_batch"].default)
 """Fewer samples of a party need its consent to a removal; a coordinator's own number is only its
@@ -91,7 +91,7 @@ class OwnSamples:
         fields = {
             key: value
             for key, value in settings.items()
-            if key in _TAKEN and key in loader.Settings.model_fields
+            if key in TAKEN and key in loader.Settings.model_fields
         }
         fixed = {"name": self.kind, "root": self.folder, "part": True}
         self.settings = validated(loader.Settings, "data", {**fields, **fixed})

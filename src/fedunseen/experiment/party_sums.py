@@ -6,6 +6,7 @@ A greeting brings that scaling to ``join`` and ``offline answer``, and a run dir
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,6 +84,31 @@ def check_scaling(
             raise RefusedError(
                 f"data.features = {list(steps)} can let sums show single samples, since {why}: ask "
                 f"the coordinator {remedy}, or {consent}",
+                REFUSED,
+            )
+
+
+def check_pictures(settings: object, owner: Mapping[str, Any], asked: int) -> None:
+    """Refuse a way to read pictures that the owner has not stated too, if it can let sums show one.
+
+    A window can leave all pictures black but one. Frames of one file would be a class of many
+    samples.
+
+    Args:
+        settings: of ``[data]``, with what the coordinator has stated.
+        owner: what the owner has stated of it, by key.
+        asked: ``method.min_samples`` of the coordinator.
+
+    Raises:
+        RefusedError: code ``refused-settings``.
+    """
+    for key, usual in (("window", None), ("frames", "middle")):
+        value = getattr(settings, key, usual)
+        if value != usual and key not in owner:
+            raise RefusedError(
+                f"data.{key} = {value} is the coordinator's alone, and can let sums show single "
+                f"pictures: give --set data.{key}={json.dumps(value)} if the owner agrees, or "
+                f"{consent_to_single(asked)}",
                 REFUSED,
             )
 
@@ -246,6 +272,7 @@ def samples_in_sums(
         check_statistics(statistics, list(shape), "")
         asked = int(getattr(run.experiment.method, "min_samples", 1))
         check_scaling(run.experiment, shape, statistics, clip_norm, asked)
+        check_pictures(run.experiment.data, {}, asked)
         labels = benchmark.labels[rows]
         summed = rows[stand_ins(run.scaler, features, np.arange(len(rows)), labels)]
     enough, few = in_large_classes(benchmark, rows, min_samples)

@@ -145,7 +145,7 @@ class ImageBenchmark(BenchmarkLoader):
                 f"left out: {names}",
                 stacklevel=2,
             )
-        splits = {
+        splits: dict[str, Any] = {
             split: np.setdiff1d(np.searchsorted(kept, mine), unreadable)
             for split, mine in ids.items()
         }

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fedunseen.core.array_cache import joined_rows
 from fedunseen.core.errors import DataError, unknown
 from fedunseen.core.files import existing_folder
+from fedunseen.core.originals import Originals
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, check_unlabelled, split_ids
 from fedunseen.data.class_space import ClassSpace
@@ -92,6 +93,7 @@ class TableBenchmark(BenchmarkLoader, name="table"):
             labels=labels,
             part=settings.part,
             unlabelled=np.flatnonzero(labels < 0),
+            originals=Originals.joined(rows.originals) if settings.part else None,
             **split_ids(space, labels, test),
         )
 
@@ -142,7 +144,7 @@ class TableBenchmark(BenchmarkLoader, name="table"):
             return None
         treatment = _treatment(settings)
         rows: dict[str, list[NDArray[Any]]] = defaultdict(list)
-        for features, labels, _, _ in treatment.read(table, settings.label):
+        for features, labels, *_ in treatment.read(table, settings.label):
             assert labels is not None
             for name in np.unique(labels[labels != ""]).tolist():
                 rows[name].append(features[labels == name])
@@ -177,11 +179,13 @@ class _Rows:
     Attributes:
         labels: the class ids of each block; -1 for none.
         tests: which rows of each block are for tests.
+        originals: the rows as the table holds them, of a part of the data alone.
     """
 
     def __init__(self, table: Table, settings: TableBenchmark.Settings, space: ClassSpace) -> None:
         self.labels: list[NDArray[np.int64]] = []
         self.tests: list[NDArray[np.bool_]] = []
+        self.originals: list[Originals] = []
         self._table = table
         self._label = settings.label
         self._treatment = _treatment(settings)
@@ -194,8 +198,8 @@ class _Rows:
 
     def blocks(self) -> Iterator[NDArray[np.float32]]:
         """Yield the features of each block, and keep its labels and which rows are for tests."""
-        for features, labels, split, block in self._treatment.read(
-            self._table, self._label, self._split
+        for features, labels, split, block, originals in self._treatment.read(
+            self._table, self._label, self._split, whole=self._part
         ):
             assert labels is not None
             ids = self._class_ids(labels, block.where)
@@ -205,6 +209,7 @@ class _Rows:
                 test = self._stated(split, unseen, block.where)
             self.labels.append(ids)
             self.tests.append(test)
+            self.originals += [] if originals is None else [originals]
             yield features
 
     def _class_ids(self, labels: NDArray[np.str_], where: Any) -> NDArray[np.int64]:

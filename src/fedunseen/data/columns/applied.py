@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError, counted
+from fedunseen.core.originals import Originals
+from fedunseen.data.columns.rows import row_digests
 from fedunseen.data.columns.settings import Column, check_columns
 from fedunseen.data.columns.texts import ENCODER, encode_cells
 from fedunseen.data.columns.treatment import (
@@ -34,13 +36,15 @@ class Examples(NamedTuple):
         features: (n, d).
         labels: (n,) class names, "" where the cell is missing; None without a column of labels.
         split: (n,) the text of the column that says what is for tests; None without one.
-        where: the place of each row, for messages.
+        block: says the place of each row, for messages.
+        originals: the rows as the table holds them; None where no one asks.
     """
 
     features: NDArray[np.float32]
     labels: NDArray[np.str_] | None
     split: NDArray[np.str_] | None
     block: Block
+    originals: Originals | None = None
 
 
 @dataclass(frozen=True)
@@ -71,13 +75,16 @@ class Treatment:
         """The names of the features, in order."""
         return [name for column in self.columns for name in feature_names(column)]
 
-    def read(self, table: Table, label: str = "", split: str = "") -> Iterator[Examples]:
+    def read(
+        self, table: Table, label: str = "", split: str = "", whole: bool = False
+    ) -> Iterator[Examples]:
         """Yield the features of a table, some thousand rows at a time.
 
         Args:
             table: has all columns, in any order.
             label: the column with the classes; "": none is read.
             split: the column that says what is for tests; "": none is read.
+            whole: read all other columns too, for ``originals``.
 
         Raises:
             DataError: a column is missing or of another type, a cell cannot be read, or there is no
@@ -86,15 +93,17 @@ class Treatment:
         names = [column.name for column in self.columns]
         wanted = list(dict.fromkeys(name for name in (*names, label, split) if name))
         self._check_names(table, wanted)
+        everything = [name for name in table.names if name not in table.other] if whole else []
         rows = 0
         clipped = dict.fromkeys(names, 0)
-        for block in table.blocks(wanted):
+        for block in table.blocks(list(dict.fromkeys((*wanted, *everything)))):
             features = np.concatenate(
                 [self._features(table, block, column, clipped) for column in self.columns], axis=1
             )
             texts = [cell_texts(block.cells[name]) if name else None for name in (label, split)]
             rows += block.rows
-            yield Examples(features, texts[0], texts[1], block)
+            originals = Originals(row_digests(block, everything)) if whole else None
+            yield Examples(features, texts[0], texts[1], block, originals)
         if not rows:
             raise DataError(
                 f"{table.source} has a header, but no row: give one for each sample", "empty-table"

@@ -270,6 +270,13 @@ def frames_of(file: Image.Image) -> int:
     return int(getattr(file, "n_frames", 1)) if file.format in FRAMES else 1
 
 
+def first_shown(path: Path) -> int:
+    """Return which frame of a file is its picture where frames are none of their own."""
+    with suppress(*UNREADABLE), open_image(path) as file:
+        return file.tell()
+    return 0
+
+
 def count_frames(path: Path) -> int:
     """Return how many pictures of their own a file holds; 1 where it cannot be read."""
     with suppress(*UNREADABLE), open_image(path) as file:

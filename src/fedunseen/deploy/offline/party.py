@@ -341,6 +341,7 @@ class Answering:
         if plan.removing:
             ready.check_removal(self.ledger, plan.digest)
         samples = self.ledger.digests(ready.raw())
+        self.ledger.compare_with(ready.present())
         roster = self.plan["parties"] if self.plan["masked"] else None
         self.ledger.check(plan.digest, plan.content(), samples, roster, self.consent, self._differs)
         return samples

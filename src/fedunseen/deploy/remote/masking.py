@@ -31,6 +31,7 @@ from fedunseen.deploy.secagg.plan import Plan, signers
 from fedunseen.deploy.secagg.primitives import Elements, SecAggError, canonical, digest
 from fedunseen.deploy.secagg.ring import Layout
 from fedunseen.deploy.secagg.server import MaskedTotal, SecAggServer, grouped
+from fedunseen.experiment.own_samples import TAKEN
 from fedunseen.federation.in_process import InProcess
 from fedunseen.federation.server_step import MaskedSum
 from fedunseen.strategies import Instruction, Reply, Strategy
@@ -81,19 +82,24 @@ def plan_facts(
 
 
 def _seen_as(experiment: Mapping[str, Any]) -> list[Any]:
-    """Return the settings that say which numbers of a sample are added up.
+    """Return the settings that say which numbers of a sample are added up: all that a party takes
+    for its data, but what describes classes.
 
     Where files are is each machine's own.
     """
     data = experiment.get("data", {})
-    encoder = {
-        key: value
-        for key, value in experiment.get("encoder", {}).items()
-        if not str(value).startswith(os.sep)
-    }
-    clip_norm = experiment.get("method", {}).get("clip_norm")
-    pictures = [data.get(key) for key in ("size", "resize")]
-    return [list(data.get("features") or ()), pictures, encoder, clip_norm]
+    method = experiment.get("method", {})
+    return [
+        {key: _no_place(data.get(key)) for key in sorted({*TAKEN} - {"semantics", "prompt"})},
+        {key: _no_place(value) for key, value in experiment.get("encoder", {}).items()},
+        method.get("clip_norm"),
+        method.get("min_samples", 1),
+    ]
+
+
+def _no_place(value: Any) -> Any:
+    """Return a setting, unless it is a place on a machine."""
+    return None if str(value).startswith(os.sep) else value
 
 
 def client_of(
@@ -121,6 +127,7 @@ class PartySession:
     weight: float
     samples: Callable[[], Iterable[bytes]]
     check_removal: Callable[[Ledger, str], None] = lambda ledger, plan: None
+    present: Callable[[], Iterable[bytes] | None] = lambda: None
     _plan: Plan | None = None
     _signed: tuple[str, str] = "", ""  # the digest of the last plan that was signed, the signature
     _round: int = -1
@@ -166,6 +173,7 @@ class PartySession:
         if plan.removing:
             self.check_removal(self.client.ledger, plan.digest)
         if self._signed[0] != plan.digest:  # the samples are read once
+            self.client.ledger.compare_with(self.present())
             self._signed = plan.digest, self.client.sign(plan, self.samples())
         if header["kind"] == "plan":
             return pack({"signature": self._signed[1]})

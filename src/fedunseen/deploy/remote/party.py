@@ -63,6 +63,8 @@ class Ready:
     held: tuple[str, ...] = ()
     brought: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     raw: Callable[[], Iterable[bytes]] = tuple
+    present: Callable[[], Iterable[bytes] | None] = lambda: None
+    """Returns all rows of a table, whose cells may change; None of samples that are files."""
     names: tuple[str, ...] = ()  # of the classes whose samples take part; () where no labels do
     left_out: str = ""  # what this party alone reads of classes that are in no sum
     check_removal: Callable[[Ledger, str], None] = lambda ledger, plan: None
@@ -380,7 +382,13 @@ class Party:
                 "compared"
             )
         return masking.PartySession(
-            self._secagg, ready.engine, facts, weight, ready.raw, ready.check_removal
+            self._secagg,
+            ready.engine,
+            facts,
+            weight,
+            ready.raw,
+            ready.check_removal,
+            ready.present,
         )
 
     def _round(self, joined: _Joined, header: Mapping[str, Any], tensors: Params) -> bytes:

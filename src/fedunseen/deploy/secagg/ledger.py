@@ -38,6 +38,7 @@ class Ledger:
         self.folder = folder
         self._released: dict[str, frozenset[bytes]] = {}
         self._file = b""  # as this process has read or written it
+        self._present: frozenset[bytes] | None = None
         self.history: Callable[[], Mapping[str, Any]] | None = None
         """Returns what every write notes of the history of releases beside this ledger."""
         content = self._read()
@@ -143,6 +144,15 @@ class Ledger:
             for sample in samples
         ]
 
+    def compare_with(self, rows: Iterable[bytes] | None) -> None:
+        """Compare samples with those of earlier plans as rows of a table, which are edited, or
+        written again with another column: they are others only while the table still has those.
+
+        Args:
+            rows: all that the table has now; None: samples keep their bytes.
+        """
+        self._present = None if rows is None else self.digests(rows)
+
     def released_elsewhere(
         self, plan: str, samples: frozenset[bytes]
     ) -> dict[str, frozenset[bytes]]:
@@ -238,7 +248,7 @@ class Ledger:
         }
         for other_plan in sorted(released.keys() | opened - withdrawn):
             theirs = released.get(other_plan)
-            if other_plan == plan or (theirs is not None and theirs.isdisjoint(samples)):
+            if other_plan == plan or (theirs is not None and self._are_others(theirs, samples)):
                 continue
             if theirs == samples and not content["once"] and self._has_chosen(other_plan):
                 continue
@@ -255,6 +265,11 @@ class Ledger:
                     "owner must consent with --consent again",
                     "samples-again",
                 )
+
+    def _are_others(self, theirs: frozenset[bytes], samples: frozenset[bytes]) -> bool:
+        """Say whether the samples of another plan are certainly others."""
+        there = self._present is None or theirs <= self._present
+        return there and theirs.isdisjoint(samples)
 
     def _has_chosen(self, plan: str) -> bool:
         """Say whether a plan's updates only chose rounds and settings, on validation classes, for a

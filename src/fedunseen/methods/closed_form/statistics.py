@@ -322,10 +322,9 @@ def in_large_classes(
 
     The same sample counts once, however often it is there.
     """
-    samples = benchmark.features if benchmark.pictures is None else benchmark.pictures
     classes, places = np.unique(benchmark.labels[rows], return_inverse=True)
     counts = [
-        sum(first_of_equal((samples[row] for row in rows[places == place]), minimum))
+        sum(first_of_equal(benchmark.told_apart(rows[places == place]), minimum))
         for place in range(len(classes))
     ]
     small = {int(c): count for c, count in zip(classes, counts, strict=True) if count < minimum}

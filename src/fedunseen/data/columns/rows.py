@@ -1,0 +1,74 @@
+"""Rows of a table as its owner holds them, whatever columns an experiment states."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import date
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedunseen.data.columns.treatment import as_days, as_number, is_missing, text_of
+from fedunseen.data.io.tables import Block, Cells
+
+_CODE = 16  # bytes of a cell, after one that says what it is
+_MISSING, _NUMBER, _DATE, _TEXT = range(4)
+
+
+def row_digests(block: Block, names: Sequence[str]) -> NDArray[np.uint8]:
+    """Return the digest (n, 32) of each row of a block.
+
+    A row is the same from a CSV, a Parquet or an Arrow file, in whatever order the columns are: 3,
+    3.0 and "3.0" are one number, and an ISO date in a text is a date.
+
+    Args:
+        block: rows.
+        names: all columns of the table.
+    """
+    codes = [_codes(block.cells[name]) for name in sorted(names)]
+    whole = np.concatenate(codes, axis=1) if codes else np.zeros((block.rows, 0), np.uint8)
+    digests = b"".join(hashlib.sha256(row.data).digest() for row in np.ascontiguousarray(whole))
+    return np.frombuffer(digests, dtype=np.uint8).reshape(block.rows, 32)
+
+
+def _codes(cells: Cells) -> NDArray[np.uint8]:
+    """Return bytes (n, 17) that are the same for the same cell."""
+    distinct = cells.distinct
+    if isinstance(distinct, np.ndarray) and distinct.dtype.kind == "f":
+        return _numbered(_NUMBER, distinct)[cells.places]
+    if isinstance(distinct, np.ndarray):
+        distinct = distinct.astype("datetime64[us]").tolist()
+    codes = b"".join(map(_code, distinct))
+    return np.frombuffer(codes, dtype=np.uint8).reshape(-1, 1 + _CODE)[cells.places]
+
+
+def _numbered(kind: int, numbers: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return the codes of numbers; NaN is a missing cell."""
+    values = numbers.astype("<f8") + 0.0  # there is one zero
+    gone = np.isnan(values)
+    values[gone] = 0.0
+    codes = np.zeros((len(values), 1 + _CODE), dtype=np.uint8)
+    codes[:, 0] = np.where(gone, _MISSING, kind)
+    codes[:, 1:9] = values[:, None].view(np.uint8)
+    return codes
+
+
+def _code(value: Any) -> bytes:
+    """Return the code of one cell."""
+    if is_missing(value):
+        return bytes(1 + _CODE)
+    text = text_of(value)
+    truth = text.casefold()
+    if truth in ("true", "false"):  # as each program writes it
+        text = truth
+    elif (number := as_number(value)) is not None:
+        return _numbered(_NUMBER, np.array([number])).tobytes()
+    elif isinstance(value, (str, date)):
+        with suppress(OverflowError):  # in UTC before the year 1
+            if (days := as_days(value)) is not None:
+                return _numbered(_DATE, np.array([days])).tobytes()
+    content = text.encode("utf-8", "surrogatepass")
+    return bytes([_TEXT]) + hashlib.blake2b(content, digest_size=_CODE).digest()
