@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RefusedError
+from fedunseen.data.columns.treatment import CellError
 from fedunseen.deploy.remote import refusals
 from fedunseen.deploy.remote.refusals import DATA, HINTS, LEFT, PLANS, REFUSALS, code_of
 from fedunseen.deploy.remote.wire import PartyError, failure, pack, unpack, unpack_answer
@@ -283,6 +284,13 @@ ERRORS = (DataError, ExperimentError, FedUnseenError, ValueError, KeyError, Rang
 def test_an_error_without_a_listed_code_is_refused_for_the_data(kind):
     """So that an error that is added later says nothing."""
     assert code_of(kind("class 7, 3.14")) == DATA
+
+
+@pytest.mark.parametrize("code", sorted(refusals._CODES))
+def test_an_error_about_data_has_no_code_of_its_own(code):
+    """A word of data and one of messages may be the same."""
+    assert code_of(DataError("a cell", code)) == code_of(CellError(0, "", "", code)) == DATA
+    assert code_of(RefusedError("a number", code)) == refusals._CODES[code]  # the positive control
 
 
 def test_a_coordinator_shows_its_own_sentence_and_no_unknown_code():

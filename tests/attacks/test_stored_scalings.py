@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
-from small_federation import write_all, write_party
 from typer.testing import CliRunner
 
 from fedunseen import Experiment, load_run, run
@@ -21,6 +20,7 @@ from fedunseen.deploy.remote.refusals import code_of
 from fedunseen.experiment.changed import write_class_sums
 from fedunseen.experiment.forget import write_removal
 from fedunseen.methods.closed_form.statistics import unpacked
+from small_federation import write_all, write_party
 
 EACH, LEVELS = 24, 127
 

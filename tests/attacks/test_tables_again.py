@@ -5,7 +5,6 @@ What a coordinator states changes the features of a row, and never which row it 
 
 import numpy as np
 import pytest
-from small_federation import MASKED, NAMES, Recorder, greeting, host
 
 from fedunseen import Experiment
 from fedunseen.core.errors import QuorumError, RefusedError
@@ -29,6 +28,7 @@ from mixed_tables import (
     save_as_datasets_does,
     write_csv,
 )
+from small_federation import MASKED, NAMES, Recorder, greeting, host
 
 ROWS = [row for row in passengers(360) if row[-1] in "AB"]
 NEW = ["999", "PC 1", "41.7", "93.25", "Cherbourg", "no", "1912-04-04", "false", "A"]

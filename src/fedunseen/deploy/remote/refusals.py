@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 
 from fedunseen.core.bounds import MALFORMED, NOT_FINITE, OUTSIDE
-from fedunseen.core.errors import RefusedError
+from fedunseen.core.errors import DataError, RefusedError
 from fedunseen.core.files import parse_json, write_json
 
 DATA = "refused-data"
@@ -69,7 +69,8 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def code_of(error: BaseException) -> str:
-    """Return the code of a refusal for an error: its own if it is of the list, else :data:`DATA`.
+    """Return the code of a refusal for an error: its own if it is of the list, else :data:`DATA`,
+    as for each error about files and values, whatever its code.
 
     Example:
         >>> code_of(RefusedError("no name of a run", "refused-message")), code_of(ValueError("3.14"))
@@ -77,6 +78,8 @@ def code_of(error: BaseException) -> str:
     """
     if isinstance(error, OSError) and error.errno in _FULL:
         return STORAGE
+    if isinstance(error, (DataError, ValueError)):
+        return DATA
     code = getattr(error, "code", "")
     return _CODES.get(code, DATA) if isinstance(code, str) else DATA
 
