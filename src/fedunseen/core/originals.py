@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+ABSENT = 2
+"""The side of a number that is not there."""
+
 
 @dataclass(frozen=True, eq=False)
 class Originals:
@@ -16,15 +19,25 @@ class Originals:
 
     Attributes:
         digests: (n, 32) bytes, of each sample as a whole: no setting that reads it changes them.
+        cells: (n, d) what each feature was made of: a number before bounds clip it.
+        sides: (n, d) -1 below the bounds, 1 above, 0 within, and :data:`ABSENT`.
+        named: (d,) which features only say whether a sample has one of few values.
     """
 
     digests: NDArray[np.uint8]
+    cells: NDArray[np.float64]
+    sides: NDArray[np.int8]
+    named: NDArray[np.bool_]
 
     @classmethod
     def joined(cls, parts: Sequence[Originals]) -> Originals:
         """Return the samples of all parts, in their order."""
-        return cls(np.concatenate([part.digests for part in parts]))
+        digests, cells, sides = (
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("digests", "cells", "sides")
+        )
+        return cls(digests, cells, sides, parts[0].named)
 
     def __getitem__(self, rows: Any) -> Originals:
         """Return some of them."""
-        return Originals(self.digests[rows])
+        return Originals(self.digests[rows], self.cells[rows], self.sides[rows], self.named)

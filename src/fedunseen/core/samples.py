@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedunseen.core.memory import free_pages
+from fedunseen.core.originals import Originals
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,21 +46,48 @@ class RoundingScaler(Protocol):
 class ScaledSamples:
     """Feature vectors (N, d) that are scaled when they are read, so that no second copy of them is
     in memory.
+
+    ``originals``: what the features were made of, if the settings of others made them.
     """
 
     rows: NDArray[Any]
     device: torch.device
     scaler: RoundingScaler
+    originals: Originals | None = None
 
     def clipped(self, rows: Tensor | slice) -> Tensor:
-        """Return (n, d) which features of some samples the whole numbers clip."""
-        return torch.from_numpy(self.scaler.clipped(self.rows[_place(rows)]))
+        """Return (n, d) which features of some samples are clipped, or stand for nothing."""
+        place = _place(rows)
+        clipped = self.scaler.clipped(self.rows[place])
+        if self.originals is not None:
+            clipped |= self.originals.sides[place] != 0
+        return torch.from_numpy(clipped)
 
     def stages(self, rows: Tensor | slice) -> list[Tensor]:
         """Return (n, d) some samples before and after each scaling; the last become whole
         numbers.
         """
-        return [torch.from_numpy(np.array(v)) for v in self.scaler.stages(self.rows[_place(rows)])]
+        place = _place(rows)
+        before = [] if self.originals is None else [self.originals.cells[place]]
+        stages = [*before, *self.scaler.stages(self.rows[place])]
+        return [torch.from_numpy(np.array(stage)) for stage in stages]
+
+    def sides(self, rows: Tensor) -> Tensor | None:
+        """Return (n, d) on which side of its bounds each feature is (:class:`Originals`); None
+        where nothing but a scaling has clipped them.
+        """
+        return None if self.originals is None else torch.from_numpy(self.originals.sides)[rows]
+
+    @property
+    def named(self) -> Tensor:
+        """(d,) which features only say whether a sample has one of few values."""
+        if self.originals is None:
+            return torch.zeros(self.shape[1], dtype=torch.bool)
+        return torch.from_numpy(self.originals.named)
+
+    def told_apart(self) -> NDArray[Any]:
+        """Return (N, ...) what is the same for the same sample alone."""
+        return self.rows if self.originals is None else self.originals.digests
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
         """Return scaled samples on the device; see :class:`Samples`."""

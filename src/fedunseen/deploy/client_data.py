@@ -55,6 +55,7 @@ from fedunseen.experiment.party_sums import (
     without_alone,
 )
 from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.small_cells import without_small_cells
 from fedunseen.federation.federation import Federation
 from fedunseen.federation.growth import check_new_name, described_as, read_space, seen_through
 from fedunseen.federation.in_process import InProcess
@@ -367,6 +368,8 @@ class PartyData(OwnSamples):
         if minimum == 1:
             return benchmark, _Cells(taking, taking[:0], minimum)
         rows = benchmark.unlabelled if self._soft else benchmark.train
+        labels = np.zeros_like(rows) if self._soft else benchmark.labels[rows]
+        benchmark = without_small_cells(benchmark, self.settings, rows, labels, minimum)
         stood_in, nearby = self._stood_in(benchmark, rows, taking, scaler)
         if self._soft:
             return stood_in, _Cells(taking, taking[:0], 1, nearby)
@@ -411,7 +414,13 @@ class PartyData(OwnSamples):
         for row, other in zip(rows[near].tolist(), summed[near].tolist(), strict=True):
             features[row] = _beside(features[last.get(other, other)])
             last[other] = row
-        return replace(benchmark, features=features), near_mean_sentence(int(near.sum()))
+        summed_as = np.arange(len(features))
+        summed_as[rows] = summed
+        originals = benchmark.originals
+        if originals is not None:  # each counts as a sample of its own
+            originals = replace(originals[summed_as], digests=originals.digests)
+        benchmark = replace(benchmark, features=features, originals=originals)
+        return benchmark, near_mean_sentence(int(near.sum()))
 
     def _taking_part(
         self, held: NDArray[np.int64], header: Mapping[str, Any], client: int

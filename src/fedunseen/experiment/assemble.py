@@ -350,7 +350,7 @@ def _inputs(
     if scaler is None:
         scaler = scaler_of(experiment, benchmark)
     if scaler.quantization is not None:
-        return scaler, ScaledSamples(benchmark.features, device, scaler)
+        return scaler, ScaledSamples(benchmark.features, device, scaler, benchmark.originals)
     return scaler, torch.from_numpy(scaler(benchmark.features)).to(device)
 
 

@@ -44,6 +44,7 @@ from fedunseen.experiment.measured_again import confidence_of, digests, tested_b
 from fedunseen.experiment.own_samples import OwnSamples
 from fedunseen.experiment.party_sums import coded, samples_in_sums
 from fedunseen.experiment.result.stored import StoredRun
+from fedunseen.experiment.small_cells import without_small_cells
 from fedunseen.experiment.space_versions import versions_of
 from fedunseen.federation.evaluator import Evaluator
 from fedunseen.federation.federation import Federation
@@ -294,6 +295,9 @@ def write_class_sums(
     _check_attributes(str(folder / "classes.csv"), run, space.attribute_names)
     minimum = max(min_samples, int(getattr(run.experiment.method, "min_samples", 1)))
     held = samples_in_sums(run, benchmark, minimum)
+    labels = benchmark.labels[benchmark.train]
+    data = run.experiment.data
+    benchmark = without_small_cells(benchmark, data, benchmark.train, labels, minimum)
     rows = held.summed
     if not len(rows):
         raise DataError(

@@ -65,6 +65,7 @@ from fedunseen.experiment.result.run import Run
 from fedunseen.experiment.running import run as train_run
 from fedunseen.experiment.scales import fitted_scales
 from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.small_cells import without_small_cells
 from fedunseen.experiment.traces import in_order
 from fedunseen.federation.evaluator import Choice
 from fedunseen.federation.federation import Federation, State
@@ -546,6 +547,9 @@ def write_removal(
     minimum = _minimum(run, min_samples)
     clip_norm = getattr(run.experiment.method, "clip_norm", None)
     held = samples_in_sums(run, benchmark, minimum, clip_norm)
+    labels = benchmark.labels[benchmark.train]
+    data = run.experiment.data
+    benchmark = without_small_cells(benchmark, data, benchmark.train, labels, minimum)
     method = run.method
     assert isinstance(method, ClosedForm)
     ids = np.arange(len(benchmark.space.names))

@@ -49,7 +49,8 @@ def check_scaling(
     The sums of a kernel's random features are more numbers than a class's samples have, and tell
     which they are. After a step with numbers of the coordinator, one feature can make all samples
     long but those that have a certain value of it. Unit length then shrinks all others. Subtracting
-    a mean once makes nothing long that was not, but a large mean makes different values one.
+    a mean once makes nothing long that was not, but a large mean makes different values one. The
+    columns of a table are such a step.
     Without whole numbers, what a step makes of different values is not compared
     (:func:`fedunseen.methods.closed_form.statistics.hidden_features`).
 
@@ -65,6 +66,7 @@ def check_scaling(
     """
     consent = consent_to_single(asked)
     steps = tuple(experiment.data.features or ())
+    placed = bool(getattr(experiment.data, "columns", ()))
     if clip_norm is not None:
         _check_clip(steps, shape, statistics, clip_norm, consent)
     if len(shape) != 1:
@@ -72,9 +74,10 @@ def check_scaling(
     after = steps[1:] if steps[:2] == ("centre", "l2") else steps
     cases = (
         ("kernel" in steps, "they are random features of a kernel", "to leave kernel out"),
+        (placed and "l2" in steps, "l2 comes after data.columns", "for ['min-max']"),
         ("l2" in after[1:], "l2 is neither first nor after one centre", "to put it there"),
         (
-            "quantize.bits" not in statistics and any(step in FITTED for step in steps),
+            "quantize.bits" not in statistics and (placed or any(step in FITTED for step in steps)),
             "features are not rounded",
             "to set data.quantization to 8",
         ),
@@ -283,6 +286,8 @@ def coded(
     run: StoredRun, benchmark: Benchmark, rows: NDArray[np.int64], ids: NDArray[np.int64]
 ) -> tuple[CodedRows, Tensor]:
     """Return samples as a run's method sums them, and their classes: ``ids[label]``."""
-    samples = ScaledSamples(run.features_of(benchmark, rows), torch.device("cpu"), run.scaler)
+    originals = None if benchmark.originals is None else benchmark.originals[rows]
+    features = run.features_of(benchmark, rows)
+    samples = ScaledSamples(features, torch.device("cpu"), run.scaler, originals)
     labels = torch.from_numpy(ids[benchmark.labels[rows]])
     return CodedRows(samples, torch.arange(len(rows))), labels

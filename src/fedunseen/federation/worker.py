@@ -340,12 +340,14 @@ class SoftWorker(Worker):
         few = self.method.min_samples
         clipped = inputs.clipped(rows) if isinstance(inputs, ScaledSamples) and few > 1 else None
         stages: list[Tensor] = []
+        named: Tensor | None = None
         same = pool.cpu().numpy()
         if isinstance(inputs, ScaledSamples) and few > 1:
-            same = inputs.rows[rows.numpy()]
+            same = inputs.told_apart()[rows.numpy()]
             stages = inputs.stages(rows)
+            named = inputs.named
         first = torch.tensor(first_of_equal(same) if few > 1 else [True] * len(pool)).bool()
-        sums = soft_statistics(scores, features, clipped, few, first, stages)
+        sums = soft_statistics(scores, features, clipped, few, first, stages, named)
         repeats = not bool(first.all())
         distinct = soft_statistics(scores, features[first])["count"] if repeats else None
         sums, small = without_small(sums, few, distinct)

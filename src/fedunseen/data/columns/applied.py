@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError, counted
 from fedunseen.core.originals import Originals
-from fedunseen.data.columns.rows import row_digests
+from fedunseen.data.columns.rows import originals_of
 from fedunseen.data.columns.settings import Column, check_columns
 from fedunseen.data.columns.texts import ENCODER, encode_cells
 from fedunseen.data.columns.treatment import (
     MISSING,
     CellError,
-    beyond,
     encode,
     feature_names,
     is_missing,
+    sides_of,
     text_of,
 )
 from fedunseen.data.io.tables import Block, Cells, Table
@@ -97,12 +97,14 @@ class Treatment:
         rows = 0
         clipped = dict.fromkeys(names, 0)
         for block in table.blocks(list(dict.fromkeys((*wanted, *everything)))):
-            features = np.concatenate(
-                [self._features(table, block, column, clipped) for column in self.columns], axis=1
-            )
+            made = [self._features(table, block, column, clipped) for column in self.columns]
+            features = np.concatenate(made, axis=1)
             texts = [cell_texts(block.cells[name]) if name else None for name in (label, split)]
             rows += block.rows
-            originals = Originals(row_digests(block, everything)) if whole else None
+            originals = None
+            if whole:
+                given = everything, self.columns, self.missing, made
+                originals = originals_of(block, *given)
             yield Examples(features, texts[0], texts[1], block, originals)
         if not rows:
             raise DataError(
@@ -139,11 +141,11 @@ class Treatment:
             if column.kind == "text":
                 return self._text_features(table, column, distinct)[places]
             features = encode(column, distinct, self.missing)
-            outside = beyond(column, distinct, self.missing)
+            if column.kind in ("number", "date"):
+                _, sides, _ = sides_of(column, distinct, self.missing)
+                clipped[column.name] += int((sides != 0)[places].sum())
         except CellError as error:
             _refuse(table, block, column.name, error)
-        if outside.any():
-            clipped[column.name] += int(outside[places].sum())
         return features[places]
 
     def _text_features(

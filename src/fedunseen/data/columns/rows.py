@@ -1,4 +1,8 @@
-"""Rows of a table as its owner holds them, whatever columns an experiment states."""
+"""Rows of a table as its owner holds them, whatever columns an experiment states.
+
+What a coordinator states of a column makes different cells one value: bounds, a vocabulary, words
+for missing cells. So what is hidden of few samples is decided by what the cells were before.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,66 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.data.columns.treatment import as_days, as_number, is_missing, text_of
+from fedunseen.core.originals import ABSENT, Originals
+from fedunseen.data.columns.settings import Column
+from fedunseen.data.columns.treatment import as_days, as_number, is_missing, sides_of, text_of
 from fedunseen.data.io.tables import Block, Cells
 
 _CODE = 16  # bytes of a cell, after one that says what it is
 _MISSING, _NUMBER, _DATE, _TEXT = range(4)
+
+
+def originals_of(
+    block: Block,
+    names: Sequence[str],
+    columns: Sequence[Column],
+    words: Sequence[str],
+    features: Sequence[NDArray[np.float32]],
+) -> Originals:
+    """Return the rows of a block as the table holds them.
+
+    Args:
+        block: rows, with all columns of the table.
+        names: of these columns.
+        columns: those that become features.
+        words: texts that stand for a missing cell.
+        features: (n, width) of each of these.
+    """
+    parts = [
+        _before(column, block.cells[column.name], words, made)
+        for column, made in zip(columns, features, strict=True)
+    ]
+    cells, sides = (np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True))
+    named = [_named(column, made.shape[1]) for column, made in zip(columns, features, strict=True)]
+    return Originals(row_digests(block, names), cells, sides, np.concatenate(named))
+
+
+def _named(column: Column, width: int) -> NDArray[np.bool_]:
+    """Return (width,) which features of a column say only whether a cell has some value."""
+    named = np.full(width, column.kind in ("category", "boolean"))
+    named[width - column.indicator :] = True
+    return named
+
+
+def _before(
+    column: Column, cells: Cells, words: Sequence[str], features: NDArray[np.float32]
+) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+    """Return what the features (n, width) of a column were made of, and on which side of its bounds
+    that is.
+    """
+    before = features.astype(np.float64)
+    sides = np.zeros(features.shape, dtype=np.int8)
+    last = features.shape[1] - column.indicator
+    if column.kind in ("number", "date"):
+        numbers, beyond, missing = sides_of(column, cells.distinct, words)
+        before[:, 0] = numbers[cells.places]
+        sides[:, 0] = np.where(missing, ABSENT, beyond)[cells.places]
+    elif column.kind == "text":
+        made = features[:, :last]
+        sides[:, :last] = (made >= 1).astype(np.int8) - (made <= 0).astype(np.int8)
+        if column.indicator:
+            sides[features[:, last] > 0, :last] = ABSENT
+    return before, sides
 
 
 def row_digests(block: Block, names: Sequence[str]) -> NDArray[np.uint8]:

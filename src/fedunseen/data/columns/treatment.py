@@ -169,15 +169,17 @@ def encode(
     return features
 
 
-def beyond(
+def sides_of(
     column: Any, cells: Sequence[Any] | NDArray[Any], words: Sequence[str] = MISSING
-) -> NDArray[np.bool_]:
-    """Return (n,) which cells are outside of the bounds, and were clipped."""
-    if column.kind not in ("number", "date"):
-        return np.zeros(len(cells), dtype=np.bool_)
+) -> tuple[NDArray[np.float64], NDArray[np.int8], NDArray[np.bool_]]:
+    """Return the numbers (n,) of a column of numbers or dates, before they are clipped; which are
+    below its bounds (-1) and above (1); and which are missing.
+    """
     numbers, missing = _numbers(column, cells, words)
-    low, high, _ = _stated(column)
-    return ~missing & ((numbers < low) | (numbers > high))
+    low, high, fill = _stated(column)
+    numbers = np.where(missing, fill, numbers)
+    sides = (numbers > high).astype(np.int8) - (numbers < low).astype(np.int8)
+    return numbers, sides, missing
 
 
 def _one_hot(

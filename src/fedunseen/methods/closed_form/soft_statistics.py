@@ -202,6 +202,7 @@ def soft_statistics(
     min_samples: int = 1,
     first: Tensor | None = None,
     stages: Sequence[Tensor] = (),
+    named: Tensor | None = None,
 ) -> Params:
     """Return a party's soft statistics of samples (n, d): those of a quantized model add up
     exactly.
@@ -212,6 +213,7 @@ def soft_statistics(
     its responsibility. That needs which features are ``clipped`` (n, d), and the ``stages`` (n, d)
     of scaling, of which the last become whole numbers.
     ``first`` (n,) says which samples no earlier one equals: only these are counted for that.
+    ``named`` (d,) says which features only tell whether a sample has some value.
     """
     sums = scores.no_samples()
     for part in torch.split(rows, _BLOCK):
@@ -223,7 +225,8 @@ def soft_statistics(
     if min_samples > 1 and len(scores.unit) and len(rows):
         ends = torch.zeros(rows.shape, dtype=torch.bool) if clipped is None else clipped
         kept = torch.ones(len(rows), dtype=torch.bool) if first is None else first
-        _hide(sums["total"], scores, rows, (ends, stages, kept), min_samples)
+        names = torch.zeros(rows.shape[1], dtype=torch.bool) if named is None else named
+        _hide(sums["total"], scores, rows, (ends, stages, kept, names), min_samples)
     return sums
 
 
@@ -231,18 +234,19 @@ def _hide(
     total: Tensor,
     scores: Scorer,
     rows: Tensor,
-    known: tuple[Tensor, Sequence[Tensor], Tensor],
+    known: tuple[Tensor, Sequence[Tensor], Tensor, Tensor],
     min_samples: int,
 ) -> None:
     """Replace features of ``total`` that would show few samples, in place; ``known``: which
-    features are clipped, the stages of scaling, and which samples no earlier one equals.
+    features are clipped, the stages of scaling, which samples no earlier one equals, and which
+    features are names.
     """
-    clipped, stages, first = known
+    clipped, stages, first, named = known
     parts = [codes(part, scores.unit) for part in torch.split(rows, _BLOCK)]
     shares = torch.cat([responsibilities(scores, part)[:, scores.classes].cpu() for part in parts])
     whole = torch.cat(parts).cpu()
     weights = shares.double() * first[:, None]
-    least, most = weighted_bounds(whole, clipped, stages, weights, (LEVELS, min_samples))
+    least, most = weighted_bounds(whole, clipped, stages, weights, (LEVELS, min_samples), named)
     changed = torch.isfinite(least) | torch.isfinite(most)
     for column in torch.nonzero(changed.any(0))[:, 0].tolist():
         places = torch.nonzero(changed[:, column])[:, 0]
@@ -256,6 +260,7 @@ def weighted_bounds(
     stages: Sequence[Tensor],
     weights: Tensor,
     few: tuple[int, int],
+    named: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return (U, d) the smallest and the largest whole number of samples of each class in soft
     sums, infinite where a class shows a feature as it is.
@@ -265,16 +270,17 @@ def weighted_bounds(
 
     Args:
         whole: (n, d) float64, the samples' whole numbers.
-        clipped: (n, d) bool, which of them are at an end of the range.
+        clipped: (n, d) bool, which of them are at an end of the range, or stand for nothing.
         stages: (n, d) each, what they were made of, if that is known.
         weights: (n, U) float64, of samples in classes, whole numbers.
         few: what a whole sample weighs, and how many are few no more.
+        named: (d,) bool, which features only tell whether a sample has some value.
     """
     one, min_samples = few
     enough = one * min_samples
     total = weights.sum(0)
     above, below = (weights.T @ (clipped & side).double() for side in (whole > 0, whole < 0))
-    within = total[:, None] - below - above
+    within = total[:, None] - weights.T @ clipped.double()
     narrow = (within < total[:, None]) & ((within < enough) | (2 * within <= total[:, None] + one))
     levels = whole.abs().amax(0)
     end = torch.where((below < enough) & (above >= enough), levels, 0)
@@ -286,6 +292,7 @@ def weighted_bounds(
         numbers, place = torch.unique(whole[:, column], return_inverse=True)
         counts = _summed(weights, place, len(numbers))
         merged = _merged(place, len(numbers), made_of)
+        merged |= torch.zeros(()).bool() if named is None else named[column]
         common, which = torch.where(merged[:, None] & _medians(counts, total), counts, 0).max(0)
         apart = total - common
         coarse = (2 * apart <= total) & (apart > 0)

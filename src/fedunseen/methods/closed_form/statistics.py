@@ -25,6 +25,7 @@ from torch import Tensor
 
 from fedunseen.core.errors import OTHER_SPACE, DataError
 from fedunseen.core.memory import free_pages
+from fedunseen.core.originals import ABSENT
 from fedunseen.core.parameters import Params
 from fedunseen.core.samples import CodedRows, first_of_equal
 from fedunseen.data import Benchmark, ClassSpace, Quantization
@@ -191,10 +192,10 @@ def hidden_features(
 def raw_rows(
     inputs: Tensor | CodedRows | NDArray[Any], class_rows: Tensor
 ) -> Iterator[NDArray[Any]]:
-    """Yield samples before any scaling, if that is known."""
+    """Yield samples before any scaling, if that is known, or what tells them apart."""
     for row in class_rows.tolist():
         if isinstance(inputs, CodedRows):
-            yield inputs.samples.rows[int(inputs.rows[row])]
+            yield inputs.samples.told_apart()[int(inputs.rows[row])]
         else:
             yield inputs[row] if isinstance(inputs, np.ndarray) else inputs[row].cpu().numpy()
 
@@ -210,7 +211,7 @@ def bounds_of_class(
     """
     width = inputs.shape[1]
     class_rows = class_rows[first_of_equal(raw_rows(inputs, class_rows))]
-    below, above = torch.zeros(2, width, dtype=torch.int64)
+    below, above, absent = torch.zeros(3, width, dtype=torch.int64)
     rounded: _Middle | None = None
     for part in torch.split(class_rows, max(BLOCK, 2 * min_samples)):
         codes, stages = _coded(inputs, part, quantization)
@@ -219,15 +220,16 @@ def bounds_of_class(
             equal = _Middle(stages[-1], len(stages))
         rounded.add(torch.from_numpy(codes), stages)
         equal.add(stages[-1], stages)
-        if stages[-1].is_floating_point():
-            clipped = torch.from_numpy(quantization.clipped(stages[-1].numpy()))
-            above += (clipped & (torch.from_numpy(codes) > 0)).sum(0)
-            below += (clipped & (torch.from_numpy(codes) < 0)).sum(0)
+        sides = _sides(inputs, part, codes, stages[-1], quantization)
+        below += (sides == -1).sum(0)
+        above += (sides == 1).sum(0)
+        absent += (sides == ABSENT).sum(0)
     assert rounded is not None
     total = len(class_rows)
-    within = total - below - above
+    within = total - below - above - absent
     narrow = (within < total) & ((within < min_samples) | (2 * within <= total + 1))
-    unusual, usual = rounded.apart(total)
+    named = inputs.samples.named if isinstance(inputs, CodedRows) else None
+    unusual, usual = rounded.apart(total, named)
     coarse = (unusual > 0) & (unusual < min_samples) & (2 * unusual <= total)
     apart, _ = equal.apart(total)
     coarse |= (apart > 0) & (2 * apart <= total + 1)
@@ -246,6 +248,24 @@ def bounds_of_class(
         ordered = torch.from_numpy(np.partition(numbers, places, axis=0)).short()
         least[coarse], most[coarse] = ordered[list(places)]
     return least, most
+
+
+def _sides(
+    inputs: Tensor | CodedRows | NDArray[Any],
+    some: Tensor,
+    codes: NDArray[Any],
+    scaled: Tensor,
+    quantization: Quantization,
+) -> Tensor:
+    """Return (n, d) on which side of a range features are: that of rounding, or before that the one
+    between which a coordinator has placed them.
+    """
+    sides = torch.zeros(codes.shape, dtype=torch.int8)
+    if scaled.is_floating_point():
+        clipped = torch.from_numpy(quantization.clipped(scaled.numpy()))
+        sides = torch.from_numpy(np.sign(codes)).to(torch.int8) * clipped
+    before = inputs.samples.sides(inputs.rows[some]) if isinstance(inputs, CodedRows) else None
+    return sides if before is None else torch.where(before != 0, before, sides)
 
 
 def _columns(
@@ -290,11 +310,13 @@ class _Middle:
                     stage_values.masked_fill(differs, -torch.inf).amax(0)
                 )
 
-    def apart(self, total: int) -> tuple[Tensor, Tensor]:
+    def apart(self, total: int, named: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return (d,) how many samples have another value than the most common median, and that;
-        more than ``total`` where no scaling has made different values one.
+        more than ``total`` where neither a scaling has made different values one, nor a value is
+        only a name (``named``).
         """
         merged = torch.stack([most > least for least, most in self.extremes]).any(0)
+        merged |= torch.zeros(()).bool() if named is None else named
         fewest, which = torch.where(merged, self.unequal, total + 1).min(0)
         return fewest, self.medians.gather(0, which[None])[0]
 

@@ -1,0 +1,118 @@
+"""Cells of a table that few rows of a class have, or lack, under columns that a coordinator states.
+
+In the sums of a class they would say which value these rows have. Where a value is left out, what
+the others lack says it too: so rows of rare values count as other ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedunseen.core.originals import ABSENT
+from fedunseen.data import Benchmark
+from fedunseen.data.columns.treatment import feature_names
+
+
+def without_small_cells(
+    benchmark: Benchmark,
+    settings: object,
+    rows: NDArray[np.int64],
+    labels: NDArray[np.int64],
+    minimum: int,
+) -> Benchmark:
+    """Return a part of a table whose classes have no cell that fewer than ``minimum`` rows have.
+
+    - Of a category, values of few rows become ``other`` if enough rows are that then, or else the
+      most common value. So do those of a boolean; if all are of few, none is true or false.
+    - Of a number, a date or a text, the middle of the others stands for the missing cells of few
+      rows; where few rows have a cell, all are missing.
+
+    Equal rows count once.
+
+    Args:
+        benchmark: with :attr:`~fedunseen.data.Benchmark.originals`; otherwise it comes back.
+        settings: of ``[data]``, with the columns that the coordinator has stated.
+        rows: the samples that sums are of.
+        labels: (n,) their classes; the same for all where these are unknown.
+        minimum: rows that a cell must have.
+    """
+    originals = benchmark.originals
+    if originals is None or minimum == 1:
+        return benchmark
+    features = benchmark.features.copy()
+    before = replace(originals, cells=originals.cells.copy(), sides=originals.sides.copy())
+    changed = replace(benchmark, features=features, originals=before)
+    for label in np.unique(labels):
+        some = rows[labels == label]
+        for column, place in _places(getattr(settings, "columns", ()), features.shape[1]):
+            hide = _hide_values if column.kind in ("category", "boolean") else _hide_missing
+            hide(column, changed, some, place, minimum)
+    return changed
+
+
+def _places(columns: Sequence[Any], width: int) -> Iterator[tuple[Any, slice]]:
+    """Yield each column with the place of its features; a text has as many as its encoder makes."""
+    widths = [len(feature_names(column)) for column in columns]
+    texts = [column.kind == "text" for column in columns]
+    more = (width - sum(widths)) // max(1, sum(texts))
+    start = 0
+    for column, own, text in zip(columns, widths, texts, strict=True):
+        stop = start + own + text * more
+        yield column, slice(start, stop)
+        start = stop
+
+
+def _hide_values(
+    column: Any, changed: Benchmark, rows: NDArray[np.int64], place: slice, minimum: int
+) -> None:
+    """Let rows with a value of few have another, in place."""
+    values, which = np.unique(changed.features[rows, place], axis=0, return_inverse=True)
+    which = which.ravel()
+    counts = np.array([_distinct(changed, rows[which == i]) for i in range(len(values))])
+    few = counts < minimum
+    if not few.any():
+        return
+    other = np.zeros(values.shape[1], dtype=np.float32)
+    if column.kind == "category":
+        other[len(column.values)] = 1.0
+        pooled = rows[few[which] | (values[which] == other).all(1)]
+        enough = _distinct(changed, pooled) >= minimum
+    else:
+        other[0] = 0.5
+        enough = False
+    value = other if enough or few.all() else values[counts.argmax()]
+    assert changed.originals is not None
+    for array in (changed.features, changed.originals.cells):
+        array[rows[few[which]], place] = value
+
+
+def _hide_missing(
+    column: Any, changed: Benchmark, rows: NDArray[np.int64], place: slice, minimum: int
+) -> None:
+    """Let no few rows miss a cell, or have one, in place."""
+    before = changed.originals
+    assert before is not None
+    numbers = slice(place.start, place.stop - column.indicator)
+    absent = before.sides[rows, place.start] == ABSENT
+    missing = rows[absent]
+    there = rows[~absent]
+    if not len(missing):
+        return
+    if not len(there) or _distinct(changed, there) < minimum:
+        for array in (changed.features, before.cells, before.sides):
+            array[there, place] = array[missing[0], place]
+    elif _distinct(changed, missing) < minimum:
+        for array in (changed.features, before.cells):
+            array[missing, numbers] = np.median(array[there, numbers], axis=0)
+        before.sides[missing, numbers] = 0
+        changed.features[missing, numbers.stop : place.stop] = 0
+
+
+def _distinct(benchmark: Benchmark, rows: NDArray[np.int64]) -> int:
+    """Return how many different rows there are."""
+    return len({sample.tobytes() for sample in benchmark.told_apart(rows)})

@@ -1,0 +1,385 @@
+"""Columns that a coordinator states so that sums show a cell of one row of a class.
+
+Bounds, a vocabulary, words for missing cells and fills make different cells one value, as a scaling
+does. So what few rows of a class have, or lack, is hidden by what the cells were before.
+"""
+
+import datetime
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from small_federation import greeting
+from test_tables_again import experiment, write_table
+
+from fedunseen import Experiment, load_run, run
+from fedunseen.core.errors import FedUnseenError, RefusedError
+from fedunseen.core.originals import ABSENT, Originals
+from fedunseen.core.samples import CodedRows, ScaledSamples
+from fedunseen.data import Quantization, Scaler
+from fedunseen.deploy.client_data import PartyData
+from fedunseen.deploy.remote.party import local_update
+from fedunseen.deploy.remote.refusals import code_of
+from fedunseen.experiment.changed import write_class_sums
+from fedunseen.methods.closed_form.soft_statistics import weighted_bounds
+from fedunseen.methods.closed_form.statistics import bounds_of_class
+from fedunseen.strategies import Instruction
+
+LEVELS = 127
+HEADER = ["age", "fare", "port", "crew", "boarded", "id", "deck"]
+DAY = datetime.date(1900, 1, 1)
+AGE = {"name": "age", "kind": "number", "bounds": [0, 100]}
+BOTH = pytest.mark.parametrize("min_samples", [1, 5])
+
+
+def rows_of(deck, count=40, seed=0, **cells):
+    """Return rows of a class; ``cells``: column -> values of its first rows."""
+    rng = np.random.default_rng(seed + ord(deck))
+    rows = []
+    for i in range(count):
+        day = DAY + datetime.timedelta(int(rng.integers(20_000)))
+        row = {
+            "age": f"{rng.uniform(20, 60):.2f}",
+            "fare": f"{rng.uniform(10, 50):.2f}",
+            "port": ("Cherbourg", "Southampton")[i % 2],
+            "crew": ("no", "yes")[i // 2 % 2],
+            "boarded": str(day),
+            "id": f"{deck}{i}",
+            "deck": deck,
+        }
+        for name, values in cells.items():
+            row[name] = str(values[i]) if i < len(values) else row[name]
+        rows.append([row[name] for name in HEADER])
+    return rows
+
+
+def sums(tmp_path, rows, columns, min_samples=5, change=None, **data):
+    """Return what a party sends for a coordinator's columns."""
+    folder = write_table(tmp_path / "north", rows, HEADER)
+    chosen = experiment(tmp_path / "coordinator", [AGE], bounds=[[0, 1]], **data)
+    header, tensors = greeting(chosen, tmp_path / "run")
+    given = header["experiment"]
+    header["experiment"] = {**given, "data": {**given["data"], "columns": columns}}
+    header["shape"] = [_width(columns)]
+    tensors |= {
+        f"0.{name}": tensors[f"0.{name}"].repeat(_width(columns)) for name in ("min", "range")
+    }
+    tensors |= {
+        name: tensors[name].repeat(_width(columns)) for name in ("quantize.step", "quantize.offset")
+    }
+    tensors |= change or {}
+    party = PartyData(folder, {"data.label": "deck"}, masked=True, min_samples=min_samples)
+    party.consent = ("moments",)  # that rule is another one
+    reply, _ = local_update(party.prepare(header, tensors).engine, 0, Instruction({}), {}, 0)
+    return reply.update
+
+
+def _width(columns):
+    """Return how many features columns have."""
+    each = [len(column["values"]) + 1 if "values" in column else 1 for column in columns]
+    return sum(each) + sum(column.get("indicator", False) for column in columns)
+
+
+def total_of(*given, **more):
+    """Return the sum of the first class, of features from 0 to 1, and its count."""
+    update = sums(*given, **more)
+    count = int(update["count"][0])
+    return ((update["total"][0] + LEVELS * count) / (2 * LEVELS)).tolist(), count
+
+
+@BOTH
+def test_bounds_beyond_all_rows_but_one_show_no_cell(min_samples, tmp_path):
+    rows = rows_of("A", fare=[84.16])
+    column = {"name": "fare", "kind": "number", "bounds": [80, 90]}
+    (shown, _), count = total_of(tmp_path, rows, [column, AGE], min_samples)
+    assert count == 40
+    assert shown == (pytest.approx(0.416, abs=0.01) if min_samples == 1 else 0)
+
+
+@BOTH
+def test_a_range_of_days_shows_no_date(min_samples, tmp_path):
+    rows = rows_of("A", boarded=["1990-05-17"])
+    column = {"name": "boarded", "kind": "date", "bounds": ["1990-01-01", "1991-01-01"]}
+    (shown, _), _ = total_of(tmp_path, rows, [column, AGE], min_samples)
+    assert shown == (pytest.approx(136 / 365, abs=0.01) if min_samples == 1 else 0)
+
+
+@BOTH
+@pytest.mark.parametrize("there", [1, 4, 20])
+def test_bounds_do_not_show_whether_few_rows_are_within(there, min_samples, tmp_path):
+    """The others are on both sides; half of the class within are few too."""
+    column = {"name": "fare", "kind": "number", "bounds": [80, 90]}
+    sides = [10, 95] * 20
+    some = [*(84 + 0.1 * np.arange(there)), *sides[there:]]
+    without, with_them = (
+        total_of(tmp_path, rows_of("A", fare=fares), [column, AGE], min_samples)[0][0]
+        for fares in (sides, some)
+    )
+    assert (without == with_them) is (min_samples == 5)
+
+
+@BOTH
+def test_bounds_and_a_range_of_quantization_together_show_no_few_rows(min_samples, tmp_path):
+    """Bounds clip 19 of 41 rows, whose 0 is in the narrow range of three others."""
+    fares = [*np.linspace(1, 9, 19), 10.02, 10.05, 10.08, *np.linspace(20, 40, 19)]
+    rows = rows_of("A", 41, fare=fares)
+    column = {"name": "fare", "kind": "number", "bounds": [10, 110]}
+    narrow = {
+        "quantize.step": torch.tensor([1e-3 / LEVELS, 1 / 254]),
+        "quantize.offset": torch.tensor([0.0, 0.5]),
+    }
+    update = sums(tmp_path, rows, [column, AGE], min_samples, narrow)
+    shown = float(update["total"][0, 0]) - 19 * LEVELS
+    assert (0 < shown < 3 * LEVELS) is (min_samples == 1)
+    if min_samples == 5:
+        assert float(update["total"][0, 0]) in (0, -41 * LEVELS, 41 * LEVELS)
+
+
+@BOTH
+def test_a_vocabulary_of_all_cells_shows_no_histogram(min_samples, tmp_path):
+    rows = rows_of("A")
+    values = [row[0] for row in rows]
+    column = {"name": "age", "kind": "category", "values": values}
+    shown, _ = total_of(tmp_path, rows, [column], min_samples)
+    wanted = [1.0] * 40 + [0.0] if min_samples == 1 else [0.0] * 40 + [40.0]
+    assert shown == wanted
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("ports", "hidden"),
+    [
+        (["Belfast"], {"Southampton": 21}),  # the most common one
+        (["Belfast"] * 5, {}),
+        (["Belfast"] * 3 + ["Dublin"] * 2, {"other": 5}),
+        (["Belfast"] * 37, {"other": 0, "Belfast": 40}),
+    ],
+)
+def test_a_category_of_few_rows_is_another_one(ports, hidden, min_samples, tmp_path):
+    """Neither its own sum nor what is missing in the sums of the others shows it."""
+    rows = rows_of("A", port=ports)
+    values = ["Belfast", "Cherbourg", "Southampton"]
+    column = {"name": "port", "kind": "category", "values": values}
+    shown, count = total_of(tmp_path, rows, [column], min_samples)
+    ports = [row[2] for row in rows]
+    counts = [ports.count(value) for value in values]
+    wanted = dict(zip([*values, "other"], [*counts, count - sum(counts)], strict=True))
+    if min_samples == 5 and hidden:
+        few = {value: 0 for value, number in wanted.items() if number < 5}
+        wanted |= few | hidden
+    assert dict(zip(wanted, shown, strict=True)) == wanted
+    assert sum(shown) == count
+
+
+@BOTH
+@pytest.mark.parametrize("words", [["41.7"], []])
+def test_words_for_missing_cells_show_no_few_rows(words, min_samples, tmp_path):
+    """An indicator, and a fill that is far away, would mark the rows of a value."""
+    rows = rows_of("A", age=["41.7"] if words else [""])
+    column = {"name": "age", "kind": "number", "bounds": [0, 1000], "fill": 1000, "indicator": True}
+    (age, marked), count = total_of(tmp_path, rows, [column], min_samples, missing=["", *words])
+    assert marked == (1 if min_samples == 1 else 0)
+    assert (age > 2) is (min_samples == 1)
+    assert count == 40
+
+
+@BOTH
+def test_all_cells_missing_but_few_show_none(min_samples, tmp_path):
+    """The coordinator's words stand for all ages but one."""
+    rows = rows_of("A")
+    words = ["", *(row[0] for row in rows[1:])]
+    column = {"name": "age", "kind": "number", "bounds": [0, 100], "fill": 0, "indicator": True}
+    (age, marked), _ = total_of(tmp_path, rows, [column], min_samples, missing=words)
+    assert marked == (39 if min_samples == 1 else 40)
+    assert age == (pytest.approx(float(rows[0][0]) / 100, abs=0.01) if min_samples == 1 else 20)
+
+
+@BOTH
+@pytest.mark.parametrize(("few", "wanted"), [("yes", 0), ("no", 40)])
+def test_few_rows_of_a_boolean_count_as_the_others(few, wanted, min_samples, tmp_path):
+    other = {"yes": "no", "no": "yes"}[few]
+    rows = rows_of("A", crew=[few] * 2 + [other] * 38)
+    (shown,), _ = total_of(tmp_path, rows, [{"name": "crew", "kind": "boolean"}], min_samples)
+    assert shown == (abs(wanted - 2) if min_samples == 1 else wanted)
+
+
+@BOTH
+def test_no_pair_of_columns_shows_a_row_of_a_category_of_few(min_samples, tmp_path):
+    """Second moments have the sum of the ages of its rows, also as what the others lack."""
+    rows = rows_of("A", port=["Belfast"])
+    column = {"name": "port", "kind": "category", "values": ["Cherbourg", "Southampton"]}
+    update = sums(tmp_path, rows, [column, AGE], min_samples)
+    square = np.zeros((4, 4))
+    square[np.triu_indices(4)] = update["square"].numpy()
+    age = update["total"][0, 3].item()
+    with_other = (square[2, 3] + LEVELS * age) / (2 * LEVELS)
+    lacking = age - ((square[:2, 3] + LEVELS * age) / (2 * LEVELS)).sum()
+    code = round(float(rows[0][0]) / 100 * 2 * LEVELS - LEVELS)
+    assert with_other == pytest.approx(lacking)
+    assert with_other == (code if min_samples == 1 else 0)
+
+
+@pytest.mark.parametrize("bounds", [[0, 100], [90, 100], [55, 56]])
+def test_acceptance_does_not_show_how_many_different_cells_are_within(bounds, tmp_path):
+    """Of rows that clipping makes one, each counts."""
+    rows = [*rows_of("A", 5), *rows_of("B", 4)]
+    update = sums(tmp_path, rows, [{**AGE, "bounds": bounds}])
+    assert update["count"].tolist() == [5, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ({"features": ["l2"], "bounds": []}, "l2 comes after data.columns"),
+        ({"features": ["min-max", "l2"]}, "l2 comes after data.columns"),
+        ({"features": [], "quantization": "none", "bounds": []}, "features are not rounded"),
+    ],
+)
+@BOTH
+def test_columns_are_a_scaling_of_the_coordinator(data, reason, min_samples, tmp_path):
+    folder = write_table(tmp_path / "north", rows_of("A"), HEADER)
+    columns = [AGE, {**AGE, "name": "fare"}]
+    chosen = experiment(tmp_path / "coordinator", columns, **data)
+    greeted = greeting(chosen, tmp_path / "run")
+    party = PartyData(folder, {"data.label": "deck"}, masked=True, min_samples=min_samples)
+    if min_samples == 1:
+        assert party.prepare(*greeted).samples == 40
+        return
+    with pytest.raises(RefusedError, match=reason) as refused:
+        party.prepare(*greeted)
+    assert refused.value.code == "refused-settings"
+
+
+PLACED = [
+    {"name": "fare", "kind": "number", "bounds": [80, 90]},
+    {"name": "port", "kind": "category", "values": ["Belfast", "Cherbourg"]},
+    AGE,
+]
+
+
+@pytest.fixture(scope="module")
+def crafted(tmp_path_factory):
+    """A run directory that a coordinator sends."""
+    place = tmp_path_factory.mktemp("crafted")
+    whole = [[*row, "train"] for deck in "ABDE" for row in rows_of(deck, 30, 7)]
+    whole += [[*row, "test"] for deck in "ABCDEF" for row in rows_of(deck, 10, 8)]
+    root = write_table(place / "whole", whole, [*HEADER, "split"])
+    data = {"name": "table", "root": str(root), "label": "deck", "columns": PLACED}
+    tree = {
+        "data": {**data, "features": ["min-max"], "bounds": [[0, 1]]},
+        "method": {"name": "gaussian"},
+        "partition": {"clients": 2},
+        "evaluation": {"selection": "last", "theory": False, "embedding": False},
+    }
+    run(Experiment.from_dict(tree), place / "run")
+    return load_run(place / "run")
+
+
+@pytest.mark.slow
+@BOTH
+def test_a_run_directory_with_columns_shows_no_cell(min_samples, crafted, tmp_path):
+    folder = write_table(tmp_path / "north", rows_of("A", fare=[84.16], port=["Belfast"]), HEADER)
+    out = tmp_path / "north.safetensors"
+    write_class_sums(crafted, folder, out, min_samples)
+    fare, belfast = load_file(out)["total"][0, :2].tolist()
+    offset = crafted.scaler.quantization.offset
+    shown = fare + 40 * float(offset[0]), belfast + 40 * float(offset[1])
+    wanted = (0.416, 1) if min_samples == 1 else (0, 0)
+    assert shown == pytest.approx(wanted, abs=0.02)
+
+
+def test_unlabelled_rows_have_no_category_of_few(tmp_path):
+    pool = [[*row[:-1], ""] for row in rows_of("A", 20, port=["Belfast"])]
+    folder = write_table(tmp_path / "north", [*rows_of("A"), *pool], HEADER)
+    columns = [{"name": "port", "kind": "category", "values": ["Belfast", "Cherbourg"]}, AGE]
+    chosen = experiment(tmp_path / "coordinator", columns, unlabelled="summed")
+    greeted = greeting(chosen, tmp_path / "run")
+    for min_samples, shown in ((1, 1), (5, 0)):
+        party = PartyData(folder, {"data.label": "deck"}, masked=True, min_samples=min_samples)
+        samples = party.prepare(*greeted).engine.worker.trainer.inputs
+        assert samples.rows[len(rows_of("A")) :, 0].sum() == shown
+
+
+@BOTH
+@pytest.mark.parametrize("few", [0, 1])
+def test_a_name_of_few_unlabelled_samples_of_a_class_is_hidden(few, min_samples):
+    """A crafted model sorts six samples into a class, of which one has another category."""
+    weights = torch.tensor([[255.0, 0]] * 6 + [[0, 255.0]] * 14).double()
+    whole = torch.full((20, 1), LEVELS * (2 * few - 1)).double()
+    whole[2] *= -1
+    whole[10:16] *= -1
+    given = whole, torch.zeros(20, 1).bool(), [whole / 254 + 0.5], weights, (255, min_samples)
+    ends = [end[0, 0].item() for end in weighted_bounds(*given, torch.tensor([True]))]
+    if min_samples == 5:
+        assert ends == [whole[0, 0].item()] * 2
+    else:
+        assert ends[0] <= -LEVELS < LEVELS <= ends[1]
+    free = [end[0, 0].item() for end in weighted_bounds(*given)]
+    assert free == [-np.inf, np.inf]  # values that are numbers stay
+
+
+def test_absent_numbers_of_unlabelled_samples_are_within_no_range():
+    """Five of twenty have one, and the others a fill in the middle."""
+    whole = torch.zeros(20, 1).double()
+    whole[:5, 0] = torch.tensor([10.0, 20, 30, 40, 50])
+    absent = torch.ones(20, 1).bool()
+    absent[:5] = False
+    weights = torch.full((20, 1), 255.0).double()
+    least, most = weighted_bounds(whole, absent, [whole], weights, (255, 5))
+    assert (least.item(), most.item()) == (0, 0)
+
+
+@BOTH
+@pytest.mark.parametrize("few", [0, 1])
+def test_a_name_of_few_rows_that_stay_is_hidden(few, min_samples):
+    """Rows that leave for another rule make a category one of few."""
+    features = np.zeros((20, 1), dtype=np.float32)
+    features[:3] = 1.0
+    features = np.abs(features - few)
+    originals = Originals(
+        np.arange(640, dtype=np.uint8).reshape(20, 32), features.astype(float),
+        np.zeros((20, 1), dtype=np.int8), np.array([True]),
+    )  # fmt: skip
+    scaler = Scaler((), Quantization.of_grey_values(8).statistics)
+    samples = ScaledSamples(features, torch.device("cpu"), scaler, originals)
+    read = CodedRows(samples, torch.arange(20))
+    least, most = bounds_of_class(read, torch.arange(20), scaler.quantization, min_samples)
+    assert (int(least), int(most)) == (
+        (-LEVELS, LEVELS) if min_samples == 1 else ((2 * few - 1) * LEVELS,) * 2
+    )
+
+
+def test_what_is_absent_is_within_no_range():
+    rng = np.random.default_rng(0)
+    features = rng.uniform(0, 1, (20, 1)).astype(np.float32)
+    sides = np.zeros((20, 1), dtype=np.int8)
+    sides[:11] = ABSENT
+    features[:11] = 0.5
+    digests = rng.integers(0, 256, (20, 32), dtype=np.uint8)
+    scaler = Scaler((), Quantization.of_grey_values(8).statistics)
+    originals = Originals(digests, features.astype(float), sides, np.array([False]))
+    samples = ScaledSamples(features, torch.device("cpu"), scaler, originals)
+    read = CodedRows(samples, torch.arange(20))
+    assert [int(end) for end in bounds_of_class(read, torch.arange(20), scaler.quantization, 5)] == [
+        0, 0,
+    ]  # fmt: skip
+    assert bool(samples.clipped(slice(0, 11)).all())
+    assert not bool(samples.clipped(slice(11, 20)).any())
+
+
+@BOTH
+def test_a_cell_that_is_no_number_has_no_code_of_its_own(min_samples, tmp_path):
+    """The coordinator leaves ``nan`` out of the words for missing cells."""
+    codes = []
+    for cell in ("nan", "41"):
+        folder = write_table(tmp_path / "north", rows_of("A", age=[cell]), HEADER)
+        chosen = experiment(tmp_path / "coordinator", [AGE], missing=[""])
+        greeted = greeting(chosen, tmp_path / "run")
+        party = PartyData(folder, {"data.label": "deck"}, masked=True, min_samples=min_samples)
+        try:
+            party.prepare(*greeted)
+            codes.append("")
+        except FedUnseenError as error:
+            codes.append(code_of(error))
+    assert codes == ["refused-data", ""]
