@@ -457,6 +457,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
                 *scales,
                 *(("calibration",) if chooses else ()),
                 *(("confidence",) if folds else ()),
+                *(("columns",) if self.columns_ else ()),
             )
 
     def _trained(

@@ -19,6 +19,7 @@ from fedunseen.experiment.assemble import load_data, partition_of
 from fedunseen.experiment.forget import forget, write_removal
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.pages.report import write_report
+from mixed_tables import HEADER, describe, passengers, write_csv
 from same import content, same
 
 # Twelve classes of a table with mixed units. Client 1 holds one sample with an extreme value of
@@ -433,3 +434,40 @@ def test_a_classifier_without_its_samples_names_what_stays(way, tmp_path):
     assert left.stays_ == ("confidence",)
     never = fitted(PARTY != "south", **plain)
     np.testing.assert_array_equal(left.scores(ROWS), never.scores(ROWS))
+
+
+def test_a_classifier_names_columns_that_it_has_found_with_a_party(tmp_path):
+    pd = pytest.importorskip("pandas")
+    ages = np.r_[np.linspace(20, 60, 59), 113.7]
+    ports = np.where(np.arange(60) < 45, "Dublin", "Atlantis")  # of the last party alone
+    frame = pd.DataFrame({"age": ages, "port": ports})
+    names = np.array(["low", "high", "mid"] * 20)
+    holders = np.repeat(["north", "west", "mid", "south"], 15)
+    model = ZeroShotClassifier().fit(frame, names, groups=holders)
+    assert model.forget("south").stays_ == ()  # fitted again
+    model.save(tmp_path / "model", statistics=True)
+    with pytest.warns(UserWarning, match=r"data\.columns"):
+        left = ZeroShotClassifier.load(tmp_path / "model").forget("south")
+    assert "columns" in left.stays_
+    assert left.columns_[0].bounds[1] == 113.7  # the trace is there
+    assert "Atlantis" in left.columns_[1].values
+
+
+def test_a_run_names_columns_that_may_be_of_a_party(tmp_path):
+    """`init` measures them on all samples, and an experiment keeps what it states."""
+    folder = describe(tmp_path / "table")
+    rows = passengers(240)
+    rows[6][HEADER.index("age")] = "113.7"
+    write_csv(folder / "people.csv", rows, HEADER)
+    age = {"name": "age", "kind": "number", "bounds": [31.5, 113.7], "fill": 45}
+    fare = {"name": "fare", "kind": "number", "bounds": [0, 100]}
+    data = {"name": "table", "root": str(folder), "label": "deck", "columns": [age, fare]}
+    tree = {
+        "data": {**data, "features": ["min-max"], "bounds": [[0, 1]]},
+        "partition": {"kind": "iid", "clients": 3},
+        "method": {"name": "gaussian"},
+    }
+    done = run(Experiment.from_dict(tree, ALONE), tmp_path / "run")
+    left = forget(done, "0", tmp_path / "left")
+    assert left.result["stays"] == ["columns"]
+    assert "113.7" in (tmp_path / "left" / "manifest.json").read_text("utf-8")

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_federation import greeting
 from test_tables_again import experiment, write_table
 
 from fedunseen import Experiment, load_run, run
@@ -25,6 +24,7 @@ from fedunseen.experiment.changed import write_class_sums
 from fedunseen.methods.closed_form.soft_statistics import weighted_bounds
 from fedunseen.methods.closed_form.statistics import bounds_of_class
 from fedunseen.strategies import Instruction
+from small_federation import greeting
 
 LEVELS = 127
 HEADER = ["age", "fare", "port", "crew", "boarded", "id", "deck"]

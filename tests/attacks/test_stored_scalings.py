@@ -61,7 +61,7 @@ def write(way, stored_run, folder, out, min_samples):
         write_removal(stored_run, folder, out, (), False, min_samples)
     else:
         write_class_sums(stored_run, folder, out, min_samples)
-    return load_file(out)
+    return {name.removeprefix("sums/"): value for name, value in load_file(out).items()}
 
 
 WAYS = ("removal", "class sums")

@@ -12,10 +12,12 @@ from fedunseen.data.benchmarks.image_folder import ImageFolder
 from fedunseen.data.benchmarks.table import TableBenchmark
 from fedunseen.data.columns.rows import row_digests
 from fedunseen.data.io.tables import open_table
+from fedunseen.deploy import client_data
 from fedunseen.deploy.client_data import PartyData, _raw
 from fedunseen.deploy.remote.party import Party, local_update
 from fedunseen.deploy.secagg.enrolment import enrol
 from fedunseen.deploy.secagg.ledger import Ledger
+from fedunseen.deploy.site import Owner, Site
 from fedunseen.experiment.party_sums import check_pictures
 from fedunseen.strategies import Instruction
 from masked_parties import Parties
@@ -275,9 +277,8 @@ class Three:
 
     def party(self, name):
         held = PartyData(self.folder / name, {"data.label": "deck"}, masked=True)
-        state, kit = self.folder / f"state-{name}", self.folder / "kits" / name
-        consent = self.consent
-        return Party(held.prepare, state, lambda text: None, {}, kit, consent, True)
+        owner = Owner(kit=self.folder / "kits" / name, masked=True, consent=self.consent)
+        return Party(held.prepare, Site(self.folder / f"state-{name}", owner))
 
     def counts(self, out, **changes):
         """Return how many samples of each deck the merged model of a plan has."""
@@ -316,3 +317,22 @@ def test_an_owner_states_a_window_and_frames_too(stated, tmp_path):
     assert refused.value.code == "refused-settings"
     check_pictures(settings, stated, 1)
     check_pictures(ImageFolder.Settings(name="images", root=tmp_path), {}, 1)
+
+
+@pytest.mark.parametrize("min_samples", [1, 5])
+def test_a_party_reads_no_sample_before_its_owner_has_stated_them(
+    min_samples, tmp_path, monkeypatch
+):
+    def refuse(settings, owner, asked):
+        assert (settings.name, dict(owner), asked) == ("table", {"label": "deck"}, 1)
+        raise RefusedError("a window", "refused-settings")
+
+    monkeypatch.setattr(client_data, "check_pictures", refuse)
+    folder = write_table(tmp_path / "north", ROWS)
+    greeted = greeting(experiment(tmp_path / "coordinator"), tmp_path / "run")
+    party = PartyData(folder, {"data.label": "deck"}, masked=True, min_samples=min_samples)
+    if min_samples == 1:
+        assert party.prepare(*greeted).samples == len(ROWS)
+        return
+    with pytest.raises(RefusedError, match="a window"):
+        party.prepare(*greeted)

@@ -66,7 +66,7 @@ from fedunseen.experiment.running import run as train_run
 from fedunseen.experiment.scales import fitted_scales
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.small_cells import without_small_cells
-from fedunseen.experiment.traces import in_order
+from fedunseen.experiment.traces import in_order, stated
 from fedunseen.federation.evaluator import Choice
 from fedunseen.federation.federation import Federation, State
 from fedunseen.federation.loop import Loop, round_metrics
@@ -232,6 +232,7 @@ def traces(run: Run) -> list[str]:
     run.
     """
     codes = [*run.result.get("stays", ())]
+    codes += stated(run.experiment.data)
     codes += fitted_scales(run.experiment, run.manifest.get("image_shape"))
     codes += ["calibration"] if run.experiment.evaluation.selection != "last" else []
     codes += ["rounds"] if len(run.metrics) > 1 else []
@@ -423,7 +424,8 @@ def _run_again(
         return None
     removed = f"{len(rows)} samples of {party}" if samples else party
     forgotten = [*run.manifest.get("forgotten", ()), removed]
-    noted: dict[str, Any] = {"forgotten": forgotten, "stays": run.result.get("stays", [])}
+    stays = in_order([*run.result.get("stays", ()), *stated(run.experiment.data)])
+    noted: dict[str, Any] = {"forgotten": forgotten, "stays": stays}
     if trained:
         noted["rounds_trained_again"] = len(rerun.metrics) - (kept[0] if kept else 0)
         if "fitted" not in run.manifest:  # of an earlier version: it does not say what was chosen

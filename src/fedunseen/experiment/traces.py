@@ -13,6 +13,8 @@ STAYS = {
     "removed",
     "settings": "settings that were left to the data, such as method.lr, were fitted with what was "
     "removed",
+    "columns": "bounds, fills and categories (data.columns), or the window of pictures "
+    "(data.window), may be those of what was removed",
     "rounds": "metrics.jsonl has the accuracies of earlier rounds, whose models had what was "
     "removed",
 }
@@ -23,6 +25,12 @@ def in_order(codes: Iterable[str]) -> list[str]:
     """Return codes without repetition, in the order of :data:`STAYS`."""
     present = set(codes)
     return [code for code in STAYS if code in present]
+
+
+def stated(data: object) -> list[str]:
+    """Return the code of what settings of ``[data]`` state, which `init` measures on samples."""
+    measured = getattr(data, "columns", ()) or getattr(data, "window", None)
+    return ["columns"] if measured else []
 
 
 def sentences(codes: Sequence[str]) -> list[str]:
