@@ -34,6 +34,13 @@ def check_site(state, kinds, masked=True, healthy=True):
     )
 
 
+def check_audited(state):
+    """Check that a party's folder answers health and ledger, however often it took part."""
+    assert summary(Releases(state).lines)["messages"] > 1
+    assert examined(state)["healthy"]
+    assert (state / "messages.log").read_text("utf-8").endswith("the run is over\n")
+
+
 def check_home(home, run):
     """Check that a party can compare its model's sums with the coordinator's."""
     ours, theirs = (json.loads((path / "result.json").read_text()) for path in (home, run))

@@ -3,12 +3,14 @@
 import json
 import logging
 import shutil
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from fedunseen.cli.logs import Format, emit, logged, speak, subscribed
+from fedunseen.core import validity
 from fedunseen.core.files import holding
+from fedunseen.core.validity import Validity
 from fedunseen.deploy.site import Site
 from processes import sets
 
@@ -41,6 +43,60 @@ def test_a_party_is_well_while_it_is_connected(command, tmp_path):
     lines = (tmp_path / "messages.log").read_text().splitlines()
     assert [line.split()[1] for line in lines] == ["INFO"] * 5
     assert datetime.fromisoformat(lines[0].split()[0]).tzinfo is not None
+
+
+@pytest.fixture
+def ending(tmp_path):
+    """A party whose own certificate ends in so many days and an hour."""
+    (tmp_path / "engine").mkdir()
+    now = datetime.now(UTC)
+
+    def ends(days):
+        last = now + timedelta(days=days, hours=1)
+        year = timedelta(days=365)
+        found = {"north": Validity(now - year, last), "authority": Validity(now - year, now + year)}
+        validity.write(tmp_path / "engine", found)
+        return last.isoformat()
+
+    return ends
+
+
+def test_health_names_a_certificate_that_ends_and_fails_once_it_has(command, ending, tmp_path):
+    site = Site(tmp_path)
+    with holding(tmp_path):
+        site.say("joined")
+        ending(31)
+        assert asked(command, tmp_path) == (True, "connected; last: joined")
+        for days, healthy, words in ((12, True, "ends in 12 days, at"), (-2, False, "ended at")):
+            end = ending(days)
+            done = command("health", tmp_path)
+            assert (done.code, f"the certificate of north {words} {end}" in done.out) == (
+                int(not healthy),
+                True,
+            )
+        assert json.loads(command("health", tmp_path, "--json").out)["certificates"]["north"] == end
+    (tmp_path / "engine" / "certificates.json").write_text("{")
+    site.finished("the run is over")
+    assert asked(command, tmp_path) == (True, "the run is over")
+
+
+def test_the_live_page_and_its_metrics_name_certificates(ending, tmp_path):
+    dashboard = pytest.importorskip("fedunseen.pages.serve.dashboard")
+    from starlette.testclient import TestClient
+
+    from fedunseen.pages.serve.run_monitor import SiteMonitor
+
+    end = ending(3)
+    page = dashboard.create_app(SiteMonitor("north", 7, 2, Site(tmp_path)))
+    with TestClient(page, base_url="http://127.0.0.1") as browser:
+        said = browser.get("/state").json()["certificates"]
+        assert said == [f"The certificate of north ends in 3 days, at {end}."]
+        line = next(
+            line
+            for line in browser.get("/metrics").text.splitlines()
+            if line.startswith('fedunseen_certificate_ends_seconds{holder="north"}')
+        )
+    assert float(line.split()[1]) == pytest.approx(datetime.fromisoformat(end).timestamp())
 
 
 def test_the_messages_of_a_site_go_on_in_a_new_file_after_a_rotation(tmp_path):

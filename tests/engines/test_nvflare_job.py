@@ -14,6 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from contract import check_audited, check_coordinator, check_home, check_log
 from fedunseen import Experiment, run
 from fedunseen.core.errors import ExperimentError, FedUnseenError
 from processes import command, descendants, environment, sets, until
@@ -133,7 +134,11 @@ def test_a_job_ends_with_the_sums_of_the_run_in_one_process(masked, dealt, tmp_p
     assert (
         json.loads((out / "result.json").read_text())["sums_sha256"] == here.result["sums_sha256"]
     )
-    assert (tmp_path / "simulator" / "north" / "fedunseen-model" / "result.json").exists()
+    check_log(out, SITES)
+    check_coordinator(out)
+    for site in SITES:
+        check_home(tmp_path / "simulator" / site / "fedunseen-model", out)
+        check_audited(tmp_path / "simulator" / site / "fedunseen-state")
 
 
 HOSTILE = """
