@@ -74,7 +74,7 @@ def finish(
     chance = [words] if (words := interval_words(result)) else []
     weak = result.get("summary", {}).get("text", [])  # classes, and advice
     notes = [f"note: {note}" for note in result.get("notes", []) if note not in said]
-    if usual := usual_strays(result):
+    if "strays" in result and (usual := usual_strays(result)):
         notes.append(f"note: {usual.what} {usual.why} {usual.remedy}")
     warnings = [f"warning: {each['what']} {each['remedy']}" for each in result.get("warnings", [])]
     say(run.headline(), *lines, *chance, *weak, *notes, *warnings, *pages)

@@ -254,15 +254,14 @@ def summarize(
     weak_seen = weak_classes(names, labels[~of_unseen], gzsl[~of_unseen], plain[~of_unseen])
     calibrated = bool((plain != gzsl).any())
     among_all = weak_classes(names, labels[of_unseen], gzsl[of_unseen], zsl[of_unseen])
+    other = {one.name for one in among_all if described} - {one.name for one in weak_unseen}
     by_rule = {
-        "seen classes": _by_rule(weak_seen),
-        "unseen classes": _by_rule(among_all, but=weak_unseen) if described else [],
+        "seen classes": [one for one in weak_seen if one.cause == "rule"],
+        "unseen classes": [one for one in among_all if one.cause == "rule" and one.name in other],
     }
     falls = calibration_falls(names, labels[~of_unseen], plain[~of_unseen], gzsl[~of_unseen])
-    counts = {
-        "unseen classes": len(np.unique(labels[of_unseen])),
-        "seen classes": len(np.unique(labels[~of_unseen])),
-    }
+    sides = (("unseen classes", of_unseen), ("seen classes", ~of_unseen))
+    counts = {kind: len(np.unique(labels[mine])) for kind, mine in sides}
     by_data = {
         "unseen classes": weak_unseen,
         "seen classes": [item for item in weak_seen if item.cause == "data"],
@@ -287,12 +286,6 @@ def summarize(
         **{name: [item._asdict() for item in rows] for name, rows in weaknesses.items()},
         "text": text,
     }
-
-
-def _by_rule(weak: Sequence[Weak], but: Sequence[Weak] = ()) -> list[Weak]:
-    """Return the classes that the decision rule makes weak, without those that are named anyway."""
-    named = {item.name for item in but}
-    return [item for item in weak if item.cause == "rule" and item.name not in named]
 
 
 def _cost(result: Mapping[str, Any], falls: Sequence[Fall]) -> str:

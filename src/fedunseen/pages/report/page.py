@@ -68,7 +68,8 @@ def _sections(view: ModuleType) -> tuple[Sections, Sections]:
     shown = (
         ("header", view.header), ("warnings", _warnings), ("later", unusual.later), ("summary", view.summary),
         ("numbers", view.numbers), ("seeds", view.seeds), ("confidence", confidence),
-        ("mistakes", mistakes), ("strays", _strays),
+        ("mistakes", mistakes),
+        ("strays", lambda facts: _strays(facts) if "strays" in facts.run.result else None),
         ("classes", view.classes), view.SAMPLES,
         ("parties", _parties), ("data_distribution", view.data_distribution), ("chosen", chosen),
         ("reproducibility", reproducibility),
