@@ -8,7 +8,7 @@ from PIL import Image
 
 from fedunseen.core.errors import DataError
 from fedunseen.data.benchmarks.image_folder import ImageFolder
-from fedunseen.data.io.depth import eight_bits, stated
+from fedunseen.data.io.depth import deep_values, eight_bits, stated
 from fedunseen.data.io.images import decode, open_image, read_image, upright
 from fedunseen.experiment.picture_depth import Depths, depth_remarks, suited_window
 from refusals import message_of
@@ -35,6 +35,29 @@ def close(levels, grey=GREY):
 def test_sixteen_bits_are_the_whole_range_and_eight_bits_keep_theirs(tmp_path, kind):
     assert (shown(saved(tmp_path, GREY.astype(np.uint16) * 257, f"a.{kind}")) == GREY).all()
     assert (shown(saved(tmp_path, GREY, f"b.{kind}"), (0.0, 9.0)) == GREY).all()
+
+
+@pytest.mark.parametrize("form", [0, 1], ids=["codestream", "boxes"])
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("bits", [10, 12, 16])
+def test_jpeg_2000_counts_in_the_units_that_it_stores(tmp_path, bits, signed, form):
+    encode = pytest.importorskip("openjpeg.utils").encode_array
+    low = -(2 ** (bits - 1)) if signed else 0
+    grey = np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8)
+    values = (grey.astype(np.int64) << (bits - 8)) + low
+    stored = values.astype(np.int16 if signed else np.uint16)
+    path = tmp_path / "a.jp2"
+    path.write_bytes(
+        encode(stored, bits_stored=bits, photometric_interpretation=2, codec_format=form)
+    )
+    with open_image(path) as image:
+        said = stated(image)
+        assert said.window == (low, low + 2**bits - 1)
+        assert (deep_values(image, said) == values).all()
+    assert close(read_image(path, 64, 64)[0, 0], grey)
+    middle = np.clip(np.rint((values - low - 2**bits / 4) / 2**bits * 510), 0, 255)
+    half = (low + 2**bits / 4, low + 2**bits * 3 / 4)
+    assert close(read_image(path, 64, 64, half)[0, 0], middle)
 
 
 @pytest.mark.parametrize("bits", [10, 12, 14])

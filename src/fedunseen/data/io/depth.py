@@ -26,6 +26,9 @@ FEWEST = 32  # gray levels: a picture that has more values should show more
 BITS = "bit depth"
 _LOOKED_AT = 2**16  # pixels whose values are counted
 _BLOCK = 2**20  # values at once: whole, each step would take 8 bytes a pixel
+_SIZE_MARKER = b"\xff\x4f\xff\x51"  # with which a codestream of JPEG 2000 begins
+_SIZE_LENGTH = 42  # bytes from there to the depth of the first channel
+_LONGEST_HEADER = 2**16  # bytes before it: boxes with a palette or a color profile
 _BITS_PER_SAMPLE = 258  # tags of a TIFF
 _PHOTOMETRIC = 262
 _SAMPLE_FORMAT = 339
@@ -70,6 +73,8 @@ def stated(image: Image.Image) -> Stated | None:
     tiles: Any = getattr(image, "tile", ())
     if image.mode[0] not in "IF" and any(";16" in str(tile.args) for tile in tiles):
         return Stated((0, 65535))
+    if image.format == "JPEG2000" and image.mode.startswith("I;16"):
+        bits, signed = _coded_bits(image)
     if image.mode.startswith("I;16") or (image.mode == "I" and (tags or image.format == "PPM")):
         if bits > 16:
             return Stated(None, inverted=inverted)
@@ -124,8 +129,26 @@ def deep_values(image: Image.Image, said: Stated) -> NDArray[Any]:
         raise PictureFault("holds values that are not finite: save it without them")
     if image.mode == "L":
         return values.view(np.int8)
+    if image.format == "JPEG2000" and image.mode.startswith("I;16") and said.window is not None:
+        low, high = map(int, said.window)
+        stretch = 16 - (high - low).bit_length()  # Pillow gives 16 bits
+        return (values.astype(np.int32) >> stretch) + low if low else values >> stretch
     unsigned = said.window is None and _sample_format(image) == _UNSIGNED
     return values.view(np.uint32) if image.mode == "I" and unsigned else values
+
+
+def _coded_bits(image: Any) -> tuple[int, bool]:
+    """Return how many bits a value has in an opened file in JPEG 2000, and whether it has a sign."""
+    file = image.fp
+    place = file.tell()
+    file.seek(0)
+    header = file.read(_LONGEST_HEADER)
+    file.seek(place)
+    start = header.find(_SIZE_MARKER)
+    if not 0 <= start < len(header) - _SIZE_LENGTH:
+        return 16, False
+    depth = header[start + _SIZE_LENGTH]
+    return min((depth & 0x7F) + 1, 16), bool(depth & 0x80)
 
 
 def _sample_format(image: Image.Image) -> int:
