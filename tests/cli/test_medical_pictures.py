@@ -50,6 +50,7 @@ def patient(place, pixels):
         named = vr in ("PN", "LO", "SH", "LT", "ST", "UT", "UC", "AE") and keyword_for_tag(tag)
         if named and group not in (0, 2, 0x28):
             dataset.add_new(tag, vr, SECRET)
+    dataset.PatientID = f"{SECRET} {place.parent.name} {place.name[:6]}"  # two files each, or one
     request = Dataset()
     request.PatientName = request.StudyDescription = SECRET
     dataset.RequestAttributesSequence = [request]
@@ -72,7 +73,7 @@ def scans(tmp_path_factory):
     for name in LEVELS:
         (folder / name).mkdir(parents=True)
         for i in range(10):
-            patient(folder / name / (f"IM{i:04}" if i else "IM0000.dcm"), shape_of(name, rng))
+            patient(folder / name / (f"IM{i:04}" if i else "IM0001.dcm"), shape_of(name, rng))
     rows = ["name,split,round,straight", "ball,seen,1,0", "bar,seen,0,1", "cross,seen,0,0.8",
             "ring,unseen,0.8,0", "dots,seen,0.1,0.5"]  # fmt: skip
     (folder / "classes.csv").write_text("\n".join(rows) + "\n", "utf-8")
@@ -98,6 +99,8 @@ def follow(scans, works, refused, folder):
     file = folder / "scans.toml"
     done = [works("init", scans, "--out", file)]
     assert "50 pictures of more than 8 bits: values up to 1000 are black, from" in done[0].err
+    assert "5 patients have several files" in done[0].err
+    assert 'split_by = "patient"' in file.read_text("utf-8")
     low, high = (float(end) for end in window_of(file))
     assert 999 <= low < 1010
     assert 1300 < high <= 1399

@@ -50,6 +50,7 @@ from fedunseen.experiment.dataset_checks import (
     remarks,
     text_remarks,
 )
+from fedunseen.experiment.patient_split import patient_split
 from fedunseen.experiment.picture_depth import (
     PERCENTILES,
     Depths,
@@ -287,6 +288,10 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
         {"root": folder, **{key: value for key, value, _ in lines}}
     )
     listing = ImageFolder.listing(settings, 0)
+    together, said = patient_split(listing, settings)
+    choices += said
+    if together:
+        lines.append(("split_by", "patient", "as one, a patient's pictures train or are for tests"))
     # As a run decodes them, which then finds them in the cache: a header can be whole where its
     # picture is not.
     unreadable = listing.decode(np.arange(len(listing.files)), settings, skip=True).unreadable

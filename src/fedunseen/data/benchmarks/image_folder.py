@@ -31,6 +31,7 @@ from fedunseen.data.io.images import (
     read_image,
 )
 from fedunseen.data.names import check_collisions, did_you_mean, plain
+from fedunseen.data.patients import check_halves, draw_patients, patients_of
 
 TEXT = ".txt"
 UNLABELLED = "unlabelled"  # the folder of pictures without a label
@@ -58,6 +59,10 @@ class ImageFolder(ImageBenchmark, name="images"):
         frames: Literal["middle", "each"] = "middle"
         """Of files with several frames (DICOM, TIFF): `each` is a sample, or the middle one of
         DICOM and the first one of TIFF. All frames of a file train, or all are for tests.
+        """
+        split_by: Literal["file", "patient"] = "file"
+        """What is drawn for tests: files, or patients, whom DICOM files name. Then all files of a
+        patient train, or all are for tests.
         """
         test_share: float = Field(0.2, gt=0, lt=1)
         """Share of each seen class's images that is drawn for tests, where there are no folders
@@ -104,13 +109,17 @@ class ImageFolder(ImageBenchmark, name="images"):
                     f"the seen class {space.names[c]!r} of {table} has no folder in {place}: add "
                     f"one with its {cls.sample}s, or mark the class as unseen"
                 )
+        patients = None
+        if getattr(settings, "split_by", "") == "patient" and not settings.part:
+            patients = patients_of(root, files)
         if not halves:
-            unseen = ~np.isin(classes, space.seen)
-            test = (
-                unseen
-                if settings.part
-                else draw_test(classes, space.seen, settings.test_share, seed)
-            )
+            test = ~np.isin(classes, space.seen)
+            if patients is not None:
+                test = draw_patients(classes, patients, space, settings.test_share, seed)
+            elif not settings.part:
+                test = draw_test(classes, space.seen, settings.test_share, seed)
+        elif patients is not None:
+            check_halves(files, patients, test, root)
         users = None
         if settings.folders == "parties":
             users = np.unique(np.array(holders), return_inverse=True)[1].astype(np.int64)

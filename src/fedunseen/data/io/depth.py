@@ -138,7 +138,7 @@ def deep_values(image: Image.Image, said: Stated) -> NDArray[Any]:
 
 
 def _coded_bits(image: Any) -> tuple[int, bool]:
-    """Return how many bits a value has in an opened file in JPEG 2000, and whether it has a sign."""
+    """Return how many bits a value of an opened JPEG 2000 file has, and whether it has a sign."""
     file = image.fp
     place = file.tell()
     file.seek(0)

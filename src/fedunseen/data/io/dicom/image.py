@@ -41,7 +41,8 @@ _HEADER = [
     "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence",
     *ELEMENTS, *_PALETTE, *(f"Segmented{name}" for name in _PALETTE if name.endswith("Data")),
 ]  # fmt: skip
-"""All that is read of a file beside its pixels: no element of a patient."""
+"""All that is read of a file beside its pixels: no element of a patient, whose ID ``patient.py``
+alone reads."""
 _PIXELS = [
     "PixelData", "FloatPixelData", "DoubleFloatPixelData", "ExtendedOffsetTable",
     "ExtendedOffsetTableLengths",
