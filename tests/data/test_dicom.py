@@ -231,7 +231,7 @@ def test_what_cannot_be_shown_is_refused_in_a_sentence(tmp_path):
     sealed.write_bytes(os.urandom(1000))
     assert refused(sealed).startswith("lacks the mark DICM of a DICOM file at byte 128, or is enc")
     sealed.write_bytes(b"")
-    assert refused(sealed).startswith("lacks the mark DICM")
+    assert refused(sealed) == "is empty: copy it again"
     dataset = dataset_of(RAMP)
     del dataset.PixelData
     dataset.save_as(path, enforce_file_format=True)
@@ -295,9 +295,3 @@ def test_pillow_alone_does_not_load_pydicom():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
-
-
-def test_an_empty_file_is_said_to_be_empty(tmp_path):
-    (tmp_path / "a.dcm").write_bytes(b"")
-    said = message_of(read_image, tmp_path / "a.dcm", 8, 8)
-    assert said == f"{tmp_path / 'a.dcm'} is empty: copy it again"
