@@ -14,12 +14,12 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.core.errors import DataError
+from fedunseen.core.errors import DataError, unknown
 from fedunseen.core.memory import free_pages
 from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.kernel import Kernel, bound_of, fourier_features
@@ -27,6 +27,7 @@ from fedunseen.data.kernel import Kernel, bound_of, fourier_features
 Scaling = Literal["l2", "min-max", "centre", "standard", "x10"]
 FeatureScaling = Literal["l2", "min-max", "centre", "standard", "x10", "kernel"]
 
+_MOST_STEPS = 16
 FITTED: tuple[FeatureScaling, ...] = ("min-max", "centre", "standard", "kernel")
 """Scalings that depend on training rows."""
 _UNITS_APART = 15.0  # times the median of columns' standard deviations
@@ -219,6 +220,15 @@ def in_several_units(rows: NDArray[Any]) -> bool:
     return bool(len(varying) > 1 and varying.max() >= _UNITS_APART * np.median(varying))
 
 
+def _check_steps(steps: tuple[FeatureScaling, ...]) -> None:
+    """Refuse scalings that are unknown or very many: each takes a pass over all rows."""
+    if len(steps) > _MOST_STEPS:
+        raise DataError(f"there are {len(steps)} scalings in a row: give at most {_MOST_STEPS}")
+    for step in steps:
+        if step not in get_args(FeatureScaling):
+            raise DataError(unknown("scaling", str(step), get_args(FeatureScaling)))
+
+
 @dataclass(frozen=True, eq=False)
 class Scaler:
     """Scalings in the order in which they apply, with what was fitted.
@@ -239,6 +249,9 @@ class Scaler:
     steps: tuple[FeatureScaling, ...]
     statistics: Mapping[str, NDArray[np.float32]]
 
+    def __post_init__(self) -> None:
+        _check_steps(self.steps)
+
     @staticmethod
     def fit(
         rows: NDArray[Any], steps: tuple[FeatureScaling, ...], kernel: Kernel | None = None
@@ -250,6 +263,7 @@ class Scaler:
             steps: names of scalings; ``kernel`` may be the last one alone.
             kernel: how a kernel's features are drawn; by default as :class:`Kernel` says.
         """
+        _check_steps(steps)
         statistics: dict[str, NDArray[np.float32]] = {}
         for i, step in enumerate(steps):
             earlier = Scaler(steps[:i], statistics)
