@@ -171,6 +171,42 @@ def test_features_are_the_librarys_pooled_output(saved, kind):
         np.testing.assert_allclose(found, outputs.pooler_output, rtol=1e-3, atol=2e-4)
 
 
+@pytest.mark.parametrize("stated", [None, 2, 3])
+@pytest.mark.parametrize("kind", ["vit", "deit", "convnext", "mobilenet_v2", "siglip", "beit"])
+def test_images_are_resized_as_the_folder_says(saved, tmp_path, kind, stated):
+    folder, side = shutil.copytree(saved(kind)[0], tmp_path / kind), side_of(kind)
+    file = folder / "preprocessor_config.json"
+    said = json.loads(file.read_text()) | {"size": {"height": side, "width": side}}
+    said |= {"crop_pct": 1.0, "size": {"shortest_edge": side}} if kind == "convnext" else {}
+    file.write_text(json.dumps(said | ({"resample": stated} if stated else {})))
+    processor = T.AutoImageProcessor.from_pretrained(folder, backend="pil")
+    # Far from black and white: Pillow clips what bicubic overshoots between its passes too.
+    images = 64 + images_of(3 * side, 2) // 2
+    options = {"return_tensors": "np", "do_center_crop": False}
+    expected = processor(list(images.transpose(0, 2, 3, 1)), **options)["pixel_values"]
+
+    def difference(**more):
+        planes = vision(folder, 3 * side, **more).prepare(torch.from_numpy(images)).numpy()
+        return np.abs(planes - expected).max()
+
+    level = 1 / 255 / 0.2  # of the least deviation: Pillow rounds to whole levels, twice
+    assert difference() < 2 * level
+    other = {2: "bicubic", 3: "bilinear"}[int(processor.resample)]
+    assert difference(resize=other) > 2 * level
+
+
+@pytest.mark.parametrize("stated", [1, 0, "bicubic", [3]])
+def test_another_filter_is_refused_unless_one_is_chosen(saved, tmp_path, stated):
+    folder = shutil.copytree(saved("vit")[0], tmp_path / "vit")
+    file = folder / "preprocessor_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"resample": stated}))
+    with pytest.raises(DataError) as caught:
+        vision(folder, 24)
+    assert caught.value.code == "encoder-preparation"
+    assert "choose one with encoder.resize" in str(caught.value)
+    assert vision(folder, 24, resize="bicubic").prepare.resize == "bicubic"
+
+
 @pytest.mark.parametrize("kind", [kind for kind in CASES if POOLING[kind].sides != "one"])
 def test_maps_and_other_sides_have_the_stated_shape(saved, kind):
     folder, _ = saved(kind)

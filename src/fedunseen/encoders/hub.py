@@ -11,7 +11,7 @@ from typing import Any
 
 from fedunseen.core.errors import DataError, FedUnseenError, MissingDependencyError
 from fedunseen.core.files import parse_json
-from fedunseen.encoders.images import Normalization
+from fedunseen.encoders.images import Normalization, Resize
 
 # The files that are fetched: no pickles (*.bin, *.pt), and no copies for other frameworks, which
 # lie in folders.
@@ -22,6 +22,9 @@ _PREPARED = (
     *("Beit", "Bit", "CLIP", "ConvNext", "DINOv3ViT", "DeiT"),
     *("MobileNetV2", "Siglip", "Siglip2", "ViT"),
 )
+
+_BILINEAR = ("DINOv3ViT", "MobileNetV2", "Siglip2", "ViT")  # the others resize by bicubic
+_RESAMPLES: dict[Any, Resize] = {2: "bilinear", 3: "bicubic"}
 
 MISSING = "encoder-missing"
 """Code of weights that are nowhere."""
@@ -189,10 +192,33 @@ def preparation(folder: Path | None, usual: Normalization) -> tuple[Normalizatio
     return (tuple(m / unit for m in mean), tuple(d / unit for d in deviation)), config
 
 
+def resampling(folder: Path, config: dict[str, Any]) -> Resize:
+    """Return how the content of a ``preprocessor_config.json`` says that images are resized: by the
+    number that Pillow has for it, or as the class that it names does.
+    """
+    stated = config.get("resample")
+    if stated is None:
+        return "bilinear" if _prepared_by(config) in _BILINEAR else "bicubic"
+    if not isinstance(stated, int) or stated not in _RESAMPLES:
+        raise DataError(
+            f"{folder} resizes images by Pillow's filter {stated!r}, and known are "
+            f"{', '.join(f'{number} ({name})' for number, name in _RESAMPLES.items())}: choose one "
+            "with encoder.resize",
+            "encoder-preparation",
+        )
+    return _RESAMPLES[stated]
+
+
+def _prepared_by(config: dict[str, Any]) -> str:
+    """Return the class that prepares images, without the end of its name."""
+    name = str(config.get("image_processor_type") or config.get("feature_extractor_type") or "")
+    return re.sub("(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", name)
+
+
 def _check_preparation(folder: Path | None, config: dict[str, Any]) -> None:
     """Refuse a preparation that is more than resizing, scaling and normalizing."""
     name = str(config.get("image_processor_type") or config.get("feature_extractor_type") or "")
-    kind = re.sub("(ImageProcessor(Fast|Pil)?|FeatureExtractor)$", "", name)
+    kind = _prepared_by(config)
     if (kind and kind not in _PREPARED) or config.get("auto_map"):
         raise DataError(
             f"{folder} prepares images with {name or 'code of its own'}, which is not known here "

@@ -116,8 +116,9 @@ class VisionSettings(EncoderSettings):
     """Side of the images that the network sees, resized without keeping their proportions; for
     `vision` a multiple of its patches'. Unset: `data.size`, but at least 224; for `vision`, as the
     weights' folder says."""
-    resize: Resize = "bicubic"
-    """How images are resized to the network's side, without keeping their proportions."""
+    resize: Resize | None = None
+    """How images are resized to the network's side, without keeping their proportions; unset, as
+    the weights' folder says."""
 
 
 class Vision(FrozenEncoder, name="vision"):
@@ -150,7 +151,8 @@ class Vision(FrozenEncoder, name="vision"):
                 f"{trained} x {trained} alone: leave it out"
             )
         self.interpolates = side != trained
-        self.prepare = Preparation(image_shape, side, settings.resize, *normalization)
+        resize = settings.resize or hub.resampling(self.folder, prepared)
+        self.prepare = Preparation(image_shape, side, resize, *normalization)
         self._model: Any = None
         self.shape = self._patch_shape() if self.kind.patches else self._pyramid_shape()
 
