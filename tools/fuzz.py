@@ -2,16 +2,20 @@
 
     python tools/fuzz.py --count 2000 --seed 34
 
-Each mutation may take 20 seconds of computing and 1 GiB of memory. What goes wrong is printed with
-its number, which ``--first NUMBER --count 1`` repeats. The exit status is 1 if anything did.
+``--kind columns`` mutates inputs of one kind alone. Each mutation may take 20 seconds of computing
+and 1 GiB of memory. What goes wrong is printed with its number, which ``--first NUMBER --count 1``
+repeats. The exit status is 1 if anything did.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import io
 import json
+import os
 import resource
+import shutil
 import signal
 import sys
 import tempfile
@@ -20,6 +24,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -39,11 +44,14 @@ from fedunseen.data import ClassSpace, read_features
 from fedunseen.data.benchmarks.folder import Folder
 from fedunseen.data.benchmarks.image_folder import ImageFolder
 from fedunseen.data.benchmarks.proposed_split import read_mat
+from fedunseen.data.benchmarks.text_folder import TextFolder
 from fedunseen.data.columns import Treatment
 from fedunseen.data.columns.first_look import look
 from fedunseen.data.io.images import read_image
 from fedunseen.data.io.tables import open_table
 from fedunseen.deploy.remote.wire import WireError, pack, read_instruction, unpack
+from fedunseen.encoders.text import embed_texts
+from fedunseen.encoders.vision import Vision, VisionSettings
 
 TEST_FILES = Path(pydicom.__file__).parent / "data" / "test_files"
 SECONDS, MEMORY = 20, 3 * 2**30
@@ -341,16 +349,91 @@ def dicom(values: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-KINDS: tuple[Callable[[Path, np.random.Generator], None], ...] = (
+def own_texts(folder: Path, rng: np.random.Generator) -> None:
+    """Load the benchmark ``texts``: the table, a folder's name or the bytes of one text are
+    damaged. Word vectors read what is whole.
+    """
+    vectors = folder / "vectors.txt"
+    vectors.write_text("a 1 0\ncat 0 1\ndog 1 1\nzèbre 1 2\n猫 2 1\n", "utf-8")
+    for name in ("cat", "zèbre", "猫", "dog"):
+        (folder / name).mkdir()
+        for i in range(3):
+            (folder / name / f"{i}.txt").write_text(f"a {name}", "utf-8")
+    damaged, path = rng.integers(2), folder / "cat" / "0.txt"
+    (folder / "classes.csv").write_bytes(text_of(TABLE, rng) if damaged else TABLE.encode())
+    if not damaged:
+        path.write_bytes((text_of, lambda text, rng: bytes_of(text.encode(), rng))[
+            rng.integers(2)]("a cat", rng))  # fmt: skip
+    settings = {"root": folder, "text_encoder": f"vectors:{vectors}"}
+    TextFolder.load(TextFolder.Settings.model_validate(settings), 0).fingerprint()
+
+
+@cache
+def small_models() -> Path:
+    """Return a folder with small random models as the hub keeps them; it lives as long as the
+    process.
+    """
+    import transformers
+
+    place = tempfile.TemporaryDirectory()
+    atexit.register(place.cleanup)
+    root = Path(place.name)
+    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+             "intermediate_size": 8}  # fmt: skip
+    picture = transformers.ViTModel(transformers.ViTConfig(**small, image_size=16, patch_size=8))
+    picture.save_pretrained(root / "picture")
+    said = {"image_processor_type": "ViTImageProcessor", "image_mean": [0.5, 0.4, 0.3],
+            "image_std": [0.2, 0.3, 0.4], "resample": 2, "size": {"height": 16, "width": 16}}  # fmt: skip
+    (root / "picture" / "preprocessor_config.json").write_text(json.dumps(said))
+    text = root / "text"
+    (text / "1_Pooling").mkdir(parents=True)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "cat"]
+    (text / "vocab.txt").write_text("\n".join(words) + "\n")
+    transformers.BertTokenizerFast(vocab=str(text / "vocab.txt")).save_pretrained(text)
+    config = transformers.BertConfig(**small, vocab_size=len(words))
+    transformers.BertModel(config, add_pooling_layer=False).save_pretrained(text)
+    parts = [{"type": f"models.{kind}", "path": place} for kind, place in
+             (("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize"))]  # fmt: skip
+    (text / "modules.json").write_text(json.dumps(parts))
+    (text / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    (text / "sentence_bert_config.json").write_text('{"max_seq_length": 8}')
+    return root
+
+
+def hub_folder(folder: Path, rng: np.random.Generator) -> None:
+    """Encode a picture or a text by a folder of the hub, of which one file is damaged or has a wild
+    value.
+    """
+    kind = ("picture", "text")[rng.integers(2)]
+    copy = shutil.copytree(small_models() / kind, folder / kind)
+    files = sorted(path for path in copy.rglob("*") if path.is_file())
+    path = files[rng.integers(len(files))]
+    content = path.read_bytes()
+    if path.suffix != ".json":
+        content = bytes_of(content, rng)
+    elif rng.integers(2):
+        content = text_of(content.decode(), rng)
+    elif keys := [key for key in json.loads(content) if isinstance(key, str)]:
+        wild = WILD[rng.integers(len(WILD))]
+        content = json.dumps(json.loads(content) | {keys[rng.integers(len(keys))]: wild}).encode()
+    path.write_bytes(content)
+    os.environ["FEDUNSEEN_CACHE"] = str(folder / "cache")
+    if kind == "text":
+        embed_texts(["a cat", "a"], str(copy))
+    else:
+        encoder = Vision(VisionSettings(weights=str(copy)), (3, 9, 9), "vectors")
+        encoder.encode(rng.integers(0, 256, (2, 3, 9, 9), dtype=np.uint8))
+
+
+Kind = Callable[[Path, np.random.Generator], None]
+KINDS: tuple[Kind, ...] = (
     table, array, picture, experiment, manifest, message, own_features, own_pictures, wild_setting,
-    columns, stated_columns,
-    deep_picture,
+    columns, stated_columns, deep_picture, own_texts, hub_folder,
 )  # fmt: skip
 
 
-def attempt(number: int, seed: int) -> str:
+def attempt(number: int, seed: int, kind: Kind) -> str:
     """Return what comes of a mutation: "read", "refused", or what goes wrong."""
-    kind = KINDS[number % len(KINDS)]
 
     def stop(*_: object) -> None:
         raise TimeoutError(f"more than {SECONDS} s of computing")
@@ -390,15 +473,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name, usual in (("--count", 2000), ("--seed", 34), ("--first", 0)):
         parser.add_argument(name, type=int, default=usual)
+    parser.add_argument("--kind", choices=[kind.__name__ for kind in KINDS])
     arguments = parser.parse_args()
+    kinds = [kind for kind in KINDS if arguments.kind in (None, kind.__name__)]
     counts: Counter[str] = Counter()
     wrong = []
     with bounded_memory(MEMORY):
         for number in range(arguments.first, arguments.first + arguments.count):
-            outcome, kind = attempt(number, arguments.seed), KINDS[number % len(KINDS)].__name__
-            counts[f"{kind} {outcome if outcome in ('read', 'refused') else 'wrong'}"] += 1
+            kind = kinds[number % len(kinds)]
+            outcome, name = attempt(number, arguments.seed, kind), kind.__name__
+            counts[f"{name} {outcome if outcome in ('read', 'refused') else 'wrong'}"] += 1
             if outcome not in ("read", "refused"):
-                wrong.append(f"mutation {number} ({kind}): {outcome}")
+                wrong.append(f"mutation {number} ({name}): {outcome}")
     status = Path(
         "/proc/self/status"
     ).read_text()  # getrusage would tell the peak of what started this process, too

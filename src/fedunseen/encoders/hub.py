@@ -26,6 +26,8 @@ _PREPARED = (
 _BILINEAR = ("DINOv3ViT", "MobileNetV2", "Siglip2", "ViT")  # the others resize by bicubic
 _RESAMPLES: dict[Any, Resize] = {2: "bilinear", 3: "bicubic"}
 
+_LARGEST = 1e30  # of a number of a preparation
+
 MISSING = "encoder-missing"
 """Code of weights that are nowhere."""
 OTHER_TYPE = "encoder-type"
@@ -181,15 +183,43 @@ def preparation(folder: Path | None, usual: Normalization) -> tuple[Normalizatio
     config = read_json(path) if path is not None and path.is_file() else {}
     _check_preparation(folder, config)
     # Bytes come in as numbers in [0, 1]; a model may want another scale of them.
-    unit = 255.0 * config.get("rescale_factor", 1 / 255) if config.get("do_rescale", True) else 255
+    unit = 255.0
+    if config.get("do_rescale", True):
+        unit *= _numbers(folder, config, "rescale_factor", (1 / 255,), positive=True)[0]
     if not config.get("do_normalize", True):
         usual = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
         config = {key: value for key, value in config.items() if not key.startswith("image_")}
-    mean = tuple(config.get("image_mean") or usual[0])
-    deviation = tuple(config.get("image_std") or usual[1])
+    mean = _numbers(folder, config, "image_mean", usual[0])
+    deviation = _numbers(folder, config, "image_std", usual[1], positive=True)
     if abs(unit - 1) < 1e-6:
         return (mean, deviation), config
     return (tuple(m / unit for m in mean), tuple(d / unit for d in deviation)), config
+
+
+def _numbers(
+    folder: Path | None,
+    config: dict[str, Any],
+    key: str,
+    usual: tuple[float, ...],
+    positive: bool = False,
+) -> tuple[float, ...]:
+    """Return as many numbers of a configuration as usual; one alone may be without a list."""
+    value = config.get(key)
+    if value is None or value == []:
+        return usual
+    numbers = value if isinstance(value, list) else [value] * len(usual)
+    right = len(numbers) == len(usual) and all(
+        type(number) in (int, float) and abs(number) < _LARGEST and (number > 0 or not positive)
+        for number in numbers
+    )
+    if not right:
+        kind = "a positive number" if positive else "a number"
+        raise DataError(
+            f"{folder} states {key} = {str(value)[:40]} in preprocessor_config.json: give {kind} "
+            f"{'for each of three channels' if len(usual) > 1 else 'there'}, or get it again",
+            "encoder-damaged",
+        )
+    return tuple(map(float, numbers))
 
 
 def resampling(folder: Path, config: dict[str, Any]) -> Resize:

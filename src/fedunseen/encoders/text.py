@@ -16,6 +16,7 @@ from fedunseen.encoders.hub import (
     OTHER_TYPE,
     is_image_model,
     load_model,
+    naming,
     projection,
     read_json,
     require_transformers,
@@ -194,7 +195,7 @@ def _by_model(texts: Sequence[str], folder: Path, at_once: int) -> NDArray[np.fl
         limit = min(limit, int(text_config.max_position_embeddings))
     out = []
     progress = Progress("reading texts", len(texts)) if len(texts) > at_once else None
-    with torch.inference_mode():
+    with naming(folder), torch.inference_mode():
         for start in range(0, len(texts), at_once):
             check_deadline()
             part = [

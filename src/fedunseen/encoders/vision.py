@@ -32,6 +32,7 @@ from fedunseen.encoders.images import (
     as_floats,
 )
 
+_WIDEST = 4096  # pixels of a side: a network of patches takes memory by the fourth power
 _AT_ONCE = 32  # images; more is not faster
 
 Vector = Literal["text space", "first token", "mean token", "pooled"]
@@ -135,12 +136,21 @@ class Vision(FrozenEncoder, name="vision"):
         hub.require_transformers("the encoder 'vision'")
         self.folder, self.whole = hub.encoder_folder(settings.weights, "vision", sorted(POOLING))
         hub.weight_files(self.folder)
+        with hub.naming(self.folder):
+            self._read(settings, image_shape)
+
+    def _read(self, settings: VisionSettings, image_shape: tuple[int, int, int]) -> None:
+        """Read what the folder says of its model and of images."""
         self.kind = POOLING[self.whole["model_type"]]
         self.config = _image_config(self.whole)
         normalization, prepared = hub.preparation(self.folder, self.kind.normalization)
         trained = _trained_side(self.config)
         side = settings.size or _side(prepared) or self.kind.side or trained
         self.patch = int(self.config.get("patch_size", 16)) if self.kind.patches else 1
+        if not 1 <= side <= _WIDEST:
+            raise ExperimentError(
+                f"encoder.size: {side} is no side of an image: choose one from 1 to {_WIDEST:,}"
+            )
         if side % self.patch:
             raise ExperimentError(
                 f"encoder.size: {side} is not a multiple of the patches' side, {self.patch}"
@@ -169,7 +179,8 @@ class Vision(FrozenEncoder, name="vision"):
             unused = ("pooler.",) if self.kind.vector != "pooled" else ()
             width = hub.projection(self.whole) if self.kind.output == "image_embeds" else {}
             self._model = hub.load_model(kind, self.folder, unused, **width).to(device())
-        return in_portions(images, _AT_ONCE, lambda part: self._features(self.prepare(part)))
+        with hub.naming(self.folder):
+            return in_portions(images, _AT_ONCE, lambda part: self._features(self.prepare(part)))
 
     def _patch_shape(self) -> tuple[int, ...]:
         """Return the shape of features whose model has a token for each patch."""
