@@ -7,7 +7,6 @@ largest along a direction. The mean of five neighbors, four of them sure, would 
 import numpy as np
 import pytest
 import torch
-from small_federation import CLASSES, HELD, NAMES, experiment, greeting, write_party
 
 from fedunseen.confidence.counted import _LEVELS, UNIT
 from fedunseen.confidence.own_folds import question
@@ -15,6 +14,7 @@ from fedunseen.deploy.client_data import PartyData
 from fedunseen.deploy.remote.party import local_update
 from fedunseen.methods.closed_form.statistics import packed, unpacked
 from fedunseen.strategies import Instruction
+from small_federation import CLASSES, HELD, NAMES, experiment, greeting, write_party
 
 EACH = 12
 MADE_UP, FEW = 2**22, 2**14  # samples of a class; few of them let a class weigh more

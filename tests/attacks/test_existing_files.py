@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from small_federation import experiment, greeting, party, write_all
 
 from fedunseen.deploy.remote.wire import pack, unpack
 from fedunseen.encoders.hub import named_by_others, weights_folder
 from refusals import message_of
+from small_federation import experiment, greeting, party, write_all
 
 
 @pytest.fixture

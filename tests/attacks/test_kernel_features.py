@@ -7,13 +7,13 @@ of a kernel there are more numbers than the samples of a class have.
 import numpy as np
 import pytest
 from scipy.optimize import nnls
-from small_federation import NAMES, experiment, greeting, write_all
 
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.data import Scaler
 from fedunseen.deploy.client_data import PartyData
 from fedunseen.deploy.remote.party import local_update
 from fedunseen.strategies import Instruction
+from small_federation import NAMES, experiment, greeting, write_all
 
 KERNEL = ["standard", "kernel"]
 

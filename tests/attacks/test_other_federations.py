@@ -3,7 +3,6 @@ in all of them.
 """
 
 import pytest
-from small_federation import NAMES, experiment, greeting, write_all
 
 from fedunseen.core.errors import ExperimentError, FedUnseenError, RefusedError
 from fedunseen.deploy import certs
@@ -11,6 +10,7 @@ from fedunseen.deploy.releases import Releases
 from fedunseen.deploy.remote.wire import fields, pack
 from fedunseen.deploy.secagg.enrolment import Enrolment
 from processes import command
+from small_federation import NAMES, experiment, greeting, write_all
 
 pytest.importorskip("cryptography", reason="pip install 'fedunseen[masked]'")
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_federation import NAMES, Recorder, experiment, host, party, write_all
 
 from fedunseen.federation.federation import Federation, State
 from processes import command
+from small_federation import NAMES, Recorder, experiment, host, party, write_all
 
 pytest.importorskip("cryptography", reason="pip install 'fedunseen[masked]'")
 
