@@ -167,6 +167,44 @@ def test_many_tiles_are_refused_before_pillow_handles_one(order, big, monkeypatc
         assert len(opened) == calls
 
 
+def chain(count, mark, big, loop=False):
+    """Return a TIFF of so many directories of one strip: of one pixel, all the same."""
+    order = "<" if mark[:1] == b"I" else ">"
+    offset, head, last = ("Q", "Q", "HHQQ") if big else ("I", "H", "HHII")
+    tags = {256: 1, 257: 1, 258: 8, 259: 1, 262: 1, 273: 0, 277: 1, 278: 1, 279: 1}
+    entries = [struct.pack(order + last, tag, 16 if big else 4, 1, n) for tag, n in tags.items()]
+    directory = struct.pack(order + head, len(entries)) + b"".join(entries)
+    size = len(directory) + struct.calcsize(order + offset)
+    start = 16 if big else 8
+    content = mark + (struct.pack(order + "HHQ", 8, 0, 16) if big else struct.pack(order + "I", 8))
+    for i in range(1, count + 1):
+        after = start + i * size if i < count else start if loop else 0
+        content += directory + struct.pack(order + offset, after)
+    return content
+
+
+@pytest.mark.parametrize(
+    ("mark", "big"),
+    [
+        (b"II\x2a\0", False),
+        (b"MM\0\x2a", False),
+        (b"II\x2b\0", True),
+        (b"MM\0\x2b", False),  # a BigTIFF that Pillow reads as none
+    ],
+)
+def test_directories_of_a_tiff_are_counted_before_pillow_follows_them(mark, big, monkeypatch):
+    monkeypatch.setattr(decoding_cost, "DIRECTORIES", 20)
+    opened = counted(monkeypatch, Image, "open")
+    many = Upload("a.tif", chain(20, mark, big))
+    assert (many.picture[1], many.frames, len(opened)) == (1, 20, 1)
+    for refused in (chain(21, mark, big), chain(20, mark, big, loop=True)):
+        why = message_of(lambda refused=refused: Upload("a.tif", refused).picture)
+        assert "a.tif is not a readable image" in why
+    monkeypatch.setattr(decoding_cost, "SEGMENTS", 9 * 20 - 1)  # entries of all directories
+    message_of(lambda: Upload("a.tif", chain(20, mark, big)).picture)
+    assert len(opened) == 1
+
+
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "TIFF", "WEBP", "BMP", "PPM"])
 def test_ordinary_pictures_have_few_segments(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(decoding_cost, "SEGMENTS", 40)

@@ -22,6 +22,8 @@ from PIL.TiffImagePlugin import (
 
 SEGMENTS = 2**16
 """Segments that a picture may have: chunks of a PNG, markers of a JPEG, blocks of a GIF, tiles."""
+DIRECTORIES = 4096
+"""Directories that a TIFF may have: Pillow's time to count its frames grows with their square."""
 SCANS = 24
 """Scans that count as one pass over a JPEG's pixels: programs make a dozen, a preview as many."""
 _RUN_LENGTH = 16  # pixels that a byte or pixel of a BMP in run lengths counts as: Python decodes it
@@ -112,18 +114,35 @@ def _gif_blocks(content: bytes) -> Iterator[int]:
 
 
 def _tiff_entries(content: bytes) -> Iterator[int]:
-    """Yield for each entry of the first directory how many strips or tiles it lists."""
+    """Yield what :func:`_entries_of` does, of the layout that Pillow reads: by the third byte, where
+    a BigTIFF of the other order of bytes has a 0.
+    """
+    if content[2:3] != b"\x2b":
+        yield from _entries_of(content, False)
+    if b"\x2b" in content[2:4]:
+        yield from _entries_of(content, True)
+
+
+def _entries_of(content: bytes, big: bool) -> Iterator[int]:
+    """Yield for each entry of each directory how many strips or tiles it lists; and more than
+    ``SEGMENTS`` where there are too many directories, as in a loop of them.
+    """
     order = "little" if content[:1] == b"I" else "big"
-    big = content[2:4] in (b"\x2b\0", b"\0\x2b")
 
     def number(at: int, size: int) -> int:
         return int.from_bytes(content[at : at + size], order)  # type: ignore[arg-type]
 
     start, head, entry, field = (number(8, 8), 8, 20, 8) if big else (number(4, 4), 2, 12, 4)
-    for at in range(start + head, start + head + entry * number(start, head), entry):
-        if at >= len(content):
+    for _ in range(DIRECTORIES):
+        end = start + head + entry * number(start, head)
+        for at in range(start + head, end, entry):
+            if at >= len(content):
+                return
+            yield number(at + 4, field) if number(at, 2) in (STRIPOFFSETS, TILEOFFSETS) else 0
+        start = number(end, field)
+        if not 0 < start < len(content):
             return
-        yield number(at + 4, field) if number(at, 2) in (STRIPOFFSETS, TILEOFFSETS) else 0
+    yield SEGMENTS + 1
 
 
 _SEGMENTS: dict[bytes, Callable[[bytes], Iterator[int]]] = {
