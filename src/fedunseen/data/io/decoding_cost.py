@@ -114,8 +114,8 @@ def _gif_blocks(content: bytes) -> Iterator[int]:
 
 
 def _tiff_entries(content: bytes) -> Iterator[int]:
-    """Yield what :func:`_entries_of` does, of the layout that Pillow reads: by the third byte, where
-    a BigTIFF of the other order of bytes has a 0.
+    """Yield what :func:`_entries_of` does of the layout that Pillow reads: it looks at the third
+    byte, where a BigTIFF of the other order of bytes has a 0.
     """
     if content[2:3] != b"\x2b":
         yield from _entries_of(content, False)

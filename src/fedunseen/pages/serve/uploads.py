@@ -61,6 +61,7 @@ class Upload:
         """The picture, of a format that is allowed, and the pixels to decode: its first bytes alone
         are read.
         """
+        check_deadline()
         shown = self.shown
         if not self.content:
             raise DataError(f"{shown} is empty")

@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFile, UnidentifiedImageError
 from pydicom import Dataset, dcmread
+from pydicom.dataelem import DataElement, RawDataElement
 from pydicom.encaps import get_frame
 from pydicom.pixels import apply_color_lut, get_decoder, pixel_array
-from pydicom.uid import UID, DeflatedExplicitVRLittleEndian
+from pydicom.sequence import Sequence
+from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian
 
-from fedunseen.data.io.decoding_cost import check_segments, decoded_pixels
+from fedunseen.data.io.decoding_cost import SEGMENTS, check_segments, decoded_pixels
 from fedunseen.data.io.depth import STATED, PictureFault, Stated
 from fedunseen.data.io.dicom.decoder import ELEMENTS, decode
 from fedunseen.data.io.dicom.isolated import decode_apart
@@ -43,11 +45,30 @@ _HEADER = [
 ]  # fmt: skip
 """All that is read of a file beside its pixels: no element of a patient, whose ID ``patient.py``
 alone reads."""
+_FIRST_ITEM = ("ModalityLUTSequence", "VOILUTSequence", "SharedFunctionalGroupsSequence")
+"""Sequences of which nothing but the first item counts."""
+_EACH_ITEM = "PerFrameFunctionalGroupsSequence"
 _PIXELS = [
     "PixelData", "FloatPixelData", "DoubleFloatPixelData", "ExtendedOffsetTable",
     "ExtendedOffsetTableLengths",
 ]  # fmt: skip
+_BYTES = (
+    "OB",
+    "OW",
+    "OF",
+    "OD",
+    "OV",
+    "UN",
+    None,
+)  # what pixels and their offsets may be said to be
 _UNPACKED = 2**30  # bytes of a file that is deflated as a whole
+_READS = 2**16
+"""Steps in which pydicom may read a file: it makes an object of each element and item."""
+_BLOCK = 2**12  # bytes that a step reads at least, of pixels without a length
+_LONGEST = 2**10  # bytes of an element of the header
+_TABLE = 2**17 + 2**12  # of an item of a sequence, or of a color's table
+_DAMAGED = "is cut short or damaged: copy it again"
+_MANY = "has more elements than a picture needs: export it again"
 
 # Codecs whose library refuses damaged frames, each with pydicom's name for the library. GDCM and
 # libjpeg may die of them, so other codecs are decoded apart.
@@ -78,10 +99,13 @@ class DicomImage(ImageFile.ImageFile):
         if content.read(4) != MAGIC:
             raise SyntaxError("not a DICOM file")
         with _damage_named():
-            self._read_header(content)
+            self._content = _unpacked(content)
+            self._read_header()
 
-    def _read_header(self, content: Any) -> None:
-        self._header = header = _read(content, _HEADER, pixels=False)
+    def _read_header(self) -> None:
+        self._header = header = _read(self._content, _HEADER, pixels=False)
+        _check_header(header)
+        self._pixels: Dataset | None = None
         if "Rows" not in header or "Columns" not in header or "BitsAllocated" not in header:
             kind = UID(str(header.get("SOPClassUID", "")))
             named = kind.name if kind.name != str(kind) else "of an unknown kind"
@@ -100,9 +124,7 @@ class DicomImage(ImageFile.ImageFile):
 
     def _check_length(self) -> None:
         """Refuse a file that is too short for its frames: as damage, or as a bomb."""
-        content = self.fp
-        assert content is not None
-        length = content.seek(0, io.SEEK_END)
+        length = self._content.seek(0, io.SEEK_END)
         syntax = _syntax(self._header)
         pixels = math.prod(self._size)
         samples = int(self._header.get("SamplesPerPixel") or 1)
@@ -110,13 +132,8 @@ class DicomImage(ImageFile.ImageFile):
         if "422" in str(self._header.get("PhotometricInterpretation")):
             whole = whole * 2 // 3
         least = 8 if syntax.is_compressed else whole
-        if syntax == DeflatedExplicitVRLittleEndian:
-            least = 0
-            _check_unpacked(content)
-        elif self.n_frames * least > length:
-            raise PictureFault("is cut short or damaged: copy it again")
-        if syntax == DeflatedExplicitVRLittleEndian and self.n_frames * whole > _UNPACKED:
-            raise Image.DecompressionBombError("more than a gigabyte")
+        if self.n_frames * least > length:
+            raise PictureFault(_DAMAGED)
 
     def seek(self, frame: int) -> None:
         """Go to a frame."""
@@ -139,11 +156,11 @@ class DicomImage(ImageFile.ImageFile):
     def load(self) -> Any:
         """Decode the frame."""
         if not self._decoded:
-            content = self.fp
-            assert content is not None
             with _damage_named():
-                dataset = _read(content, [*_HEADER, *_PIXELS], pixels=True)
-                stored = _decoded(dataset, self._frame, self.n_frames)
+                if self._pixels is None:
+                    wanted = [*ELEMENTS, "NumberOfFrames", *_PIXELS]
+                    self._pixels = _read(self._content, wanted, pixels=True)
+                stored = _decoded(self._pixels, self._frame, self.n_frames)
                 if stored.shape[:2] != self._size[::-1]:
                     raise PictureFault("holds a picture of another size: export it again")
                 array = self._as_shown(stored)
@@ -183,15 +200,81 @@ def _damage_named() -> Iterator[None]:
     except (PictureFault, Image.DecompressionBombError):
         raise
     except Exception:
-        raise PictureFault("is cut short or damaged: copy it again") from None
+        raise PictureFault(_DAMAGED) from None
+
+
+class _Bounded:
+    """A file that is read in a bounded number of steps."""
+
+    def __init__(self, content: Any) -> None:
+        self._content = content
+        self._left = _READS + content.seek(0, io.SEEK_END) // _BLOCK
+        self.seek = content.seek
+        self.tell = content.tell
+
+    def read(self, size: int = -1) -> Any:
+        """Read some bytes; all of them at once are read of files that are deflated alone."""
+        self._left -= 1
+        if self._left < 0 or size < 0:
+            raise PictureFault(_MANY)
+        return self._content.read(size)
 
 
 def _read(content: Any, elements: list[str], pixels: bool) -> Dataset:
     """Read some elements of a file."""
-    content.seek(0)
+    bounded: Any = _Bounded(content)
+    bounded.seek(0)
     tags: list[Any] = list(elements)
-    dataset: Dataset = dcmread(content, stop_before_pixels=not pixels, specific_tags=tags)
+    dataset: Dataset = dcmread(bounded, stop_before_pixels=not pixels, specific_tags=tags)
+    for name in _PIXELS:
+        said = dataset.get_item(name) if name in dataset else None
+        if isinstance(said, RawDataElement) and said.VR not in _BYTES:
+            raise PictureFault(_DAMAGED)
     return dataset
+
+
+def _check_header(header: Dataset) -> None:
+    """Refuse elements that are longer than a picture needs before any becomes objects; leave the
+    first item alone of sequences.
+    """
+    for name in _FIRST_ITEM:
+        if name in header and (item := _item(header, name, 0)) is not None:
+            header[name] = item
+    for name in _HEADER:
+        raw = header.get_item(name) if name in header else None
+        if name == _EACH_ITEM or not isinstance(raw, RawDataElement):
+            continue
+        most = _TABLE if name in _FIRST_ITEM or "Palette" in name else _LONGEST
+        if len(raw.value or b"") > most:
+            raise PictureFault(_MANY)
+
+
+def _item(header: Dataset, name: str, index: int) -> Any:
+    """Return a sequence of one of its items alone; None where there is none."""
+    raw = header.get_item(name) if name in header else None
+    if not isinstance(raw, RawDataElement):  # without a length: its items are objects already
+        return None if raw is None else _sequence_of(raw, index)
+    value = raw.value or b""
+    order: Any = "little" if raw.is_little_endian else "big"
+    at = begin = 0
+    for _ in range(index + 1):
+        begin = at
+        length = int.from_bytes(value[at + 4 : at + 8], order)
+        at += 8 + length
+        if at > len(value):
+            if length == 2**32 - 1 and len(value) <= _TABLE:
+                return _sequence_of(header[name], index)
+            if begin + 8 > len(value):
+                return None
+            raise PictureFault(_MANY if length == 2**32 - 1 else _DAMAGED)
+    if at - begin > _TABLE:
+        raise PictureFault(_MANY)
+    return raw._replace(value=value[begin:at], length=at - begin)
+
+
+def _sequence_of(element: Any, index: int) -> Any:
+    items = element.value[index : index + 1]
+    return DataElement(element.tag, "SQ", Sequence(items)) if items else None
 
 
 def _syntax(dataset: Dataset) -> UID:
@@ -202,26 +285,38 @@ def _syntax(dataset: Dataset) -> UID:
     return UID(str(syntax))
 
 
-def _check_unpacked(content: Any) -> None:
-    """Refuse a deflated file that unpacks to more than a gigabyte."""
+def _unpacked(content: Any) -> Any:
+    """Return a file that is deflated as a whole as one that is not, if it unpacks to a gigabyte at
+    most; any other as it is.
+    """
     content.seek(132)
     group = content.read(12)  # the length of the elements that are not packed
-    content.seek(int.from_bytes(group[8:], "little"), io.SEEK_CUR)
+    content.seek(0)
+    head = content.read(144 + min(int.from_bytes(group[8:], "little"), SEGMENTS))
+    if DeflatedExplicitVRLittleEndian.encode() not in head:
+        return content
+    plain = ExplicitVRLittleEndian.encode().ljust(len(DeflatedExplicitVRLittleEndian), b"\0")
+    parts = [head.replace(DeflatedExplicitVRLittleEndian.encode(), plain)]
     unpacked = 0
     unpack = zlib.decompressobj(-zlib.MAX_WBITS)
     while block := content.read(2**20):
         while block:
-            unpacked += len(unpack.decompress(block, 2**22))
+            parts.append(unpack.decompress(block, 2**22))
+            unpacked += len(parts[-1])
             block = unpack.unconsumed_tail
             if unpacked > _UNPACKED:
                 raise Image.DecompressionBombError("more than a gigabyte")
+    return io.BytesIO(b"".join(parts))
 
 
 def _of_frame(header: Dataset, frame: int) -> Dataset:
     """Return a header with the elements that hold for one frame alone."""
-    each = header.get("PerFrameFunctionalGroupsSequence") or []
     shared = header.get("SharedFunctionalGroupsSequence") or []
-    groups = [*shared[:1], *each[frame : frame + 1]]
+    groups = [*shared[:1]]
+    if (each := _item(header, _EACH_ITEM, frame)) is not None:
+        alone = Dataset()
+        alone[_EACH_ITEM] = each
+        groups += alone[_EACH_ITEM].value
     own = Dataset()
     own.update(header)
     for group in groups:
@@ -238,7 +333,7 @@ def _decoded(dataset: Dataset, frame: int, frames: int) -> NDArray[Any]:
     syntax = _syntax(dataset)
     if not any(name in dataset for name in _PIXELS[:3]):
         raise PictureFault("has no pixels: export it again")
-    if not syntax.is_compressed or syntax == DeflatedExplicitVRLittleEndian:
+    if not syntax.is_compressed:
         whole: NDArray[Any] = pixel_array(dataset, index=frame)
         return whole
     try:
@@ -247,6 +342,7 @@ def _decoded(dataset: Dataset, frame: int, frames: int) -> NDArray[Any]:
         decoder = None
     if decoder is None or not decoder.is_available:
         raise _undecoded(syntax.name if syntax.name != str(syntax) else "an unknown codec")
+    _check_fragments(dataset.PixelData)
     codestream = get_frame(dataset.PixelData, frame, number_of_frames=frames)
     _check_codestream(codestream, (int(dataset.Columns), int(dataset.Rows)))
     elements = {name: _plain(dataset.get(name)) for name in ELEMENTS} | {"syntax": str(syntax)}
@@ -259,6 +355,16 @@ def _decoded(dataset: Dataset, frame: int, frames: int) -> NDArray[Any]:
     if plugin in decoder.available_plugins:
         return decode(elements, codestream, plugin)
     return decode_apart(elements, codestream)
+
+
+def _check_fragments(pixels: bytes) -> None:
+    """Refuse pixels in more parts than a picture has."""
+    at = 0
+    for _ in range(SEGMENTS):
+        if at + 8 > len(pixels):
+            return
+        at += 8 + int.from_bytes(pixels[at + 4 : at + 8], "little")
+    raise PictureFault(_MANY)
 
 
 def _undecoded(kind: str) -> PictureFault:
