@@ -22,6 +22,7 @@ from pydicom.uid import (  # noqa: E402
 )
 
 from fedunseen.data.io.dicom import image  # noqa: E402
+from fedunseen.data.io.dicom.patient import patient_digest  # noqa: E402
 
 EACH, SHARED, OTHER, WINDOWS = 0x52009230, 0x52009229, 0x00400275, 0x00289132
 SIDE = 16
@@ -117,6 +118,17 @@ def test_elements_that_no_one_asks_for_are_few(monkeypatch):
     other = element(0x00291010, b"LO", b"")
     assert shown(saved(other * 20)).std() > 1
     refused(saved(other * 2000))
+
+
+def test_a_patient_is_looked_for_in_few_steps(items, monkeypatch, tmp_path):
+    monkeypatch.setattr(image, "_READS", 200)
+    said = element(0x00100020, b"LO", b"ab")
+    for count in (20, 2000):
+        content = saved(said + sequence(OTHER, [b""] * count, False))
+        (tmp_path / "a.dcm").write_bytes(content)
+        items.clear()
+        assert (patient_digest(tmp_path / "a.dcm") is None) == (count == 2000)
+        assert 20 <= len(items) < 200
 
 
 def test_an_item_is_not_longer_than_a_table(items):

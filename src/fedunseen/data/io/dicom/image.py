@@ -233,6 +233,11 @@ def _read(content: Any, elements: list[str], pixels: bool) -> Dataset:
     return dataset
 
 
+def elements_of(content: Any, names: list[str]) -> Dataset:
+    """Read some elements of a file beside its pixels, in a bounded number of steps."""
+    return _read(_unpacked(content), names, pixels=False)
+
+
 def _check_header(header: Dataset) -> None:
     """Refuse elements that are longer than a picture needs before any becomes objects; leave the
     first item alone of sequences.

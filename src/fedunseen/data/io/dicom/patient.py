@@ -4,9 +4,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from pydicom import dcmread
-
-from fedunseen.data.io.dicom.image import MAGIC
+from fedunseen.data.io.dicom.image import MAGIC, elements_of
 
 _KEY = os.urandom(32)  # never written down: no digest can be compared with a list of patients
 _ELEMENTS = ["PatientID", "IssuerOfPatientID"]
@@ -21,8 +19,7 @@ def patient_digest(path: Path) -> bytes | None:
             file.seek(128)
             if file.read(4) != MAGIC:
                 return None
-            file.seek(0)
-            dataset = dcmread(file, stop_before_pixels=True, specific_tags=list(_ELEMENTS))
+            dataset = elements_of(file, _ELEMENTS)
         patient, issuer = (str(dataset.get(name) or "").strip() for name in _ELEMENTS)
     except Exception:  # pydicom raises a dozen classes on damaged files, and quotes values
         return None
