@@ -78,3 +78,11 @@ def test_blocks_that_were_done_are_not_done_again(dealt, works, command, monkeyp
     assert works(*source, dealt / "again", "--json").answer["sha256"] == whole["sha256"]
     samples = [row for rows in read for row in rows]
     assert len(samples) == len(set(samples)) == whole["samples"]
+
+
+def test_blocks_of_a_folder_that_has_changed_are_not_gone_on_with(dealt, works, refused, tmp_path):
+    source = ("statistics", "--plan", dealt / "run", "--out", tmp_path / "sums")
+    works(*source, dealt / "data" / "south")
+    (tmp_path / "sums").rename(tmp_path / "sums.partial")
+    assert "delete it to begin again" in refused(*source, dealt / "data" / "north")
+    assert not (tmp_path / "sums").exists()

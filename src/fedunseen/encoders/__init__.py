@@ -19,5 +19,13 @@ ENCODERS = {
 ``fedunseen.encoders``.
 """
 
-SHARED = ("backbone", "efficientnet_network", "hub", "images", "text", "word_vectors")
+SHARED = (
+    "backbone",
+    "efficientnet_network",
+    "hub",
+    "images",
+    "sentences",
+    "text",
+    "word_vectors",
+)
 """Modules that are no encoder. A further file of this folder is the encoder of its name."""

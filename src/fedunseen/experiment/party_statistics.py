@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedunseen.core.errors import ExperimentError
+from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.experiment.own_samples import OwnSamples
 from fedunseen.experiment.result.stored import StoredRun
 from fedunseen.statistics import Statistics
@@ -46,7 +46,8 @@ def write_statistics(
         tell: shows progress.
 
     Raises:
-        DataError: the folder is damaged, or has a class that the run lacks.
+        DataError: the folder is damaged, has a class that the run lacks, or has changed since an
+            earlier call was killed (code ``"other-samples"``).
         ExperimentError: ``out`` exists, or the run's statistics are not whole numbers that add up.
     """
     _check_free(out)
@@ -54,13 +55,18 @@ def write_statistics(
     settings = run.experiment.data.model_dump(exclude_none=True)
     benchmark = OwnSamples(folder, settings=settings).benchmark
     partial = out.with_name(f"{out.name}.partial")
-    if partial.exists():
-        before = Statistics.load(partial)
-        total.check_same_plan(before)
-        total = before
     names = np.array(benchmark.space.names)
     whose = benchmark.fingerprint()[:16]
     rows = benchmark.train
+    if partial.exists():
+        before = Statistics.load(partial)
+        total.check_same_plan(before)
+        if any(not mark.startswith(f"{whose} ") for mark in before.marks):
+            raise DataError(
+                f"{partial} has samples of {folder} as it was before: delete it to begin again",
+                "other-samples",
+            )
+        total = before
     for start in range(0, len(rows), BLOCK):
         some = rows[start : start + BLOCK]
         mark = f"{whose} {start}"
