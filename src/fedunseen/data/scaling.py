@@ -220,15 +220,6 @@ def in_several_units(rows: NDArray[Any]) -> bool:
     return bool(len(varying) > 1 and varying.max() >= _UNITS_APART * np.median(varying))
 
 
-def _check_steps(steps: tuple[FeatureScaling, ...]) -> None:
-    """Refuse scalings that are unknown or very many: each takes a pass over all rows."""
-    if len(steps) > _MOST_STEPS:
-        raise DataError(f"there are {len(steps)} scalings in a row: give at most {_MOST_STEPS}")
-    for step in steps:
-        if step not in get_args(FeatureScaling):
-            raise DataError(unknown("scaling", str(step), get_args(FeatureScaling)))
-
-
 @dataclass(frozen=True, eq=False)
 class Scaler:
     """Scalings in the order in which they apply, with what was fitted.
@@ -250,7 +241,13 @@ class Scaler:
     statistics: Mapping[str, NDArray[np.float32]]
 
     def __post_init__(self) -> None:
-        _check_steps(self.steps)
+        if len(self.steps) > _MOST_STEPS:  # each takes a pass over all rows
+            raise DataError(
+                f"there are {len(self.steps)} scalings in a row: give at most {_MOST_STEPS}"
+            )
+        for step in self.steps:
+            if step not in get_args(FeatureScaling):
+                raise DataError(unknown("scaling", str(step), get_args(FeatureScaling)))
 
     @staticmethod
     def fit(
@@ -263,7 +260,7 @@ class Scaler:
             steps: names of scalings; ``kernel`` may be the last one alone.
             kernel: how a kernel's features are drawn; by default as :class:`Kernel` says.
         """
-        _check_steps(steps)
+        Scaler(steps, {})  # refuses them before anything is computed
         statistics: dict[str, NDArray[np.float32]] = {}
         for i, step in enumerate(steps):
             earlier = Scaler(steps[:i], statistics)
