@@ -136,7 +136,7 @@ def test_an_answer_whose_time_is_over_ends_between_texts(notes, read, monkeypatc
     with monkeypatch.context() as patched:
         clock(patched, read, 2)
         late = asked.post("/predict", json=rows)
-        assert (late.status_code, len(read)) == (504, 2)
+        assert (late.status_code, len(read)) == (504, 2), late.text
     assert asked.post("/predict", json=rows).status_code == 200  # the next one
     assert len(read) == 7
 

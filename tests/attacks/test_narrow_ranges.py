@@ -589,7 +589,9 @@ def test_features_that_are_not_rounded_need_the_owner(rounding, tmp_path):
 
 @pytest.mark.parametrize("rounded", [True, False])
 @pytest.mark.parametrize("features", [["l2"], ["centre", "l2"], ["l2", "standard"]])
-def test_unit_length_first_or_after_one_centre_needs_no_one(features, rounded, tmp_path):
+def test_unit_length_first_or_after_one_centre_needs_no_one_where_it_is_rounded(
+    features, rounded, tmp_path
+):
     write_all(tmp_path)
     asked = {} if rounded else {"data__quantization": "none"}
     chosen = experiment(tmp_path, data__features=features, **asked)
@@ -600,7 +602,7 @@ def test_unit_length_first_or_after_one_centre_needs_no_one(features, rounded, t
         return held.prepare(header, tensors).samples
 
     assert join(1) == 18
-    if rounded or features == ["l2"]:  # which has no number of the coordinator's
+    if rounded:
         assert join(5) == 18
         return
     with pytest.raises(FedUnseenError, match="features are not rounded") as refused:

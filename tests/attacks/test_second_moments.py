@@ -201,6 +201,17 @@ def test_two_features_that_differ_for_one_sample_alone_show_it():
     assert np.flatnonzero(left_out(rows, labels)).tolist() == [40]
 
 
+@pytest.mark.parametrize("classes", [(0,), (0, 0), (0, 1)])
+def test_a_sample_that_is_saved_in_two_classes_is_one_sample(classes):
+    """A picture that is filed under two findings."""
+    rows, labels = many(np.random.default_rng(6))
+    rows[:, 7] = 0
+    rows[: len(classes)] = rows[0]
+    rows[: len(classes), 7] = 3
+    labels[: len(classes)] = torch.tensor(classes)
+    assert np.flatnonzero(left_out(rows, labels)).tolist() == list(range(len(classes)))
+
+
 @pytest.mark.parametrize(
     ("bits", "terms"), [(8, {0: 11}), (8, {0: 100}), (8, {0: 63, 1: -31, 2: 17}), (16, {0: 30_000})]
 )

@@ -88,8 +88,9 @@ def test_the_confusion_is_of_all_classes(done, text):
 def test_the_trade_names_the_chosen_point_other_priors_and_the_setting(done, text):
     part = section(text, "confidence")
     label = re.search(r"U against S over all offsets; [^\"]*", part).group()
-    for word in ("balanced", "auto", "uniform", "chosen"):
+    for word in ("auto", "uniform", "chosen"):
         assert re.search(rf"{word}: U [\d.]+ %, S [\d.]+ %", label)
+    assert "balanced" not in label  # it is the chosen one
     assert "<code>evaluation.prior</code> moves it, here balanced" in part
     offset, u, s = done.result["confidence"]["priors"]["balanced"]
     uniform = done.result["confidence"]["priors"]["uniform"]

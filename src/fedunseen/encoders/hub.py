@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from fedunseen.core.deadline import LateError
 from fedunseen.core.errors import DataError, FedUnseenError, MissingDependencyError
 from fedunseen.core.files import parse_json
 from fedunseen.encoders.images import Normalization, Resize
@@ -285,7 +286,7 @@ def naming(folder: Path) -> Iterator[None]:
     """Raise a DataError that names the folder for what the library says of its content."""
     try:
         yield
-    except FedUnseenError:
+    except (FedUnseenError, LateError):
         raise
     except Exception as error:  # a dozen classes of it
         reason = str(error).strip().splitlines() or [type(error).__name__]

@@ -24,7 +24,6 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.samples import CodedRows, ScaledSamples
 from fedunseen.core.small_cells import alone_sentence, consent_to_single
 from fedunseen.data import Benchmark, Scaler
-from fedunseen.data.scaling import FITTED
 from fedunseen.experiment.result.stored import StoredRun
 from fedunseen.experiment.schema import Experiment
 from fedunseen.methods.closed_form.set_apart import Moments
@@ -51,8 +50,8 @@ def check_scaling(
     long but those that have a certain value of it. Unit length then shrinks all others. Subtracting
     a mean once makes nothing long that was not, but a large mean makes different values one. The
     columns of a table are such a step.
-    Without whole numbers, what a step makes of different values is not compared
-    (:func:`fedunseen.methods.closed_form.statistics.hidden_features`).
+    Without whole numbers nothing is hidden, and a relation of features that one sample breaks is
+    not found (:func:`fedunseen.methods.closed_form.statistics.hidden_features`).
 
     Args:
         experiment: the coordinator's.
@@ -77,7 +76,7 @@ def check_scaling(
         (placed and "l2" in steps, "l2 comes after data.columns", "for ['min-max']"),
         ("l2" in after[1:], "l2 is neither first nor after one centre", "to put it there"),
         (
-            "quantize.bits" not in statistics and (placed or any(step in FITTED for step in steps)),
+            "quantize.bits" not in statistics,
             "features are not rounded",
             "to set data.quantization to 8",
         ),

@@ -156,12 +156,12 @@ class Party:
             header, tensors = wire.unpack(message)
             answer = self._dispatched(header, tensors, message)
         except WireError as error:
-            return self.refusal(WireError(f"the message cannot be read: {error}"), message)
+            return self._refusal(WireError(f"the message cannot be read: {error}"), message)
         except Exception as error:
             # A library failed on this one message: the party reports it and stays.
             reason = wire.plain(f"{type(error).__name__}: {error}")
             self.say(f"this message could not be answered ({reason})")
-            return self.refusal(error, message)
+            return self._refusal(error, message)
         masked = self._joined is not None and self._joined.session is not None
         if stray := declared.undeclared(header.get("kind"), masked, *wire.fields(answer)):
             self.say(f"this message is not answered, since {stray[0]!r} is not declared")
@@ -186,13 +186,15 @@ class Party:
         raise RefusedError(f"{wire.plain(kind, 40)!r} is not a request", refusals.MESSAGE)
 
     def refusal(self, error: Exception, message: bytes) -> bytes:
+        """Return what is sent for an error of the site, before the party has read the message."""
+        return self._leave() if self._hints.spent else self._refusal(error, message)
+
+    def _refusal(self, error: Exception, message: bytes) -> bytes:
         """Return what is sent for an error: its code; its text only in clear, and if it does not
         depend on samples.
 
         A refusal may be a bit about the data, so that a party under masks sends few of them.
         """
-        if self._hints.spent:
-            return self._leave()
         code = refusals.code_of(error)
         private = self.owner.guarded or self._masked_run
         if private and code == refusals.DATA:
@@ -240,7 +242,7 @@ class Party:
                 self._joined = self._join(header, statistics, greeting, message)
         except FedUnseenError as error:
             self.leave(error)
-            return self.refusal(error, message)
+            return self._refusal(error, message)
         ready = self._joined.ready
         session = self._joined.session
         held = (
@@ -451,7 +453,7 @@ class Party:
             answer = session.answer_plan(header) if kind in _MASKING[:2] else session.answer(header)
         except (SecAggError, FedUnseenError) as error:
             self.say(wire.plain(error))
-            return self.refusal(error, message)
+            return self._refusal(error, message)
         if kind == "open":
             self._hints.remove(joined.mark)
             self.say(f"round {int(header['content']['k']) + 1}: opened the sum")
@@ -468,7 +470,7 @@ class Party:
             return pack({} if self.home is None else {"kept": True})
         except (FedUnseenError, WireError, OSError) as error:
             self.leave(RefusedError(f"the run is over, but its model is not here: {error}"))
-            return self.refusal(error, message)
+            return self._refusal(error, message)
         finally:
             self.done.set()
 

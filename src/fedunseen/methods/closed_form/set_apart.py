@@ -140,12 +140,11 @@ class Moments:
             yield rows_summed(inputs, labels, some, self.clip_norm, self.quantization, hidden)[0]
 
     def _copies(self) -> Tensor:
-        """Return (n,) numbers that are the same for the same sample of a class, saved again."""
+        """Return (n,) numbers that are the same for the same sample, saved again in any class."""
         raw = raw_rows(self.inputs, torch.arange(len(self.labels)))
-        digests = (hashlib.sha256(np.ascontiguousarray(row).data).digest() for row in raw)
-        keys = list(zip(digests, self.labels.tolist(), strict=True))
-        numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        return torch.tensor([numbers[key] for key in keys], dtype=torch.int64)
+        digests = [hashlib.sha256(np.ascontiguousarray(row).data).digest() for row in raw]
+        numbers = {digest: number for number, digest in enumerate(dict.fromkeys(digests))}
+        return torch.tensor([numbers[digest] for digest in digests], dtype=torch.int64)
 
     def _leave_small(self, stays: Tensor, labels: Tensor, copies: Tensor) -> None:
         """Let classes leave of which fewer than ``fewest`` different samples stay."""
