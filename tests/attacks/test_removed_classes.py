@@ -3,16 +3,19 @@
 With the owner's consent, or ``min_samples = 1``, each removal shows them, as it did before.
 """
 
+import copy
 import shutil
 from dataclasses import replace
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import FedUnseenError
+from fedunseen.data import Scaler
 from fedunseen.deploy.client_data import PartyData, Removal
 from fedunseen.deploy.remote.masking import plan_facts
 from fedunseen.deploy.remote.party import local_update
@@ -20,6 +23,7 @@ from fedunseen.deploy.secagg.ledger import Ledger
 from fedunseen.deploy.secagg.plan import Plan
 from fedunseen.experiment.forget import write_removal
 from fedunseen.experiment.own_samples import TAKEN
+from fedunseen.methods.closed_form.statistics import unpacked
 from fedunseen.strategies import Instruction
 from small_federation import NAMES, experiment, greeting, write_all, write_party
 
@@ -53,18 +57,33 @@ def released(folder, greeted, min_samples=5, plan=PLAN):
     return ledger
 
 
-def removed(folder, greeted, ledger, samples, consent, min_samples, plan=REMOVAL):
-    """Return the counts in the sums that a party sends for a removal, once its ledger agrees."""
+def taken(folder, greeted, ledger, samples, consent=False, min_samples=5, plan=REMOVAL, moments=()):
+    """Return the sums that a party sends for a removal, once its ledger agrees, which notes them."""
     header, tensors = greeted
     header = {**header, "names": list(NAMES), "removing": [NAMES[0]]}
     agreed = Removal(samples, consent)
     held = PartyData(folder, masked=True, removal=agreed, min_samples=min_samples)
+    held.consent = moments
     ready = held.prepare(header, tensors)
     ready.check_removal(ledger, plan.digest)
     consented = ["removal"] if consent else []
-    ledger.check(plan.digest, plan.content(), ledger.digests(ready.raw()), None, consented)
-    reply, _ = local_update(ready.engine, 0, Instruction({}), {}, 0)
-    return reply.update["count"][:HELD].tolist()
+    digests = ledger.digests(ready.raw())
+    ledger.check(plan.digest, plan.content(), digests, None, consented)
+    sums = sums_of(ready)
+    ledger.change_plan(plan.digest, content=plan.content(), opened=None)
+    ledger.release(plan.digest, digests)
+    return sums
+
+
+def sums_of(ready):
+    """Return what a party sends."""
+    return local_update(ready.engine, 0, Instruction({}), {}, 0)[0].update
+
+
+def removed(folder, greeted, ledger, *given, **more):
+    """Return the counts in the sums that a party sends for a removal; its ledger stays as it is."""
+    sums = taken(folder, greeted, copy.deepcopy(ledger), *given, **more)
+    return sums["count"][:HELD].tolist()
 
 
 def without(folder, out, rows):
@@ -146,7 +165,142 @@ def test_samples_that_were_deleted_since_count_as_left(lost, samples, enough, pl
     assert code_of(removed, *given, False, 5) == "removal-of-few"
     assert removed(*given, True, 5)[0] == len(samples)
     given = fewer, greeted, ledger, with_last(enough, lost)[: len(enough) + SOME]
-    assert removed(*given, False, 5)[0] == len(enough)
+    # what stays of the second moments is not known, unless the owner consents to show these
+    assert code_of(removed, *given, False, 5) == "removal-of-few"
+    assert removed(*given, moments=("moments",))[0] == len(enough)
+
+
+RARE, HAVE = 5, [EACH * c + 6 * (c > 0) for c in range(5)]  # a feature, and who has it: five
+SECOND = replace(REMOVAL, nonce="33" * 16)
+
+
+def halves(*classes):
+    """Return half of the samples of classes, with all that have the rare feature."""
+    return [EACH * c + i for c in classes for i in range(EACH // 2)]
+
+
+@pytest.fixture
+def rare(place, tmp_path):
+    """A folder with a feature that one sample each of five classes has."""
+    folder = shutil.copytree(place / "large", tmp_path / "rare")
+    return changed(folder, lambda features: have(features, HAVE, [0.9, 0.8, 1.0, 0.7, 0.85]))
+
+
+def have(features, who, values):
+    """Let some samples alone have the rare feature."""
+    features[:, RARE] = 0
+    features[who, RARE] = values
+    return features
+
+
+def changed(folder, change):
+    """Write a folder's features again."""
+    arrays = dict(np.load(folder / "features.npz"))
+    np.savez(folder / "features.npz", **{**arrays, "features": change(arrays["features"])})
+    return folder
+
+
+def with_another(folder, out, like, **values):
+    """Write a folder again with a sample more, which is nearly another one."""
+    shutil.copytree(folder, out)
+    arrays = dict(np.load(folder / "features.npz"))
+    new = arrays["features"][like] + 0.1 * (arrays["features"][like] != 0)
+    new[RARE] = values.get("rare", new[RARE])
+    more = {"features": new, "labels": arrays["labels"][like], "split": arrays["split"][like]}
+    np.savez(out / "features.npz", **{k: np.concatenate([v, [more[k]]]) for k, v in arrays.items()})
+    return out
+
+
+def read_last(sums, *removals):
+    """Return the sample that alone has the rare feature in what stays of sums."""
+    square, total = (
+        sums[name] - sum(removal[name] for removal in removals) for name in ("square", "total")
+    )
+    row = unpacked(square.long(), total.shape[1])[RARE].double()
+    return (row / total[:, RARE].sum()).tolist()
+
+
+def codes_of(folder, greeted, sample):
+    """Return the whole numbers of a sample."""
+    header, tensors = greeted
+    steps = tuple(header["experiment"]["data"].get("features") or ("l2",))
+    scaler = Scaler(steps, {k: v.numpy() for k, v in tensors.items() if k != "semantics"})
+    features = np.load(folder / "features.npz")["features"]
+    return scaler.codes(features[sample : sample + 1])[0][0].tolist()
+
+
+@pytest.mark.parametrize("consent", [False, True])
+def test_two_removals_leave_no_sample_alone_in_the_sums(consent, rare, place):
+    """The folder still has what the first one removed, and the sums have not."""
+    greeted = greeting(experiment(place), place / "run")
+    ledger = released(rare, greeted)
+    sums = sums_of(PartyData(rare, masked=True).prepare(*greeted))
+    assert code_of(taken, rare, greeted, ledger, halves(0, 1, 2, 3)) == "removal-of-few"
+    first = taken(rare, greeted, ledger, halves(0, 1))  # three stay
+    if not consent:
+        given = rare, greeted, ledger, halves(2, 3), False, 5, SECOND
+        assert code_of(taken, *given) == "removal-of-few"
+        assert removed(rare, greeted, ledger, halves(2, 3, 4), False, 5, SECOND)[2] == EACH // 2
+        return
+    second = taken(rare, greeted, ledger, halves(2, 3), True, 5, SECOND)
+    assert read_last(sums, first, second) == codes_of(rare, greeted, HAVE[4])
+
+
+@pytest.mark.parametrize("consent", [False, True])
+def test_a_sample_that_came_since_hides_none_that_stays_alone(consent, rare, place, tmp_path):
+    greeted = greeting(experiment(place), place / "run")
+    ledger = released(rare, greeted)
+    sums = sums_of(PartyData(rare, masked=True).prepare(*greeted))
+    more = with_another(rare, tmp_path / "more", EACH * 5 + 3, rare=0.95)
+    given = more, greeted, ledger, halves(0, 1, 2, 3)
+    if not consent:
+        assert code_of(taken, *given) == "removal-of-few"
+        assert removed(more, greeted, ledger, halves(0, 1))[:2] == [EACH // 2] * 2
+        return
+    assert read_last(sums, taken(*given, True)) == codes_of(rare, greeted, HAVE[4])
+
+
+def test_a_removal_hides_the_features_that_the_sums_hide(place, tmp_path):
+    """Four of a class have a feature; a fifth that came since would show them in the removal.
+
+    The others have values that rounding makes one.
+    """
+    greeted = greeting(experiment(place), place / "run")
+    folder = shutil.copytree(place / "large", tmp_path / "four")
+    small = np.random.default_rng(0).uniform(0, 1e-4, EACH * HELD)
+    small[range(4)] = 0.6, 0.7, 0.8, 0.9
+    small[EACH::3] = 1
+    changed(folder, lambda features: have(features, range(EACH * HELD), small))
+    ledger = released(folder, greeted)
+    sums = sums_of(PartyData(folder, masked=True).prepare(*greeted))
+    more = with_another(folder, tmp_path / "five", 3)
+    assert sums_of(PartyData(more, masked=True).prepare(*greeted))["total"][0, RARE] != 0
+    for consent in (False, True):
+        difference = taken(more, greeted, copy.deepcopy(ledger), WHOLE, consent)["total"][0]
+        assert torch.equal(difference, sums["total"][0])
+    assert sums["total"][0, RARE] == 0
+
+
+def test_sums_whose_hidden_features_are_not_known_need_consent(place, tmp_path):
+    """Removed samples were deleted, or several sums have the samples, with different others."""
+    greeted = greeting(experiment(place), place / "run")
+    large = place / "large"
+    ledger = released(large, greeted)
+    taken(large, greeted, ledger, halves(0, 5))
+    fewer = without(large, tmp_path / "fewer", halves(0, 5))
+    some = [row - EACH // 2 for row in halves(1, 2)]
+    given = fewer, greeted, ledger, some
+    assert code_of(removed, *given, False, 5, SECOND) == "removal-of-few"
+    assert removed(*given, True, 5, SECOND)[1:3] == [EACH // 2] * 2
+    assert removed(large, greeted, ledger, halves(1, 2), False, 5, SECOND)[1:3] == [EACH // 2] * 2
+    ledger = released(large, greeted)
+    more = with_another(large, tmp_path / "more", EACH * 5 + 3)
+    both = PartyData(more, masked=True).prepare(*greeted)
+    again = replace(PLAN, nonce="44" * 16)
+    ledger.change_plan(again.digest, content=again.content(), opened=None)
+    ledger.release(again.digest, ledger.digests(both.raw()))
+    assert code_of(removed, more, greeted, ledger, halves(0, 1)) == "removal-of-few"
+    assert removed(more, greeted, ledger, halves(0, 1), True)[:2] == [EACH // 2] * 2
 
 
 def test_samples_that_were_added_since_do_not_count_as_left(place, tmp_path):
@@ -164,15 +318,10 @@ def test_what_another_plan_has_removed_is_not_left(place):
     greeted = greeting(experiment(place), place / "run")
     ledger = released(place / "large", greeted)
     given = place / "large", greeted, ledger
-    first = PartyData(place / "large", masked=True, removal=Removal(with_last(range(10))))
-    header = {**greeted[0], "names": list(NAMES), "removing": [NAMES[0]]}
-    ready = first.prepare(header, greeted[1])
-    ledger.change_plan(REMOVAL.digest, content=REMOVAL.content(), opened=None)
-    ledger.release(REMOVAL.digest, ledger.digests(ready.raw()))
-    second = replace(REMOVAL, nonce="33" * 16)
+    taken(*given, with_last(range(10)))
     some, rest = ([*range(10, end), *range(EACH, EACH + 12)] for end in (20, EACH))
-    assert code_of(removed, *given, some, False, 5, second) == "removal-of-few"
-    assert removed(*given, rest, False, 5, second)[0] == EACH - 10
+    assert code_of(removed, *given, some, False, 5, SECOND) == "removal-of-few"
+    assert removed(*given, rest, False, 5, SECOND)[0] == EACH - 10
 
 
 def test_a_removal_with_another_number_than_the_sums_is_refused(place, tmp_path):

@@ -47,6 +47,7 @@ from fedunseen.experiment.own_samples import (
 )
 from fedunseen.experiment.party_sums import (
     REFUSED,
+    check_known,
     check_pictures,
     check_removed,
     check_scaling,
@@ -60,6 +61,7 @@ from fedunseen.federation.federation import Federation
 from fedunseen.federation.growth import check_new_name, described_as, read_space, seen_through
 from fedunseen.federation.in_process import InProcess
 from fedunseen.federation.partition import Partition
+from fedunseen.federation.worker import Worker
 from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.statistics import in_large_classes
 
@@ -265,12 +267,12 @@ class PartyData(OwnSamples):
             present=partial(_present, party_benchmark),
             names=() if self._soft else tuple(benchmark.space.names[c] for c in classes),
             left_out=cells.left_out,
-            check_removal=partial(self._check_removal, party_benchmark, cells),
+            check_removal=partial(self._check_removal, engine, party_benchmark, cells, client),
         )
 
     def _without_alone(self, engine: InProcess, cells: _Cells, client: int) -> _Cells:
-        """Leave out samples that second moments would show alone, and refuse to remove some whose
-        moments, or those of the others, would.
+        """Leave out samples that second moments would show alone. Without a ledger, which knows
+        what is in sums, refuse to remove some whose moments, or those of the others, would.
         """
         worker = engine.worker
         method = worker.method
@@ -280,30 +282,41 @@ class PartyData(OwnSamples):
         moments = method.moments(*worker.read(held), *numbers)
         kept, sentence = without_alone(held, moments, cells.taking, self.folder)
         kept = worker.restrict(client, kept)
-        if self.removal is not None and not self.removal.consent:
+        if self.removal is not None and not self.removal.consent and engine.masks is None:
             removed = np.isin(kept, cells.taking)
-            check_removed(method.moments(*worker.read(kept), *numbers), removed)
+            check_removed(method.moments(*worker.read(kept), *numbers), removed, ~removed)
         few = np.union1d(cells.few, np.intersect1d(np.setdiff1d(held, kept), cells.taking))
         left_out = "; ".join(filter(None, (cells.left_out, sentence)))
         return replace(cells, few=few, left_out=left_out)
 
     def _check_removal(
-        self, party_benchmark: Benchmark, cells: _Cells, ledger: Ledger, plan: str
+        self,
+        engine: InProcess,
+        party_benchmark: Benchmark,
+        cells: _Cells,
+        client: int,
+        ledger: Ledger,
+        plan: str,
     ) -> None:
-        """Refuse a removal that shows few samples of a class, or leaves some of them in a sum.
+        """Refuse a removal that shows few samples, or leaves some of them in a sum.
 
         Counted are the samples that the ledger has released, not those that the folder has today.
         """
         raw = partial(_raw, self.folder, party_benchmark)
         ledger.check_removed_whole(plan, ledger.digests(raw(cells.few)))
         removed = ledger.digests(raw(np.setdiff1d(cells.taking, cells.few)))
-        if cells.minimum == 1 or self.removal is None or self.removal.consent or not removed:
+        if cells.minimum == 1 or self.removal is None or not removed:
             return
-        labels = party_benchmark.labels[party_benchmark.train].tolist()
-        of_class = dict(
-            zip(ledger.digests_in_order(raw(party_benchmark.train)), labels, strict=True)
-        )
-        for sums in ledger.remaining(plan, removed):
+        train = party_benchmark.train
+        here = ledger.digests_in_order(raw(train))
+        of_class = dict(zip(here, party_benchmark.labels[train].tolist(), strict=True))
+        sums_of_plans = ledger.remaining(plan, removed)
+        for released, sums in sums_of_plans:
+            # the removal must hide the features that these sums have hidden
+            in_sums = np.array([sample in released for sample in here])
+            engine.worker.held[client] = train[in_sums]
+            if self.removal.consent:
+                continue
             outside = {
                 of_class[sample] for sample in removed - sums
             }  # not known apart from these sums
@@ -315,6 +328,25 @@ class PartyData(OwnSamples):
             check_removed_classes(
                 party_benchmark.space.names, held_labels, removed_labels, cells.minimum, missing
             )
+            if "moments" not in self.consent:
+                check_known(released - of_class.keys(), {every for every, _ in sums_of_plans})
+                parts = (removed & sums, sums - removed)
+                masks = [np.array([x in part for x in here])[in_sums] for part in parts]
+                self._check_moments(engine.worker, train[in_sums], cells.minimum, *masks)
+
+    def _check_moments(
+        self,
+        worker: Worker,
+        rows: NDArray[np.int64],
+        minimum: int,
+        removed: NDArray[np.bool_],
+        left: NDArray[np.bool_],
+    ) -> None:
+        """Refuse a removal from the sum of ``rows`` whose second moments show a sample alone."""
+        method = worker.method
+        if isinstance(method, ClosedForm):
+            moments = method.moments(*worker.read(rows), minimum, self.min_samples)
+            check_removed(moments, removed, left)
 
     @property
     def _soft(self) -> bool:

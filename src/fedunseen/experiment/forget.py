@@ -564,7 +564,8 @@ def write_removal(
     check_stand_ins(held.rows, held.summed, rows)
     if minimum > 1 and not consent and not moments:
         read = coded(run, benchmark, held.summed, ids)
-        check_removed(method.moments(*read, minimum, min_samples), np.isin(held.rows, rows))
+        removed = np.isin(held.rows, rows)
+        check_removed(method.moments(*read, minimum, min_samples), removed, ~removed)
     summed = held.among(rows).summed
     _statistics(run, benchmark, summed, held.summed, min_samples).save(out)
     return len(rows)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,14 +170,19 @@ def without_alone(
     return kept, alone_sentence(len(held) - len(kept))
 
 
-def check_removed(moments: Moments, removed: NDArray[np.bool_]) -> None:
-    """Refuse a removal if the second moments of the removed samples, or of the others, show one
-    alone.
+def check_removed(moments: Moments, removed: NDArray[np.bool_], left: NDArray[np.bool_]) -> None:
+    """Refuse a removal if the second moments of the removed samples, or of those that are left,
+    show one alone.
+
+    Args:
+        moments: the statistics of all samples of a sum, which say which features are hidden.
+        removed: (n,) which of them are removed.
+        left: (n,) which of them the sum has after the removal.
 
     Raises:
-        RefusedError: it depends on samples.
+        RefusedError: code ``removal-of-few``; it depends on samples.
     """
-    for some in (removed, ~removed):
+    for some in (removed, left):
         if moments.show_one(torch.from_numpy(np.flatnonzero(some))):
             raise RefusedError(
                 f"the second moments of {counted(int(removed.sum()), 'removed sample')}, or of the "
@@ -185,6 +190,32 @@ def check_removed(moments: Moments, removed: NDArray[np.bool_]) -> None:
                 "removal if the owner agrees",
                 "removal-of-few",
             )
+
+
+def check_known(lost: Collection[bytes], released: Collection[frozenset[bytes]]) -> None:
+    """Refuse a removal from sums of which the party does not know which features they hide.
+
+    Otherwise a feature that is hidden in one of the two alone would stay in their difference, with
+    the sample that it is of.
+
+    Args:
+        lost: digests of samples of the sums that the party has no more, also of removed ones.
+        released: digests of the samples of each sum that has some of the removed ones.
+
+    Raises:
+        RefusedError: code ``removal-of-few``; it depends on samples.
+    """
+    why = ""
+    if lost:
+        why = f"{counted(len(lost), 'sample')} of the sums are here no more"
+    elif len(released) > 1:
+        why = "sums of several plans have these samples, and different others"
+    if why:
+        raise RefusedError(
+            f"{why}, so that what stays of the sums cannot be checked: restore deleted files and "
+            "rows, or consent to the removal if the owner agrees",
+            "removal-of-few",
+        )
 
 
 def stand_ins(

@@ -405,9 +405,11 @@ class Ledger:
                 "removal-of-other-sums",
             )
 
-    def remaining(self, plan: str, samples: frozenset[bytes]) -> list[frozenset[bytes]]:
-        """Return the digests in each other plan's sums that have some of these samples, without
-        what other plans have removed.
+    def remaining(
+        self, plan: str, samples: frozenset[bytes]
+    ) -> list[tuple[frozenset[bytes], frozenset[bytes]]]:
+        """Return the digests in each other plan's sums that have some of these samples: all that
+        the plan released, and those of them that no other plan has removed.
         """
         released = self._all_released()
         removals = {
@@ -420,7 +422,7 @@ class Ledger:
         )
         other_plans = self.released_elsewhere(plan, samples)
         return [
-            theirs - removed_digests
+            (theirs, theirs - removed_digests)
             for other_plan, theirs in other_plans.items()
             if other_plan not in removals
         ]

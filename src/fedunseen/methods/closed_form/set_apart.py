@@ -109,6 +109,8 @@ class Moments:
         """Return whether statistics of some of the samples show one alone, with the features
         hidden that are hidden of all.
         """
+        if not len(places):
+            return False
         everyone = torch.arange(len(self.labels))
         rows = self._rows(everyone)[places.to(self.labels.device)]
         copies = self._copies()
