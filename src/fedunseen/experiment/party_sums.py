@@ -23,6 +23,7 @@ from fedunseen.core.errors import RefusedError, counted
 from fedunseen.core.parameters import Params
 from fedunseen.core.samples import CodedRows, ScaledSamples
 from fedunseen.core.small_cells import alone_sentence, consent_to_single
+from fedunseen.core.toml import toml_value
 from fedunseen.data import Benchmark, Scaler
 from fedunseen.experiment.result.stored import StoredRun
 from fedunseen.experiment.schema import Experiment
@@ -34,6 +35,7 @@ REFUSED = "refused-settings"
 
 # Of a sample of unit length: rounding each feature with this step moves it by half of that.
 _FINE = 0.125
+_SHOWN = 1_000  # characters of a setting in a message
 
 
 def check_scaling(
@@ -90,11 +92,13 @@ def check_scaling(
             )
 
 
-def check_pictures(settings: object, owner: Mapping[str, Any], asked: int) -> None:
-    """Refuse a way to read pictures that the owner has not stated too, if it can let sums show one.
+def check_stated(settings: object, owner: Mapping[str, Any], asked: int) -> None:
+    """Refuse a way to read pictures or texts that the owner has not stated too, if it can let sums
+    show one.
 
     A window can leave all pictures black but one. Frames of one file would be a class of many
-    samples.
+    samples. A text becomes more numbers than its column has different cells, so that their sum
+    tells how many rows have each.
 
     Args:
         settings: of ``[data]``, with what the coordinator has stated.
@@ -113,6 +117,17 @@ def check_pictures(settings: object, owner: Mapping[str, Any], asked: int) -> No
                 f"{consent_to_single(asked)}",
                 REFUSED,
             )
+    columns = getattr(settings, "columns", ())
+    texts = [column.name for column in columns if column.kind == "text"]
+    if texts and "columns" not in owner:
+        stated = toml_value([column.model_dump(exclude_defaults=True) for column in columns])
+        stated = stated if len(stated) <= _SHOWN else "[...], as in its experiment,"
+        raise RefusedError(
+            f"the coordinator alone states that the column {texts[0]!r} holds texts, and sums of "
+            f"texts can show the cells of single rows: give --set 'data.columns={stated}' if the "
+            f"owner agrees, or {consent_to_single(asked)}",
+            REFUSED,
+        )
 
 
 def _check_clip(
@@ -305,7 +320,7 @@ def samples_in_sums(
         check_statistics(statistics, list(shape), "")
         asked = int(getattr(run.experiment.method, "min_samples", 1))
         check_scaling(run.experiment, shape, statistics, clip_norm, asked)
-        check_pictures(run.experiment.data, {}, asked)
+        check_stated(run.experiment.data, {}, asked)
         labels = benchmark.labels[rows]
         summed = rows[stand_ins(run.scaler, features, np.arange(len(rows)), labels)]
     enough, few = in_large_classes(benchmark, rows, min_samples)
