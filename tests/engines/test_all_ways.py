@@ -19,6 +19,7 @@ from fedunseen.deploy import websocket
 from fedunseen.deploy.certs import make
 from fedunseen.deploy.existing_federation import coordinated
 from fedunseen.deploy.releases import Releases
+from fedunseen.deploy.site import header_of
 from known_names import accounted
 from links import answered, session
 from small_federation import NAMES, write_all
@@ -55,11 +56,14 @@ class Direct:
 
     def __init__(self, answers):
         self.answers = answers
+        self.ends = False
 
     def present(self):
         return dict.fromkeys(self.answers, "first")
 
     def ask(self, name, message):
+        if self.ends and header_of(message)["kind"] == "stop":
+            raise SystemExit("the engine has not heard of its process")
         return answered(self.answers[name](message))
 
 
@@ -83,7 +87,7 @@ class Ways:
 
     def __init__(self, place, folder, monkeypatch):
         self.place, self.folder, self.patch = place, folder, monkeypatch
-        self.limits, self.said = {}, {}
+        self.limits, self.said, self.ends = {}, {}, False
 
     def state(self, name):
         return self.folder / f"state-{name}"
@@ -93,7 +97,9 @@ class Ways:
 
     def over(self, answers, engine):
         """Coordinate parties that answer, as Flower's app and NVFlare's job do."""
-        met = session(Direct(answers), NAMES, kit=self.place.kits / "coordinator")
+        link = Direct(answers)
+        link.ends = self.ends
+        met = session(link, NAMES, kit=self.place.kits / "coordinator")
         settings = {**MASKED, "engine.name": engine, "engine.patience": 0.2}
         run = self.folder / "run"
         return coordinated(met, str(self.place.folder / "experiment.toml"), settings, run).path
@@ -245,3 +251,15 @@ def test_every_way_refuses_a_delta_that_gives_a_sample_away(way, place, tmp_path
     assert not (tmp_path / "run").exists()
     said = (federation.state("north") / "messages.log").read_text()
     assert "--delta-limit 0.5 is not below one over 18" in said
+
+
+def test_an_engine_that_ends_its_process_too_early_leaves_a_report(place, tmp_path, monkeypatch):
+    """Parties that are told the end may be slow; Flower ends a run that is silent for a minute."""
+    federation = Flower(place, tmp_path, monkeypatch)
+    federation.ends = True
+    with pytest.raises(SystemExit):
+        federation.run()
+    check_coordinator(tmp_path / "run")
+    (tmp_path / "run" / "report.html").unlink()
+    federation.ends = False  # the same command continues
+    check_coordinator(federation.run())

@@ -19,6 +19,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from contract import check_audited, check_coordinator, check_home, check_log
 from fedunseen.deploy.remote.link import PartyGone
 from fedunseen.experiment.deal import deal
 from fedunseen.experiment.running import run
@@ -47,6 +48,15 @@ WORDS = " ".join(
 )
 
 
+PATIENT = """
+from flwr.common import constant
+
+constant.HEARTBEAT_DEFAULT_INTERVAL = 600
+"""
+"""Flower starts a process again that says nothing in its first 30 seconds, and ends a run whose
+process is silent for 60: on a busy machine none gets far."""
+
+
 class Federation(Machine):
     """Flower's own processes in a folder; whatever still runs is killed at the end."""
 
@@ -58,6 +68,10 @@ class Federation(Machine):
             "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
         }  # fmt: skip
         (folder / "flwr").mkdir(parents=True)
+        (folder / "patient").mkdir()
+        (folder / "patient" / "sitecustomize.py").write_text(PATIENT)
+        paths = str(folder / "patient"), self.environment["PYTHONPATH"]
+        self.environment["PYTHONPATH"] = os.pathsep.join(paths)
 
     def start(self, log, *line):
         with open(self.folder / f"{log}.log", "ab") as out:
@@ -219,8 +233,16 @@ def test_a_closed_form_ends_with_the_sums_of_one_process(settings, nodes, closed
     out = f"closed-{bool(settings)}"
     nodes.run(out, settings=settings)
     assert nodes.finished(out)["sums_sha256"] == closed
+    check_log(nodes.folder / out, NAMES)
+    check_coordinator(nodes.folder / out)
     for name in NAMES:
-        assert any(same(nodes.folder / out, model) for model in nodes.folder.glob(f"model-{name}*"))
+        homes = [*nodes.folder.glob(f"model-{name}*")]
+        assert any(same(nodes.folder / out, model) for model in homes)
+        for home in homes:
+            check_home(home, nodes.folder / out)
+        state = nodes.folder / f"state-{name}"
+        until(lambda state=state: not (state / "flower-relay.json").exists())
+        check_audited(state)
 
 
 def test_a_new_job_continues_where_the_last_was_killed(nodes, tmp_path):
@@ -292,6 +314,7 @@ class Grid:
     """Nodes that a test describes; answers come when the test says so."""
 
     def __init__(self, **nodes):
+        self.busy = False
         self.sent, self.replies, self.lock = {}, [], threading.Lock()
         self.nodes = {
             k: SimpleNamespace(node_id=k, name=name, last_activated_at="1")
@@ -302,6 +325,8 @@ class Grid:
         return list(self.nodes.values())
 
     def push_messages(self, messages):
+        if self.busy:
+            raise OSError("_ssl.c:1011: The handshake operation timed out")
         numbers = [f"message {len(self.sent) + k}" for k in range(len(messages))]
         self.sent |= dict(zip(numbers, messages, strict=True))
         return numbers
@@ -377,3 +402,26 @@ def test_an_answer_completes_its_message_and_an_error_or_a_new_process_ends_it(a
         late = link.ask("south", b"late")
         late.cancel()
         until(lambda: not link.open)
+
+
+def test_a_superlink_that_is_busy_for_a_while_ends_no_run(app, caplog):
+    grid = Grid(north=1, unknown=2)
+    grid.busy = True  # who is the unknown node?
+    with app.GridLink(grid, NAMES).carried() as link:
+        for _ in range(3):
+            assert set(link.present()) == set()
+        with pytest.raises(PartyGone):
+            link.ask("north", b"early").result(0)
+        grid.busy = False
+        assert set(link.present()) == {"north"}
+        grid.reply("message 0", RecordDict({"who": ConfigRecord({"name": "south"})}))
+        until(lambda: set(link.present()) == {"north", "south"})
+        grid.busy = True
+        assert set(link.present()) == {"north", "south"}  # no node is new
+        with pytest.raises(PartyGone):
+            link.ask("south", b"asked again later").result(0)
+    said = [text for text in caplog.messages if "which nodes it has" in text]
+    assert said == [
+        "the SuperLink does not say which nodes it has: _ssl.c:1011: The handshake operation timed "
+        "out"
+    ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -54,11 +54,14 @@ def coordinated(
 ) -> Run:
     """Run an experiment with the parties of a link, or continue it, and write its report.
 
-    The log has what each round has measured, and the run directory keeps it.
+    The log has what each round has measured, and the run directory keeps it. The report comes
+    before parties are told that the run is over: they may be slow, and an engine that hears nothing
+    of its process for a minute ends it.
     """
     from fedunseen.cli.console import write_pages
     from fedunseen.cli.progress import round_log
     from fedunseen.deploy.deployed import deployed, notes
+    from fedunseen.experiment.result.run import load_run
     from fedunseen.experiment.running import run
     from fedunseen.experiment.schema import Experiment
 
@@ -73,8 +76,16 @@ def coordinated(
         with logged_to(out / "engine" / "federation.log"):
             yield session
 
+    pages: list[str] = []
+
+    def write(path: Path) -> None:
+        if path == out:  # and not one of several seeds
+            with suppress(Exception):  # which is raised below, once parties have been told
+                pages.extend(write_pages(load_run(path)))
+
+    session.written = write
     done = run(experiment, out, resume=True, progress=round_log(session.parties), meeting=meet)
-    for words in (done.headline(), *write_pages(done)):
+    for words in (done.headline(), *(pages or write_pages(done))):
         log.info("%s", words)
     return done
 

@@ -5,7 +5,7 @@ are.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -93,6 +93,8 @@ class Session:
         kit: folder with the coordinator's credentials.
         folder: where the server's part of masked sums is stored.
         greeting: seconds that a party may take to accept the experiment.
+        written: called with the run directory once its result is there, before parties, which may
+            be slow, are told that the run is over.
     """
 
     link: Any
@@ -102,6 +104,7 @@ class Session:
     kit: Path | None = None
     folder: Path | None = None
     greeting: float = 20.0
+    written: Callable[[Path], None] = lambda path: None
 
 
 class Masking(Protocol):

@@ -80,6 +80,7 @@ class GridLink:
         self.open: dict[str, tuple[str, str, Future[bytes]]] = {}  # message -> party, token, answer
         self.name_requests: dict[str, int] = {}  # question for a name -> node
         self.looked = 0.0
+        self._trouble = ""  # why the SuperLink did not answer the last look
         self.ended = threading.Event()
 
     @contextlib.contextmanager
@@ -99,7 +100,7 @@ class GridLink:
         """
         with self.lock:
             if time.monotonic() - self.looked > LOOK:
-                self._look()
+                self._look_or_say()
                 self.looked = time.monotonic()
             if not self.parties:
                 return (
@@ -108,6 +109,18 @@ class GridLink:
                     else {}
                 )
             return {name: token for name, (_, token) in self.nodes.items()}
+
+    def _look_or_say(self) -> None:
+        """Look who is there; a SuperLink that is too busy to say so is asked again."""
+        try:
+            self._look()
+            self._trouble = ""
+        except Exception as error:  # Flower raises that of a TLS handshake that takes too long
+            asked = self.name_requests.values()
+            self.names = {k: v for k, v in self.names.items() if v is not None or k in asked}
+            if (trouble := plain(error)) != self._trouble:
+                _log.warning("the SuperLink does not say which nodes it has: %s", trouble)
+            self._trouble = trouble
 
     def _look(self) -> None:
         nodes = {info.node_id: info for info in self.grid.get_nodes()}
@@ -158,7 +171,12 @@ class GridLink:
                 complete(future, PartyGone(name))
                 return future
             content = RecordDict({"body": packed(message), "to": ConfigRecord({"party": name})})
-            (number,) = self.grid.push_messages([Message(content, place[0], "query")])
+            try:
+                (number,) = self.grid.push_messages([Message(content, place[0], "query")])
+            except Exception as error:  # as of a look
+                _log.warning("%s could not be asked: %s", name, plain(error))
+                complete(future, PartyGone(name))
+                return future
             self.open[number] = (name, place[1], future)
         return future
 

@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -216,6 +217,8 @@ class Distributed(Engine):
         """Send the parties of a deployment the end of the run, and the merged model if they may
         have it.
         """
+        if "run" in result:  # of a removal there is none yet
+            self.clients.meeting.written(Path(result["run"]))
         self.clients.finish(result, params, self.settings.deliver)
 
     def finish_late(self, result: Mapping[str, Any], params: Params) -> None:
