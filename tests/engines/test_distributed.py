@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedunseen.core.errors import FedUnseenError, QuorumError
-from fedunseen.deploy.remote import coordinator
+from fedunseen.deploy.remote import patience
 from fedunseen.deploy.remote.link import complete
 from fedunseen.deploy.remote.wire import failure, pack, unpack
 from fedunseen.experiment.running import run
@@ -281,7 +281,7 @@ def test_a_party_that_fails_often_is_asked_for_as_long_as_the_patience_lasts(
     settings, tmp_path, monkeypatch
 ):
     """A disk is full for twenty messages, and someone empties it: the run goes on."""
-    monkeypatch.setattr(coordinator, "_LONGEST", 0.01)
+    monkeypatch.setattr(patience, "LONGEST", 0.01)
     full, failed = failure("refused-storage", "OSError: No space left on device"), []
 
     def change(name, header, answer):

@@ -19,6 +19,7 @@ from fedunseen import load_run, run
 from fedunseen.core.errors import ExperimentError, FedUnseenError, QuorumError, RefusedError
 from fedunseen.deploy.by_file import Removing
 from fedunseen.deploy.client_data import PartyData, Removal
+from fedunseen.deploy.remote import patience
 from fedunseen.deploy.remote.masking import instruction_digest
 from fedunseen.deploy.remote.party import Party
 from fedunseen.deploy.remote.wire import failure, pack, unpack
@@ -278,9 +279,30 @@ def test_too_few_parties_end_a_run_in_a_sentence_and_it_goes_on_later(link, undi
     )
     why = "round 2 has no sum under masks: .*south: it has not answered when it was asked for its shares"
     with pytest.raises(QuorumError, match=why):
-        hosted(link, tmp_path / "run")
+        hosted(link, tmp_path / "run", engine__patience=0.2)
     link.change = usual
     assert distance(hosted(link, tmp_path / "run", resume=True), undisturbed) < CLOSE
+
+
+@pytest.mark.parametrize("stage", ["shares", "masked", "open"])
+def test_parties_that_fail_often_are_asked_for_as_long_as_the_patience_lasts(
+    stage, link, undisturbed, tmp_path, monkeypatch
+):
+    """Two disks are full for twelve messages each, and someone empties them: the run goes on."""
+    monkeypatch.setattr(patience, "LONGEST", 0.01)
+    failed = dict.fromkeys(("south", "west"), 0)
+
+    def change(name, header, answer):
+        if header["kind"] != stage or failed.get(name, 12) == 12:
+            return answer
+        failed[name] += 1
+        return failure("refused-storage")
+
+    link.change = change
+    done = hosted(link, tmp_path / "run", engine__patience=600.0)
+    assert failed == {"south": 12, "west": 12}
+    assert [line["participants"] for line in done.metrics] == [[0, 1, 2, 3]] * 2
+    assert distance(done, undisturbed) < CLOSE
 
 
 def test_who_was_not_in_the_first_sum_is_in_none_of_a_strict_plan(link, tmp_path):
@@ -545,6 +567,13 @@ def test_a_party_leaves_before_many_refusals_tell_of_its_data(link, tmp_path):
     link.start("west")
     answer, _ = unpack(link.party["west"].answer(pack({"kind": "round"})))
     assert answer["error"] == "refused-message"
+
+
+def test_patience_asks_no_party_often_for_what_its_samples_do_not_allow(link, tmp_path):
+    """Each such refusal brings a party nearer to leaving, and the next one would be the same."""
+    with pytest.raises(QuorumError, match=r"0 of the 4 .*\[refused-data\]"):
+        hosted(link, tmp_path / "run", engine__patience=600.0, privacy__range=1e-3)
+    assert not any(party.done.is_set() for party in link.party.values())
 
 
 def test_masks_need_a_plan_and_credentials_on_both_sides(link, data, tmp_path):

@@ -37,13 +37,13 @@ from fedunseen.core.settings import NamedSettings
 from fedunseen.deploy.remote import wire
 from fedunseen.deploy.remote.clients import Clients, Parties
 from fedunseen.deploy.remote.link import PendingRequests, exchange
+from fedunseen.deploy.remote.patience import pause_after
 from fedunseen.deploy.remote.wire import Expected, NotFiniteError, PartyError, WireError
 from fedunseen.federation.engine import Engine, EngineSettings, PartyStatus, Session, needed
 from fedunseen.federation.server_step import Arrivals, RoundResult, bytes_sent, server_step
 from fedunseen.strategies import Instruction, Reply, Strategy
 
 _log = logging.getLogger("fedunseen.federation")
-_LONGEST = 10.0  # seconds between two times that those who are missing are asked in one round
 
 
 class DistributedSettings(NamedSettings, EngineSettings):
@@ -298,7 +298,7 @@ class Distributed(Engine):
             if attempt:  # a full disk, say, which someone may empty
                 if patience <= 0:
                     break
-                time.sleep(min(self._pause(attempt), patience))
+                time.sleep(min(pause_after(attempt, self.clients.pause), patience))
             connected = self.clients.wait(missing, lacking, patience)
             patience = max(0.0, patience - (time.monotonic() - began))
             if len(connected) < lacking:
@@ -312,10 +312,6 @@ class Distributed(Engine):
                 self.take(instructed.update_request(places[name]), answer, answers)
         self.check_quorum(instructed, need, answers)
         return answers
-
-    def _pause(self, tries: int) -> float:
-        """Return the seconds for which a client that has failed so often is left alone."""
-        return min(self.clients.pause * 2.0 ** min(tries, 20), _LONGEST)
 
     def check_quorum(self, instructed: Instructed, need: int, answers: Answers) -> None:
         """Raise QuorumError where too few clients have answered."""
@@ -341,6 +337,8 @@ class Distributed(Engine):
             _log.warning("round %d: %s could not answer: %s", round + 1, party.name, error)
             self.clients.meeting.greeted.pop(party.name, None)
             party.refused = str(error)
+            if error.final and self.clients.masks is not None:  # after some more it leaves
+                answers.refused[client] = str(error)
         except WireError as error:
             self.clients.check_lost(error, client, round)
             answers.refused[client] = party.refused = str(error)
@@ -490,7 +488,7 @@ class Buffered(Distributed):
             self.take(request, answer, came)
             now = time.monotonic()
             failing.setdefault(request.client, now)
-            rest = min(self._pause(tries[request.client]), self.settings.patience / 2)
+            rest = min(pause_after(tries[request.client], pause), self.settings.patience / 2)
             rests[request.client] = now + rest
         self.check_quorum(instructed, need, came)
         came.requested = sum(tries.values())

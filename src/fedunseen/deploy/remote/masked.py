@@ -12,6 +12,7 @@ from fedunseen.core.errors import QuorumError
 from fedunseen.core.parameters import to_device
 from fedunseen.deploy.remote.clients import RECEIPT, MaskedParties
 from fedunseen.deploy.remote.coordinator import HIDDEN, Distributed, Instructed, UpdateRequest
+from fedunseen.deploy.remote.patience import Patience
 from fedunseen.deploy.secagg.party import Message
 from fedunseen.deploy.secagg.primitives import SecAggError
 from fedunseen.deploy.secagg.server import grouped
@@ -77,13 +78,14 @@ class Masked(Distributed):
                 quorum,
                 instructed.clients,
                 ask_keys,
-                self.clients.wait,
+                Patience(self.settings.patience, self.clients.pause, self.clients.wait),
             )
         except QuorumError as error:
             raise QuorumError("".join([str(error), *grouped(session.left_out)])) from None
         except SecAggError as error:  # a resume decides; a stored total is opened then
             raise QuorumError(
                 f"round {instructed.round + 1} has no sum under masks: {error}: fix that, or "
-                "change engine.quorum or engine.timeout, and continue with --resume"
+                "change engine.quorum, engine.timeout or engine.patience, and continue with "
+                "--resume"
             ) from None
         return total, messages

@@ -21,8 +21,9 @@ from fedunseen.core.errors import QuorumError, RefusedError
 from fedunseen.core.files import parse_json, write_json
 from fedunseen.core.parameters import Params, under, within
 from fedunseen.deploy.remote.link import Link, exchange
-from fedunseen.deploy.remote.wire import SEMANTICS, WireError, pack, unpack_answer
-from fedunseen.deploy.secagg.driver import ATTEMPTS, Exchange, Stage, gather, open_total
+from fedunseen.deploy.remote.patience import Patience
+from fedunseen.deploy.remote.wire import SEMANTICS, PartyError, WireError, pack, unpack_answer
+from fedunseen.deploy.secagg.driver import Exchange, Stage, gather, open_total
 from fedunseen.deploy.secagg.enrolment import Credentials, Enrolment
 from fedunseen.deploy.secagg.ledger import Ledger
 from fedunseen.deploy.secagg.masks import Masks, digest_of
@@ -402,7 +403,8 @@ class SecAggSession:
                 try:
                     header, tensors = self._read(answer, limit) if answer is not None else ({}, {})
                 except WireError as error:
-                    yield name, {"error": str(error)}
+                    final = isinstance(error, PartyError) and error.final
+                    yield name, {"error": str(error), "final": final}
                     continue
                 elements = tensors.get("elements")
                 if elements is not None and elements.dtype == torch.int64 and elements.ndim == 1:
@@ -420,10 +422,12 @@ class SecAggSession:
         quorum: int,
         clients: Sequence[int],
         ask_keys: Callable[[Mapping[str, Message]], Iterable[tuple[str, Any]]],
-        wait: Callable[[Sequence[int], int], Any],
+        patience: Patience,
     ) -> MaskedSum:
         """Return the sum of a round; a total that an earlier coordinator has stored is opened
         first.
+
+        ``patience`` bounds how long parties without which there is no sum are asked again.
         """
         assert self.plan is not None
         plan = self.plan
@@ -447,11 +451,12 @@ class SecAggSession:
                 send,
                 lambda extra: layout(extra).length,
                 self.left_out,
+                patience.again,
             )
             total.save(path)
         place = {name: client for client, name in enumerate(self.names)}
         roster = [place[name] for name in total.roster]
-        elements = _opened(total, send, lambda least: wait(roster, least))
+        elements = _opened(total, send, patience, roster)
         weights = [plan.weight(name) for name in total.roster]
         rho = bytes.fromhex(total.rho)
         reply = self.masks.decode(
@@ -477,14 +482,15 @@ class SecAggSession:
         return kept, min(quorum, len(kept))
 
 
-def _opened(total: MaskedTotal, send: Exchange, wait: Callable[[int], Any]) -> Elements:
+def _opened(
+    total: MaskedTotal, send: Exchange, patience: Patience, roster: Sequence[int]
+) -> Elements:
     """Return the ring elements of a total, once enough of its parties have opened it."""
-    for _ in range(ATTEMPTS - 1):
-        wait(total.threshold)
+    while True:
+        patience.wait(roster, total.threshold)
         try:
             return open_total(total, send)
-        except SecAggError:
-            if total.enough:
+        except SecAggError as error:
+            if total.enough or not patience.again():
                 raise
-    wait(total.threshold)
-    return open_total(total, send)
+            _log.warning("%s", error)

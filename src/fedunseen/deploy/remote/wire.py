@@ -26,7 +26,7 @@ from torch import Tensor
 from fedunseen.core.files import check_tensor_names, parse_json
 from fedunseen.core.parameters import Params, finite, fits_int32, size_in_bytes, under, within
 from fedunseen.data.names import is_visible
-from fedunseen.deploy.remote.refusals import described
+from fedunseen.deploy.remote.refusals import DATA, LEFT, described
 from fedunseen.strategies import Instruction, Reply
 
 PROTOCOL = 2
@@ -72,6 +72,9 @@ class NotFiniteError(WireError):
 
 class PartyError(WireError):
     """The party says that it could not do what it was asked for."""
+
+    final = False
+    """It may depend on the party's samples: it would refuse again, and leave after many times."""
 
 
 def pack(header: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> bytes:
@@ -172,7 +175,9 @@ def unpack_answer(answer: bytes | None, limit: int | None) -> tuple[dict[str, An
         raise WireError("it has not answered")
     header, tensors = unpack(answer, limit)
     if "error" in header:
-        raise PartyError(described(header["error"], plain(header.get("text", ""))))
+        error = PartyError(described(header["error"], plain(header.get("text", ""))))
+        error.final = header["error"] in (DATA, LEFT)
+        raise error
     return header, tensors
 
 

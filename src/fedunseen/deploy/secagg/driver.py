@@ -2,6 +2,7 @@
 process.
 """
 
+import itertools
 import json
 import logging
 import time
@@ -23,12 +24,9 @@ Stage = Literal["keys", "shares", "masked", "open"]
 Answer = Message | Elements | None
 Exchange = Callable[[Stage, Mapping[str, Message]], Iterable[tuple[str, Answer]]]
 """Sends each party its request, and yields each party's answer once: None if none will come. A
-refusal is a message with the key ``error``."""
+refusal is a message with the key ``error``, and ``final`` if it is not to be asked for often."""
 
 _WHAT = {"keys": "its keys", "shares": "its shares", "masked": "its masked elements"}
-
-ATTEMPTS = 5
-"""How often a sum is tried before it is given up."""
 
 
 def masked_total(
@@ -73,6 +71,8 @@ def _ask(
             server.absent[name] = f"it has not answered when it was asked for {_WHAT[stage]}"
         elif isinstance(answer, dict) and "error" in answer:
             server.absent[name] = str(answer["error"])
+            if answer.get("final"):
+                server.final.add(name)
         else:
             try:
                 take(name, answer)
@@ -86,14 +86,17 @@ def gather(
     exchange: Exchange,
     length: Callable[[Sequence[str]], int],
     left_out: dict[str, str],
+    again: Callable[[], bool] = lambda: False,
 ) -> MaskedTotal:
     """Repeat attempts until all members of a roster have sent masked elements.
 
-    A party that is at fault, or that has failed two attempts, is left out of the next one.
+    A party that is at fault, or that has failed two attempts, is left out of the next one. One
+    that the sum needs is asked for as long as ``again``, which may pause, says so, unless it has
+    refused for good.
     """
     failed: dict[str, int] = {}
     first = time.time_ns() // 10**6  # larger than all attempts before a restart
-    for attempt in range(ATTEMPTS):
+    for attempt in itertools.count():
         server = start(first + attempt)
         try:
             total = masked_total(
@@ -103,10 +106,14 @@ def gather(
             _log.warning("%s", error)
             late = {name: why for name, why in server.absent.items() if name in server.keys}
             failed |= {name: failed.get(name, 0) + 1 for name in late}
-            new = error.faulty | {name: why for name, why in late.items() if failed[name] > 1}
+            often = {name: why for name, why in late.items() if failed[name] > 1}
             before = dict(left_out)
-            left_out.update(new)
-            if attempt + 1 == ATTEMPTS or not (new or late):
+            left_out.update(error.faulty)
+            rest = {*names} - left_out.keys() - often.keys()
+            waits = often and len(rest) < server.quorum and server.final.isdisjoint(often)
+            if not (waits and again()):
+                left_out.update(often)
+            if not (error.faulty or late):
                 raise AttemptError("".join([str(error), *grouped(before)]), left_out) from None
             continue
         missing = {**server.absent, **server.faulty}

@@ -175,6 +175,7 @@ class SecAggServer:
         self.sent: set[str] = set()
         self.faulty: dict[str, str] = {}  # party -> what it did wrong
         self.absent: dict[str, str] = {}  # party -> why it did not answer, or refused
+        self.final: set[str] = set()  # who has refused, and would again
         self.rho = ""
         self._total: Elements | None = None
 
