@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_tables_again import experiment, write_table
+from test_tables_again import experiment, released, write_table
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import FedUnseenError, RefusedError
@@ -20,7 +20,7 @@ from fedunseen.data import Quantization, Scaler
 from fedunseen.data.benchmarks.table import TableBenchmark
 from fedunseen.data.columns import Column
 from fedunseen.data.columns.texts import encode_cells
-from fedunseen.deploy.client_data import PartyData
+from fedunseen.deploy.client_data import PartyData, Removal
 from fedunseen.deploy.remote.party import local_update
 from fedunseen.deploy.remote.refusals import code_of
 from fedunseen.experiment import party_sums
@@ -30,7 +30,7 @@ from fedunseen.experiment.party_sums import check_stated
 from fedunseen.methods.closed_form.soft_statistics import weighted_bounds
 from fedunseen.methods.closed_form.statistics import bounds_of_class
 from fedunseen.strategies import Instruction
-from small_federation import greeting
+from small_federation import NAMES, greeting
 
 LEVELS, MINILM = 127, 384  # numbers of a text
 HEADER = ["age", "fare", "port", "crew", "boarded", "id", "deck"]
@@ -80,6 +80,11 @@ def sums(tmp_path, rows, columns, min_samples=5, change=None, owner=None, **data
     party.consent = ("moments",)  # that rule is another one
     reply, _ = local_update(party.prepare(header, tensors).engine, 0, Instruction({}), {}, 0)
     return reply.update
+
+
+def sums_of(ready):
+    """Return what a party sends."""
+    return local_update(ready.engine, 0, Instruction({}), {}, 0)[0].update
 
 
 def _width(columns):
@@ -373,6 +378,44 @@ def test_unlabelled_rows_have_no_category_of_few(tmp_path):
         party = PartyData(folder, {"data.label": "deck"}, masked=True, min_samples=min_samples)
         samples = party.prepare(*greeted).engine.worker.trainer.inputs
         assert samples.rows[len(rows_of("A")) :, 0].sum() == shown
+
+
+@pytest.mark.parametrize("come", [0, 4])
+def test_a_removal_of_a_class_leaves_no_row_of_it(come, tmp_path):
+    """One row has a port, which the sums hide; with four more that come later it is not rare."""
+    rows = [*rows_of("A", port=["Belfast"]), *rows_of("B")]
+    columns = [{"name": "port", "kind": "category", "values": ["Belfast", "Cherbourg"]}, AGE]
+    greeted = greeting(experiment(tmp_path / "coordinator", columns), tmp_path / "run")
+    folder = write_table(tmp_path / "north", rows, HEADER)
+    ready = PartyData(folder, {"data.label": "deck"}, masked=True).prepare(*greeted)
+    before = sums_of(ready)
+    ledger = released(ready)
+    write_table(folder, [*rows, *rows_of("A", come, 5, port=["Belfast"] * come)], HEADER)
+    header = {**greeted[0], "names": list(NAMES), "removing": [NAMES[0]]}
+
+    def left(consent):
+        """Return what stays of the class: its total, and a port's products with ages."""
+        agreed = Removal(range(40), consent)
+        party = PartyData(folder, {"data.label": "deck"}, masked=True, removal=agreed)
+        ready = party.prepare(header, greeted[1])
+        ready.check_removal(ledger, "11" * 32)
+        update = sums_of(ready)
+        square = np.zeros((4, 4))
+        square[np.triu_indices(4)] = before["square"] - update["square"]
+        own = rows[40:]
+        ages = np.array([round(float(row[0]) / 100 * 2 * LEVELS - LEVELS) for row in own])
+        ports = np.array([LEVELS * (1 if row[2] == "Southampton" else -1) for row in own])
+        return (before["total"][0] - update["total"][0]).tolist(), square[2, 3] - ports @ ages
+
+    if not come:
+        assert left(False) == ([0, 0, 0, 0], 0)
+        return
+    with pytest.raises(FedUnseenError, match="came since the sums") as refused:
+        left(False)
+    assert refused.value.code == "removal-of-few"
+    total, products = left(True)
+    assert total == [0, 0, 2 * LEVELS, 0]  # it counts as the most common port
+    assert products / (2 * LEVELS) == round(float(rows[0][0]) / 100 * 2 * LEVELS - LEVELS)
 
 
 @BOTH

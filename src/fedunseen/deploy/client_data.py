@@ -103,12 +103,18 @@ class _Cells:
         few: of these the ones that are left out: of small classes.
         minimum: samples that a class must have.
         left_out: the sentence about what is left out, for the owner alone.
+        features: of all samples, as they are summed; None where single samples may be shown.
+        among: returns what :attr:`features` would be, if some samples were all.
+        summed: the ids of those that are in sums of all, or would be.
     """
 
     taking: NDArray[np.int64]
     few: NDArray[np.int64]
     minimum: int
     left_out: str = ""
+    features: NDArray[Any] | None = None
+    among: Callable[[NDArray[np.int64]], NDArray[Any]] | None = None
+    summed: NDArray[np.int64] | None = None
 
 
 class PartyData(OwnSamples):
@@ -253,6 +259,7 @@ class PartyData(OwnSamples):
         if closed and cells.minimum > 1 and "moments" not in self.consent:
             cells = self._without_alone(engine, cells, client)
         samples = engine.worker.restrict(client, np.setdiff1d(cells.taking, cells.few))
+        cells = replace(cells, summed=engine.worker.held[client])
         classes = np.unique(benchmark.labels[samples])
         rows = party_benchmark.unlabelled if self._soft else np.setdiff1d(cells.taking, cells.few)
         keep = None
@@ -325,6 +332,7 @@ class PartyData(OwnSamples):
                 for which in (sums & of_class.keys(), removed & sums)
             )
             missing = len(sums - of_class.keys())
+            self._check_as_summed(cells, train, in_sums)
             check_removed_classes(
                 party_benchmark.space.names, held_labels, removed_labels, cells.minimum, missing
             )
@@ -333,6 +341,25 @@ class PartyData(OwnSamples):
                 parts = (removed & sums, sums - removed)
                 masks = [np.array([x in part for x in here])[in_sums] for part in parts]
                 self._check_moments(engine.worker, train[in_sums], cells.minimum, *masks)
+
+    def _check_as_summed(
+        self, cells: _Cells, train: NDArray[np.int64], in_sums: NDArray[np.bool_]
+    ) -> None:
+        """Refuse to remove samples with other features than sums have of them: samples that came
+        since change which cells are hidden, and which sample stands in for another.
+        """
+        assert cells.among is not None
+        assert cells.features is not None
+        assert cells.summed is not None
+        rows = train[in_sums | ~np.isin(train, cells.summed)]  # all that were there, at least
+        removed = np.intersect1d(cells.taking, train[in_sums])
+        if not np.array_equal(cells.among(rows)[removed], cells.features[removed]):
+            raise RefusedError(
+                "samples that came since the sums, or are here no more, change what is hidden of "
+                "the removed ones: let the folder hold those of the sums until it is done, "
+                "or consent to the removal if the owner agrees",
+                "removal-of-few",
+            )
 
     def _check_moments(
         self,
@@ -400,16 +427,23 @@ class PartyData(OwnSamples):
         if minimum == 1:
             return benchmark, _Cells(taking, taking[:0], minimum)
         rows = benchmark.unlabelled if self._soft else benchmark.train
-        labels = np.zeros_like(rows) if self._soft else benchmark.labels[rows]
-        benchmark = without_small_cells(benchmark, self.settings, rows, labels, minimum)
-        stood_in, nearby = self._stood_in(benchmark, rows, taking, scaler)
+        as_summed = partial(self._as_summed, benchmark, minimum, taking, scaler)
+        stood_in, nearby = as_summed(rows)
         if self._soft:
             return stood_in, _Cells(taking, taking[:0], 1, nearby)
         enough, small = in_large_classes(benchmark, rows, minimum)
         kept = rows[enough]
         few = np.intersect1d(np.setdiff1d(rows, kept), taking)
+        cells = _Cells(
+            taking,
+            few,
+            minimum,
+            nearby,
+            stood_in.features,
+            lambda some: as_summed(some)[0].features,
+        )
         if not len(few):
-            return stood_in, _Cells(taking, few, minimum, nearby)
+            return stood_in, cells
         if not len(np.intersect1d(kept, taking)):
             raise RefusedError(
                 f"no class here has {minimum} samples, and classes with fewer are left out of all "
@@ -419,7 +453,22 @@ class PartyData(OwnSamples):
             )
         counts = {benchmark.space.names[c]: count for c, count in small.items()}
         sentence = "; ".join(filter(None, (left_out_sentence(counts, minimum), nearby)))
-        return replace(stood_in, train=kept), _Cells(taking, few, minimum, sentence)
+        return replace(stood_in, train=kept), replace(cells, left_out=sentence)
+
+    def _as_summed(
+        self,
+        benchmark: Benchmark,
+        minimum: int,
+        taking: NDArray[np.int64],
+        scaler: Scaler,
+        rows: NDArray[np.int64],
+    ) -> tuple[Benchmark, str]:
+        """Return the samples ``rows`` with the features that sums of them have, and what the owner
+        reads of that.
+        """
+        labels = np.zeros_like(rows) if self._soft else benchmark.labels[rows]
+        benchmark = without_small_cells(benchmark, self.settings, rows, labels, minimum)
+        return self._stood_in(benchmark, rows, taking, scaler)
 
     def _stood_in(
         self,
