@@ -350,7 +350,7 @@ def named(section, key, value):
     [
         (
             lambda header: header.update(version="9.9"),
-            "the coordinator fedunseen 9.9: install the same version on",
+            "the coordinator fedunseen 9.9 (messages 2): install the same version on",
         ),
         (
             lambda header: header.update(shape=[64]),
@@ -385,7 +385,7 @@ def named(section, key, value):
         ),
         (
             lambda header: header.update(experiment=list(header["experiment"].items())),
-            "holds no experiment",
+            "experiment cannot be computed: it is not a table",
         ),
         (
             lambda header: header["experiment"].update(privacy=NOISE),
@@ -662,6 +662,7 @@ def test_a_greeting_with_other_numbers_is_prepared_for_anew(tmp_path):
     )
     party = Party(prepare, Site(tmp_path))
     header = {"kind": "hello", "protocol": PROTOCOL, "version": __version__, "run": "0" * 16}
+    header["experiment"] = {}  # whose cost the site computes
     for mean in (1.0, 1.0, 2.0):
         assert unpack(party.answer(pack(header, {"mean": torch.tensor([mean])})))[0]["samples"] == 3
     assert [call.args[1]["mean"].tolist() for call in prepare.call_args_list] == [[1.0], [2.0]]
