@@ -281,6 +281,24 @@ def test_a_removal_hides_the_features_that_the_sums_hide(place, tmp_path):
     assert sums["total"][0, RARE] == 0
 
 
+@pytest.mark.parametrize("since", [True, False])
+def test_no_copy_of_a_sample_stays_in_the_sums_of_a_class(since, place, tmp_path):
+    """It was saved again after the sums, and is removed twice; or before, and is removed once."""
+    greeted = greeting(experiment(place), place / "run")
+    once, twice = place / "large", tmp_path / "twice"
+    shutil.copytree(once, twice)
+    arrays = dict(np.load(once / "features.npz"))
+    np.savez(twice / "features.npz", **{k: np.concatenate([v, v[3:4]]) for k, v in arrays.items()})
+    before = once if since else twice
+    ledger = released(before, greeted)
+    sums = sums_of(PartyData(before, masked=True).prepare(*greeted))
+    given = twice, greeted, ledger, [*WHOLE, EACH * HELD] if since else WHOLE
+    assert code_of(taken, *given) == "removal-of-few"
+    stays = sums["total"][0] - taken(*given, True)["total"][0]  # the positive control
+    copy_of = np.array(codes_of(once, greeted, 3))
+    assert stays.tolist() == (-copy_of if since else copy_of).tolist()
+
+
 def test_sums_whose_hidden_features_are_not_known_need_consent(place, tmp_path):
     """Removed samples were deleted, or several sums have the samples, with different others."""
     greeted = greeting(experiment(place), place / "run")

@@ -49,6 +49,7 @@ from fedunseen.experiment.party_sums import (
     REFUSED,
     check_known,
     check_removed,
+    check_saved_once,
     check_scaling,
     check_stand_ins,
     check_stated,
@@ -317,6 +318,8 @@ class PartyData(OwnSamples):
         train = party_benchmark.train
         here = ledger.digests_in_order(raw(train))
         of_class = dict(zip(here, party_benchmark.labels[train].tolist(), strict=True))
+        if not self.removal.consent:
+            check_saved_once(sum(sample in removed for sample in here), len(removed))
         sums_of_plans = ledger.remaining(plan, removed)
         for released, sums in sums_of_plans:
             # the removal must hide the features that these sums have hidden

@@ -233,6 +233,26 @@ def check_known(lost: Collection[bytes], released: Collection[frozenset[bytes]])
         )
 
 
+def check_saved_once(held: int, different: int) -> None:
+    """Refuse to remove samples that a folder has more than once: a ledger does not count how often
+    a sum has them, and one too many or too few would stay in the sum alone.
+
+    Args:
+        held: how often the folder has the removed samples.
+        different: how many of them are different.
+
+    Raises:
+        RefusedError: code ``removal-of-few``; it depends on samples.
+    """
+    if held > different:
+        raise RefusedError(
+            f"the folder has {counted(held - different, 'removed sample')} once more, and it is "
+            "not known how often the sums have them: take out copies that came since, leave these "
+            "samples in, or consent to the removal if the owner agrees",
+            "removal-of-few",
+        )
+
+
 def stand_ins(
     scaler: Scaler, features: NDArray[Any], rows: NDArray[np.int64], labels: NDArray[np.int64]
 ) -> NDArray[np.int64]:
