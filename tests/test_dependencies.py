@@ -66,6 +66,7 @@ def test_the_core_has_eleven_dependencies_at_most_and_uses_each():
     assert imported(CORE) >= DECLARED
 
 
+@pytest.mark.slow
 def test_what_the_core_imports_is_declared():
     assert imported(CORE) - DECLARED - OPTIONAL == set()
     assert not imported(CORE) & {"jinja2", "fastapi", "uvicorn", "httptools", "prometheus_client"}

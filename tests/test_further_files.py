@@ -79,6 +79,7 @@ def copy(tmp_path_factory):
     return command
 
 
+@pytest.mark.slow
 def test_a_file_is_a_method_and_another_a_section_of_its_report(copy, tmp_path):
     words = ("run", "digit-pairs-gaussian", "--set", "method.name=twice-ridge", "--json")
     status, out, err = copy(*words, "--out", str(tmp_path / "run"))
@@ -88,10 +89,12 @@ def test_a_file_is_a_method_and_another_a_section_of_its_report(copy, tmp_path):
     assert "<h2>The weather</h2><p>clear over twice-ridge</p>" in page
 
 
+@pytest.mark.slow
 def test_a_file_is_a_method_that_settings_list(copy):
     assert "`twice-ridge`" in copy("settings")[1]
 
 
+@pytest.mark.slow
 def test_a_file_is_a_rule(copy):
     words = ("run", "digit-pairs-gaussian", "--set", "run.seed=13", "--json")
     status, out, _ = copy(*words)

@@ -111,11 +111,13 @@ def test_a_header_is_read_within_bounds_whatever_length_it_states(reads, name, t
     assert peak < 2**22
 
 
+@pytest.mark.slow
 def test_a_million_lines_of_features_are_read_a_line_at_a_time(tmp_path):
     (tmp_path / "a.csv").write_text("".join(f"{i % 97},{i % 89}.5\n" for i in range(1_000_000)))
     assert under_limits(tmp_path / "a.csv", code=READ, memory=2**28).stdout == "(1000000, 2)\n"
 
 
+@pytest.mark.slow
 def test_a_table_of_a_million_classes_is_refused(tmp_path):
     rows = "".join(f"c{i},seen,{i % 97},{i % 89}.5\n" for i in range(1_000_000))
     (tmp_path / "classes.csv").write_text(f"name,split,a,b\n{rows}")
@@ -142,6 +144,7 @@ print(peak() - before >> 10)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("suffix", "mode", "size", "mib"),
     [
@@ -314,6 +317,7 @@ def test_pages_replace_a_link_of_a_run_directory(strange, name):
     assert (victim.read_text(), (run / name).is_symlink()) == ("mine\n", False)
 
 
+@pytest.mark.slow
 def test_the_command_replaces_a_linked_report_and_a_pipe(strange):
     run, victim = strange
     report = run / "report.html"
@@ -345,6 +349,7 @@ def test_a_page_at_a_place_that_the_user_names_keeps_his_link(strange, tmp_path)
     assert victim.read_text() != "mine\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoints", "spaces"])
 def test_a_run_with_links_is_not_resumed(strange, tmp_path, name):
     run, victim = strange
@@ -360,6 +365,7 @@ def test_a_run_with_links_is_not_resumed(strange, tmp_path, name):
     assert victim.read_text() == "mine\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["model.safetensors", "metrics.jsonl", "encoder"])
 @pytest.mark.parametrize("command", ["learn", "forget"])
 def test_no_link_of_a_run_directory_is_copied(strange, finished, tmp_path, command, name):
@@ -373,6 +379,7 @@ def test_no_link_of_a_run_directory_is_copied(strange, finished, tmp_path, comma
     assert not (tmp_path / "made").exists()
 
 
+@pytest.mark.slow
 def test_a_linked_report_is_left_out_of_a_changed_run(strange, finished, tmp_path):
     run, victim = strange
     (run / "report.html").unlink()
@@ -411,6 +418,7 @@ def test_labels_and_answers_are_ids_of_classes(strange, name, value):
         assert sentence.startswith(f"{path} is damaged: {name!r} are not ids of the {count} ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 @pytest.mark.parametrize(
     ("name", "words"),

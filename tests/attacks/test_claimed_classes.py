@@ -262,6 +262,7 @@ def swapped(name, header, answer):
     return pack(said, tensors)
 
 
+@pytest.mark.slow
 def test_a_coordinator_refuses_by_name_who_sends_a_class_of_others(data, kits, tmp_path, caplog):
     control = Table(tmp_path / "control", data, kits / "free")
     control.change = swapped
@@ -279,6 +280,7 @@ def test_a_coordinator_refuses_by_name_who_sends_a_class_of_others(data, kits, t
     assert f"the reply of south is refused: {why}" in caplog.text
 
 
+@pytest.mark.slow
 def test_honest_parties_end_with_the_bits_of_a_run_without_the_rule(data, kits, tmp_path):
     runs = [
         hosted(Table(tmp_path / where.name, data, where), tmp_path / f"{where.name}-run", where)

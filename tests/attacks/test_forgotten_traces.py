@@ -163,6 +163,7 @@ def test_a_run_without_a_party_does_not_depend_on_its_samples(experiment, tmp_pa
         np.testing.assert_array_equal(changed.scaler.statistics[name], value)
 
 
+@pytest.mark.slow
 def test_removed_samples_leave_nothing_either(experiment, tmp_path):
     settings = {"data.features": []}
     done = run(experiment(settings), tmp_path / "run")
@@ -224,6 +225,7 @@ def test_a_state_is_kept_only_where_nothing_of_the_client_is_in_it(way, experime
     assert not same(left, done)
 
 
+@pytest.mark.slow
 def test_where_the_others_cannot_run_alone_statistics_are_subtracted(experiment, tmp_path):
     """Three parties mask their sums, two cannot: what was fitted to the third is named."""
     settings = {"data.features": [], "privacy.aggregation": "masked", "partition.clients": 3}

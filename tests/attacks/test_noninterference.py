@@ -196,6 +196,7 @@ def differing(kind, masked, one, other, declared=SENT):
     return wrong
 
 
+@pytest.mark.slow
 @accounted
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_other_samples_send_the_same_bytes_over_a_network(scenario, place, chance, tmp_path):

@@ -90,6 +90,7 @@ def test_a_narrow_range_shows_no_feature_of_one_sample(way, min_samples, stored,
         assert abs(total - EACH * LEVELS * float(step[0])) < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("settings", "why"),

@@ -84,6 +84,7 @@ def one_round(adaptable, offline):
     offline.round("one", "two.fedunseen")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_round")
 def test_a_file_of_another_round_is_refused_and_an_answer_is_given_once(
     offline, place, refused, monkeypatch

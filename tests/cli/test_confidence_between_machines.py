@@ -37,6 +37,7 @@ def dealt(tmp_path_factory):
     return place
 
 
+@pytest.mark.slow
 def test_masked_in_one_process_it_comes_from_histograms(dealt):
     done = load_run(dealt / "alone")
     assert done.result["confidence"]["from"] == "histograms"
@@ -72,6 +73,7 @@ def merged(dealt, offline, tmp_path, monkeypatch):
     offline.round("first")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("merged")
 def test_by_file_it_is_drawn_until_a_second_plan_and_has_then_the_same_bits(
     dealt, offline, command, refused

@@ -78,6 +78,7 @@ def test_help_loads_neither_pytorch_nor_what_draws_boxes():
     assert "run an experiment" in shown.lower()
 
 
+@pytest.mark.slow
 def test_a_run_of_one_round_and_its_report_load_nothing_slow_but_pytorch_and_jinja(tmp_path):
     small = {
         "strategy.rounds": 1,

@@ -510,6 +510,7 @@ def test_folders_that_lie_deeper_and_paths_with_spaces(command, works, refused, 
     assert f"  fedunseen init '{inner}' writes it" in command("data", "check", inner).out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message", "table"),
     [

@@ -149,6 +149,7 @@ def unadapted(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_an_adapted_run_predicts_learns_reports_and_exports(unadapted, works, refused, tmp_path):
     words = "adapt", unadapted / "run", unadapted / "pool.npz", "--out", tmp_path / "new", "--json"
     note = works(*words).answer["adapted"]

@@ -231,6 +231,7 @@ def test_a_masked_answer_says_nothing_alone_and_is_given_once(answered, offline,
     assert not Path("t.fedunseen").exists()
 
 
+@pytest.mark.slow
 def test_a_second_plan_needs_withdrawals_or_consent(offline, works, refused):
     offline.plan()
     for name in NAMES[:3]:
@@ -305,6 +306,7 @@ def reference(place, without, names=NAMES):
     return sums_sha256(sums, done.method.quantization)
 
 
+@pytest.mark.slow
 def test_removals_of_several_parties_are_one_masked_sum(answered, offline, place, refused):
     """North removes everything and south some samples: the coordinator sees their total alone."""
     offline.merge()
@@ -398,6 +400,7 @@ def test_a_greeting_with_values_of_another_kind_is_refused(path, value, place, o
     assert not Path("x.fedunseen").exists()
 
 
+@pytest.mark.slow
 def test_three_parties_withdraw_and_are_removed_by_file(place, offline, refused):
     enrol(Path("three"), three := NAMES[:3])
     kits = {"kits": "three"}

@@ -40,6 +40,7 @@ def table(folder, unseen=("chess",)):
     (folder / "classes.csv").write_text("\n".join(["name,split", *rows]), "utf-8")
 
 
+@pytest.mark.slow
 def test_init_run_predict_and_serve(texts, works, refused, tmp_path):
     works("init", texts, "--out", tmp_path / "topics.toml")
     experiment = Experiment.load(tmp_path / "topics.toml")

@@ -54,6 +54,7 @@ def listed(*extras):
     return done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_every_key_is_listed_without_extras(works):
     extras = {
         line.rpartition("extra == ")[2].strip("'\"")

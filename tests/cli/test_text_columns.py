@@ -46,6 +46,7 @@ def features(cells, column=NOTE, **more):
     return np.concatenate([part.features for part in read])
 
 
+@pytest.mark.slow
 def test_init_run_predict_serve_and_export(table, works, refused, tmp_path):
     file = tmp_path / "notes.toml"
     said = works("init", table, "--label", "topic", "--out", file).err
@@ -104,6 +105,7 @@ def test_parquet_and_csv_have_the_same_texts_for_an_encoder_of_the_hub(works, re
     assert "short.parquet has no column 'note'" in refused("predict", tmp_path / "run-whole", short)
 
 
+@pytest.mark.slow
 def test_features_are_the_encoders_at_unit_length_within_bounds():
     texts = [SENTENCE, "a loan", *TOPICS.values()]
     found = features(texts)
@@ -201,6 +203,7 @@ def test_tweets_of_a_table(works, tmp_path):
     assert result["gzsl_seen"] > 50  # 59; of four classes, which chance tells apart in 25 %
 
 
+@pytest.mark.slow
 def test_sentences_say_what_the_samples_are(table, works, tmp_path):
     from fedunseen.experiment.new_names import Outlook, help_by_examples
 

@@ -140,6 +140,7 @@ def test_a_party_with_no_sample_or_one_of_each_class_counts_nothing(made):
         assert all(not value.any() for value in counts_of(made, own).values())
 
 
+@pytest.mark.slow
 def test_a_sample_that_is_there_twice_is_asked_about_once_and_taken_out_twice(made):
     method, inputs, labels, _ = made
     inputs = torch.cat([inputs, inputs[:EACH]])

@@ -42,6 +42,7 @@ def models(samples):
     return {method: made(method) for method in ("gaussian", "ridge", "eszsl", "sae")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("top", [None, 2, 0])
 def test_classes_sum_to_the_score(models, samples, top):
     model = models["gaussian"]

@@ -113,6 +113,7 @@ def test_features_are_those_of_one_picture_at_a_time(photographs, variant):
     )  # half precision: 6 is told from 6.004
 
 
+@pytest.mark.slow
 def test_it_can_be_trained_and_starts_as_the_frozen_one(photographs):
     network = encoder(trained=True).backbone()
     params = network.init(np.random.default_rng(0))

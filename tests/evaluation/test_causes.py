@@ -159,6 +159,7 @@ def overlapping(seed=0, unseen=6, seen=30):
     return described, (drawn(train), train), (drawn(test), test)
 
 
+@pytest.mark.slow
 def test_the_remedy_for_a_class_that_is_weak_by_the_rule_helps_its_kind():
     """Each step of the settings raises seen classes, and the other way unseen ones."""
     described, (x, y), (tested, labels) = overlapping()

@@ -144,6 +144,7 @@ def segments(method, out, settings=LAST, validation=()):
     return run(lit(method, settings), out, benchmark=given)
 
 
+@pytest.mark.slow
 def test_arrays_are_those_of_all_seeds_and_in_no_file(tmp_path):
     done = segments("gaussian", tmp_path / "run", {**LAST, "run.seeds": 2})
     assert done.manifest["experiment"]["data"]["name"] == "arrays"
@@ -155,6 +156,7 @@ def test_arrays_are_those_of_all_seeds_and_in_no_file(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.slow
 def test_a_closed_form_that_does_worse_than_another_warns_and_auto_chooses(tmp_path):
     chosen = {"settings": {**QUICK, "evaluation.selection": "validation"}, "validation": 2}
     gaussian = segments("gaussian", tmp_path / "gaussian", **chosen)
@@ -181,6 +183,7 @@ def test_a_closed_form_that_does_worse_than_another_warns_and_auto_chooses(tmp_p
         auto.learn(examples={"1": sample})
 
 
+@pytest.mark.slow
 def test_no_method_is_advised_that_nothing_would_calibrate(tmp_path):
     """Ridge regression has no offset of its own; ``auto`` with one is Gaussian classes, as the note
     of it says.
@@ -219,6 +222,7 @@ def test_a_form_without_an_offset_is_not_said_to_have_one():
     assert (done.method.calibration, notes(done)[0].startswith(UNCALIBRATED)) == (False, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "leads"), [("gaussian", [True]), ("ridge", []), ("auto", [])])
 def test_the_estimator_warns_of_the_same_lead(method, leads, recwarn):
     rows, names, train, table = lit_digits()
@@ -227,6 +231,7 @@ def test_the_estimator_warns_of_the_same_lead(method, leads, recwarn):
     assert ["set method = 'ridge'." in text for text in texts if "left out" in text] == leads
 
 
+@pytest.mark.slow
 def test_the_run_on_validation_classes_and_the_final_one_take_the_same_form(tmp_path):
     done = segments(
         "auto", tmp_path / "run", {**QUICK, "evaluation.selection": "validation"}, validation=2

@@ -106,6 +106,7 @@ def refused():
     return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "way"),
     [
@@ -132,6 +133,7 @@ def test_a_closed_form_can_ask_its_clients_or_nothing(settings, way, closed, tmp
     assert numbers["classes"] == closed.result["confidence"]["classes"]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_after_its_clients_have_answered_asks_them_once(tmp_path, monkeypatch):
     settings = {**FEW, "evaluation.confidence": "histograms"}
     with monkeypatch.context() as patch:

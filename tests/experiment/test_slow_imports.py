@@ -125,6 +125,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_everything_is_imported_and_a_run_made_without_what_only_linux_has(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, tmp_path / "run"],

@@ -82,6 +82,7 @@ def test_the_classifier_takes_a_kernel_where_boundaries_curve(tmp_path):
     assert load_model(tmp_path / "circles.safetensors").sample_shape == (2,)
 
 
+@pytest.mark.slow
 def test_parties_have_the_same_features_and_one_can_be_removed():
     rows, labels = circles()
     groups = np.where(np.arange(600) % 3 == 0, "a", "b")
@@ -124,6 +125,7 @@ def settings_of(folder, **data):
     }
 
 
+@pytest.mark.slow
 def test_a_run_advises_a_kernel_and_the_advice_holds(folder, tmp_path):
     plain = run(Experiment.from_dict(settings_of(folder)), tmp_path / "plain")
     found = plain.result["curved"]
@@ -141,6 +143,7 @@ def test_a_run_advises_a_kernel_and_the_advice_holds(folder, tmp_path):
     assert done.model.sample_shape == (2,)
 
 
+@pytest.mark.slow
 def test_init_chooses_a_kernel_for_a_table_whose_boundaries_curve(folder, tmp_path):
     suggestion = suggest(folder, tmp_path / "rings.toml")
     assert 'features = ["standard", "kernel"]' in suggestion.text

@@ -31,6 +31,7 @@ def folder(make_folder, with_pool, tmp_path):
     return make_folder(tmp_path / "mine", with_pool)
 
 
+@pytest.mark.slow
 def test_a_run_adapts_as_a_finished_run_does_whoever_holds_the_samples(folder, tmp_path):
     done = run(experiment(folder), tmp_path / "run")
     note = done.result["adapted"]
@@ -84,6 +85,7 @@ def test_where_the_harmonic_mean_falls_the_run_from_before_is_kept(folder, tmp_p
     assert kept.adapt(pool).result["gzsl_harmonic"] > before.result["gzsl_harmonic"] - 1
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_after_adapting_is_adapted_once(folder, tmp_path, monkeypatch):
     done = run(experiment(folder), tmp_path / "run")
     with monkeypatch.context() as patch:

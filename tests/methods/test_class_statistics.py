@@ -295,6 +295,7 @@ def digest(tmp_path, name="run", **settings):
     return result["sums_sha256"]
 
 
+@pytest.mark.slow
 def test_one_digest_for_partitions_threads_and_processors(tmp_path):
     wanted = digest(tmp_path, partition__clients=10)
     for i, settings in enumerate((

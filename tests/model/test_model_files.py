@@ -81,6 +81,7 @@ def answers(model):
     return np.array([[item.score for item in row] for row in model.rank(rows, examples=examples)])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", RUNS)
 def test_a_saved_model_answers_with_the_same_bits(name, tmp_path):

@@ -63,6 +63,7 @@ def small(tmp_path_factory):
     return SimpleNamespace(sweep=sweep, bench=bench, out=out, first=first, half=half, said=said)
 
 
+@pytest.mark.slow
 def test_a_part_leaves_the_other_rows_as_not_run_and_a_second_call_runs_them_alone(small):
     assert sorted(small.first) == ["gaussian--0.json", "gaussian--1.json"]
     assert [

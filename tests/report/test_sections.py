@@ -157,6 +157,7 @@ def test_names_in_the_model_card_are_inert(made, tmp_path):
     assert title.endswith("\\`c\\`")  # on one line
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:invalid value")
 def test_a_damaged_evaluation_is_refused_in_one_sentence(made, tmp_path):
     """Each tensor in turn without a number: what can still be drawn is drawn."""

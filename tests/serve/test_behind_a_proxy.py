@@ -148,6 +148,7 @@ def test_the_live_page_works_below_a_path(proxied, opened, tmp_path):
     assert page.locator("#lead").text_content() != ""
 
 
+@pytest.mark.slow
 def test_public_addresses():
     places = {
         "https://Models.example": ("https://models.example", "models.example", ""),

@@ -337,6 +337,7 @@ def test_the_page_says_when_the_run_is_gone_and_asks_for_a_token(shown, monitor)
     says(page, "#phase", "Paused")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("width", "scheme"), [(320, "light"), (390, "dark"), (1280, "light"), (1280, "dark")]
 )

@@ -182,6 +182,7 @@ def test_features_with_sliders_and_few_shot_with_examples(served, opened, featur
     says(page, "#best b", "one")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 390])
 def test_each_of_many_photos_is_answered_and_an_added_class_takes_examples(
     served, opened, own_photos, real_data, tmp_path, width

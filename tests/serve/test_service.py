@@ -923,6 +923,7 @@ def named(photo, finished, tmp_path_factory):
     return finished(Experiment.from_dict(sections))
 
 
+@pytest.mark.slow
 def test_a_class_of_which_only_the_name_is_known_competes_and_wins(named, client, photo):
     asked = client(named)
     assert asked.get("/model").json()["learns"] == {
