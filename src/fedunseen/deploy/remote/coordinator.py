@@ -37,7 +37,7 @@ from fedunseen.core.settings import NamedSettings
 from fedunseen.deploy.remote import wire
 from fedunseen.deploy.remote.clients import Clients, Parties
 from fedunseen.deploy.remote.link import PendingRequests, exchange
-from fedunseen.deploy.remote.patience import pause_after
+from fedunseen.deploy.remote.patience import Patience, pause_after
 from fedunseen.deploy.remote.wire import Expected, NotFiniteError, PartyError, WireError
 from fedunseen.federation.engine import Engine, EngineSettings, PartyStatus, Session, needed
 from fedunseen.federation.server_step import Arrivals, RoundResult, bytes_sent, server_step
@@ -288,19 +288,15 @@ class Distributed(Engine):
         answers = Answers()
         clients = instructed.clients
         need = needed(self.settings.quorum, len(clients))
-        patience = self.settings.patience
+        patience = Patience(self.settings.patience, self.clients.pause, self.clients.wait)
         for attempt in itertools.count():
             missing = [k for k in clients if k not in answers.read and k not in answers.refused]
             lacking = need - (len(clients) - len(missing))  # a refused reply counts as an answer
             if lacking <= 0:
                 break
-            began = time.monotonic()
-            if attempt:  # a full disk, say, which someone may empty
-                if patience <= 0:
-                    break
-                time.sleep(min(pause_after(attempt, self.clients.pause), patience))
-            connected = self.clients.wait(missing, lacking, patience)
-            patience = max(0.0, patience - (time.monotonic() - began))
+            if attempt and not patience.again():  # a full disk, say, which someone may empty
+                break
+            connected = patience.wait(missing, lacking)
             if len(connected) < lacking:
                 break
             places = {self.clients.parties[client].name: client for client in connected}

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 LONGEST = 10.0  # seconds between two times that those who are missing are asked in one round
 
@@ -11,32 +12,28 @@ def pause_after(tries: int, first: float) -> float:
     return float(min(first * 2.0 ** min(tries, 20), LONGEST))
 
 
+@dataclass
 class Patience:
-    """The seconds that one masked sum may wait for clients, beside what they take to answer.
+    """The seconds that one round or sum may wait for clients, beside what they take to answer.
 
-    Args:
-        seconds: to wait, altogether.
+    Attributes:
+        left: seconds to wait, altogether.
         pause: the shortest wait between two tries, in seconds.
         connected: waits for so many of some clients, for so long; returns those that are there.
+        tries: how often clients were asked again.
     """
 
-    def __init__(
-        self,
-        seconds: float,
-        pause: float,
-        connected: Callable[[Sequence[int], int, float], list[int]],
-    ) -> None:
-        self.left = seconds
-        self._pause = pause
-        self._connected = connected
-        self._tries = 0
+    left: float
+    pause: float
+    connected: Callable[[Sequence[int], int, float], list[int]]
+    tries: int = 0
 
     def again(self) -> bool:
         """Pause before another try, each time for longer; return False once patience is over."""
         if self.left <= 0:
             return False
-        self._tries += 1
-        seconds = min(pause_after(self._tries, self._pause), self.left)
+        self.tries += 1
+        seconds = min(pause_after(self.tries, self.pause), self.left)
         time.sleep(seconds)
         self.left -= seconds
         return True
@@ -44,6 +41,6 @@ class Patience:
     def wait(self, clients: Sequence[int], need: int) -> list[int]:
         """Return which clients are connected, as soon as ``need`` of them are or patience ends."""
         began = time.monotonic()
-        connected = self._connected(clients, need, self.left)
+        connected = self.connected(clients, need, self.left)
         self.left = max(0.0, self.left - (time.monotonic() - began))
         return connected

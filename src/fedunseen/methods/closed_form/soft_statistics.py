@@ -216,35 +216,39 @@ def soft_statistics(
     ``named`` (d,) says which features only tell whether a sample has some value.
     """
     sums = scores.no_samples()
+    hides = min_samples > 1 and len(scores.unit) > 0 and len(rows) > 0
+    numbers: list[Tensor] = []
+    shares: list[Tensor] = []
     for part in torch.split(rows, _BLOCK):
         whole = codes(part, scores.unit)
         r = responsibilities(scores, whole)[:, scores.classes]
         sums["samples"] += len(part)
         sums["count"] += r.sum(0).cpu()
         sums["total"] += (r.double().T @ whole).to(sums["total"])
-    if min_samples > 1 and len(scores.unit) and len(rows):
+        if hides:
+            numbers.append(whole.cpu())
+            shares.append(r.cpu())
+    if hides:
         ends = torch.zeros(rows.shape, dtype=torch.bool) if clipped is None else clipped
         kept = torch.ones(len(rows), dtype=torch.bool) if first is None else first
         names = torch.zeros(rows.shape[1], dtype=torch.bool) if named is None else named
-        _hide(sums["total"], scores, rows, (ends, stages, kept, names), min_samples)
+        known = (ends, stages, kept, names)
+        _hide(sums["total"], torch.cat(numbers), torch.cat(shares), known, min_samples)
     return sums
 
 
 def _hide(
     total: Tensor,
-    scores: Scorer,
-    rows: Tensor,
+    whole: Tensor,
+    shares: Tensor,
     known: tuple[Tensor, Sequence[Tensor], Tensor, Tensor],
     min_samples: int,
 ) -> None:
-    """Replace features of ``total`` that would show few samples, in place; ``known``: which
-    features are clipped, the stages of scaling, which samples no earlier one equals, and which
-    features are names.
+    """Replace features of ``total`` that would show few samples, in place, from whole numbers (n,
+    d) and responsibilities (n, U); ``known``: which features are clipped, the stages of scaling,
+    which samples no earlier one equals, and which features are names.
     """
     clipped, stages, first, named = known
-    parts = [codes(part, scores.unit) for part in torch.split(rows, _BLOCK)]
-    shares = torch.cat([responsibilities(scores, part)[:, scores.classes].cpu() for part in parts])
-    whole = torch.cat(parts).cpu()
     weights = shares.double() * first[:, None]
     least, most = weighted_bounds(whole, clipped, stages, weights, (LEVELS, min_samples), named)
     changed = torch.isfinite(least) | torch.isfinite(most)
