@@ -128,6 +128,14 @@ def found_text(entry: Mapping[str, Any] | None, run: Path, settings: DataSetting
     return settings.model_copy(update={"text_encoder": text_encoder_at(place, stated)})
 
 
+def features_from(name: str, weights: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what a model says of the frozen encoder that made its features: its name, and the
+    digest of its ``weights`` as a manifest records them, if it has any.
+    """
+    recorded = weights or {}
+    return {"name": name, **{key: recorded[key] for key in ("digest", "files") if key in recorded}}
+
+
 def locate_weights(
     entry: Mapping[str, Any] | None,
     run: Path,

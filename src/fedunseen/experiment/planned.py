@@ -11,7 +11,7 @@ from fedunseen.core.errors import DataError
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, ClassSpace, Scaler, fit_semantics
 from fedunseen.experiment.assemble import deal, load_data, resolve_defaults
-from fedunseen.experiment.encoding import make_backbone, record_weights
+from fedunseen.experiment.encoding import features_from, make_backbone, record_weights
 from fedunseen.experiment.hooks import hooks
 from fedunseen.experiment.manifest import encoder_of
 from fedunseen.experiment.scales import fitted_scales, ranges_of, scaler_of
@@ -109,5 +109,4 @@ def _features_from(
     if name == "none" or model.method.backbone.encoder is not None:
         return None
     recorded = record_weights(encoder_of(experiment, benchmark), experiment.data)
-    weights = recorded.get("encoder") or {}
-    return {"name": name, **{key: weights[key] for key in ("digest", "files") if key in weights}}
+    return features_from(name, recorded.get("encoder"))

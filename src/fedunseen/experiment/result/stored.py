@@ -26,6 +26,7 @@ from fedunseen.experiment.class_descriptions import names_in, semantics_of_names
 from fedunseen.experiment.confidence_file import read_confidence
 from fedunseen.experiment.encoding import (
     as_images,
+    features_from,
     found_text,
     locate_weights,
     make_backbone,
@@ -237,11 +238,7 @@ class StoredRun:
         name = self.experiment.encoder.name
         if name == "none" or self.method.backbone.encoder is not None:
             return None
-        weights = self.manifest.get("encoder") or {}
-        return {
-            "name": name,
-            **{key: weights[key] for key in ("digest", "files") if key in weights},
-        }
+        return features_from(name, self.manifest.get("encoder"))
 
     def of_model(self, model: Model, **changes: Any) -> Self:
         """Return this run with another model, in memory alone; ``changes``: of its attributes."""

@@ -17,8 +17,6 @@ from torch import Tensor
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, unknown
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params
-from fedunseen.core.registry import find
-from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.columns import Column
 from fedunseen.data.io.features import FEATURE_SUFFIXES
 from fedunseen.data.io.images import ImageBytes
@@ -27,6 +25,7 @@ from fedunseen.encoders.backbone import Backbone
 from fedunseen.experiment.class_descriptions import semantics_of_names
 from fedunseen.experiment.inputs import read_sample
 from fedunseen.experiment.new_names import outlooks
+from fedunseen.experiment.result.reader import RunReader
 from fedunseen.experiment.result.run import Run
 from fedunseen.federation.run_directory import load_params
 from fedunseen.methods import Method
@@ -228,8 +227,7 @@ class Recognizer:
             and self.run.space.from_texts
             and getattr(experiment.data, "text_encoder", None) is not None
         )
-        loader: type[BenchmarkLoader] = find("data", experiment.data.name)
-        self.kind = _kind_of(loader)
+        self.kind = _kind_of(self.run.reader)
         self.added: dict[str, Added] = {}
         self._own = {
             plain(name): name for name in (() if self.from_examples_alone else self.run.space.names)
@@ -745,14 +743,13 @@ class Recognizer:
         return effects
 
 
-def _kind_of(loader: type[BenchmarkLoader]) -> Kind:
-    """Return what one sample of a benchmark is."""
-    if hasattr(loader, "read_texts"):
+def _kind_of(reader: RunReader) -> Kind:
+    """Return what one sample of a run is."""
+    if reader.takes_texts:
         return "text"
-    if loader.reads_tables:
+    if reader.loader.reads_tables:
         return "rows"
-    own_reader = loader.read.__func__ is not BenchmarkLoader.read.__func__  # type: ignore[attr-defined]
-    return "pictures" if own_reader else "features"
+    return "pictures" if reader.takes_pictures else "features"
 
 
 def _described(added: Mapping[str, Added]) -> dict[str, Sequence[float]] | None:
