@@ -249,9 +249,8 @@ def manifest(folder: Path, rng: np.random.Generator) -> None:
 def message(folder: Path, rng: np.random.Generator) -> None:
     """Read a message between parties."""
     del folder
-    whole = pack(
-        {"kind": "round", "client": 0}, {"params/a": torch.ones(3, 2), "params/b": torch.ones(3, 2)}
-    )
+    ones = torch.ones(32, 2)  # as many bytes as the header: a change may leave it readable
+    whole = pack({"kind": "round", "client": 0}, {"params/a": ones, "params/b": ones.clone()})
     _, tensors = unpack(bytes_of(whole, rng))
     read_instruction(tensors, torch.device("cpu"))
 
