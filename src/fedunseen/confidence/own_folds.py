@@ -252,16 +252,21 @@ class _Turns:
 
 def _marks(inputs: Inputs, own: NDArray[np.int64]) -> Iterator[bytes]:
     """Yield what identifies each sample by its content before any scaling, which a coordinator
-    chooses.
+    chooses; one that another stands in for is a sample of its own.
     """
     for start in range(0, len(own), _BLOCK):
         some = own[start : start + _BLOCK]
+        which = torch.from_numpy(some)
         if isinstance(inputs, ScaledSamples):
             rows = np.asarray(inputs.rows[some])
+            numbers = inputs.repeated(which).tolist()
         else:
-            rows = inputs[torch.from_numpy(some)].cpu().numpy()
-        for row in rows:
-            yield hashlib.sha256(np.ascontiguousarray(row).data).digest()
+            rows = inputs[which].cpu().numpy()
+            numbers = [0] * len(some)
+        for row, number in zip(rows, numbers, strict=True):
+            mark = hashlib.sha256(np.ascontiguousarray(row).data)
+            mark.update(number.to_bytes(8, "little") if number else b"")
+            yield mark.digest()
 
 
 def _received(method: ClosedForm, asked: Params) -> Params:

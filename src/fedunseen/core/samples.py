@@ -48,12 +48,14 @@ class ScaledSamples:
     in memory.
 
     ``originals``: what the features were made of, if the settings of others made them.
+    ``repeats`` (N,): 0, but k for the k-th sample that another one stands in for; None: none is.
     """
 
     rows: NDArray[Any]
     device: torch.device
     scaler: RoundingScaler
     originals: Originals | None = None
+    repeats: NDArray[np.int64] | None = None
 
     def clipped(self, rows: Tensor | slice) -> Tensor:
         """Return (n, d) which features of some samples are clipped, or stand for nothing."""
@@ -86,8 +88,17 @@ class ScaledSamples:
         return torch.from_numpy(self.originals.named)
 
     def told_apart(self) -> NDArray[Any]:
-        """Return (N, ...) what is the same for the same sample alone."""
+        """Return (N, ...) what is the same for the same sample alone; one that another stands in
+        for is that other one.
+        """
         return self.rows if self.originals is None else self.originals.digests
+
+    def repeated(self, rows: Tensor) -> NDArray[np.int64]:
+        """Return (n,) which of the samples that have the same features these are, where one stands
+        in for others: 0 is itself.
+        """
+        place = rows.cpu().numpy()
+        return np.zeros(len(place), np.int64) if self.repeats is None else self.repeats[place]
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
         """Return scaled samples on the device; see :class:`Samples`."""

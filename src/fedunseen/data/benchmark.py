@@ -95,6 +95,8 @@ class Benchmark:
         reading: how samples were read, in sentences for people.
         originals: what the samples were before settings made these features of them, where that is
             no file of each.
+        repeats: (samples,) 0, but k for the k-th sample whose features are those of another one,
+            which stands in for it; None: none is.
         part: only some of the classes have samples here, or no training or no test samples: what
             one party, or the coordinator of a deployment, holds. Then any split may be empty, a
             seen class need not have a training sample, and training samples may all be alike; some
@@ -120,6 +122,7 @@ class Benchmark:
     unlabelled: NDArray[np.int64] = field(default_factory=lambda: np.array([], dtype=np.int64))
     reading: tuple[str, ...] = ()
     originals: Originals | None = None
+    repeats: NDArray[np.int64] | None = None
 
     @classmethod
     def from_arrays(
@@ -312,12 +315,14 @@ class Benchmark:
 
     def told_apart(self, rows: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
         """Yield arrays that are the same for the same sample alone, also where the settings of
-        others make the same features of different ones.
+        others make the same features of different ones, or one stands in for others.
         """
         samples = self.features if self.pictures is None else self.pictures
         if self.originals is not None:
             samples = self.originals.digests
-        return (samples[row] for row in rows)
+        repeats = np.zeros(len(samples), np.int64) if self.repeats is None else self.repeats
+        numbered = zip(rows, repeats[rows], strict=True)
+        return (np.append(samples[row], k) if k else samples[row] for row, k in numbered)
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of everything that a result can depend on."""

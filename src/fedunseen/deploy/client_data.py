@@ -492,19 +492,19 @@ class PartyData(OwnSamples):
             return benchmark, ""
         if not self._soft:
             check_stand_ins(rows, summed, taking)
-        kind = np.result_type(benchmark.features, np.float32)
-        features = benchmark.features.astype(kind)
-        last = dict[int, int]()
-        for row, other in zip(rows[near].tolist(), summed[near].tolist(), strict=True):
-            features[row] = _beside(features[last.get(other, other)])
-            last[other] = row
-        summed_as = np.arange(len(features))
+        summed_as = np.arange(len(benchmark.features))
         summed_as[rows] = summed
-        originals = benchmark.originals
-        if originals is not None:  # each counts as a sample of its own
-            originals = replace(originals[summed_as], digests=originals.digests)
-        benchmark = replace(benchmark, features=features, originals=originals)
-        return benchmark, near_mean_sentence(int(near.sum()))
+        repeats = np.zeros_like(summed_as)
+        for other in np.unique(summed[near]):
+            places = rows[near & (summed == other)]
+            repeats[places] = np.arange(1, len(places) + 1)
+        stood_in = replace(
+            benchmark,
+            features=benchmark.features[summed_as],
+            originals=benchmark.originals and benchmark.originals[summed_as],
+            repeats=repeats,
+        )
+        return stood_in, near_mean_sentence(int(near.sum()))
 
     def _taking_part(
         self, held: NDArray[np.int64], header: Mapping[str, Any], client: int
@@ -738,16 +738,6 @@ def _federation(
     empty = np.zeros(0, dtype=np.int64)
     partition = Partition.of([benchmark.train if k == client else empty for k in range(clients)])
     return assemble(experiment, benchmark, partition, scaler=scaler)
-
-
-def _beside(row: NDArray[Any]) -> NDArray[Any]:
-    """Return a sample that is this one but for the last bit of its largest number, so that it
-    counts as another.
-    """
-    moved = row.copy()
-    place = int(np.abs(row).argmax())
-    moved[place] = np.nextafter(row[place], np.inf)
-    return moved
 
 
 def _held(benchmark: Benchmark) -> tuple[str, ...]:

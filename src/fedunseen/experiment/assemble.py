@@ -350,7 +350,8 @@ def _inputs(
     if scaler is None:
         scaler = scaler_of(experiment, benchmark)
     if scaler.quantization is not None:
-        return scaler, ScaledSamples(benchmark.features, device, scaler, benchmark.originals)
+        known = benchmark.originals, benchmark.repeats
+        return scaler, ScaledSamples(benchmark.features, device, scaler, *known)
     return scaler, torch.from_numpy(scaler(benchmark.features)).to(device)
 
 

@@ -142,17 +142,27 @@ class Moments:
             yield rows_summed(inputs, labels, some, self.clip_norm, self.quantization, hidden)[0]
 
     def _copies(self) -> Tensor:
-        """Return (n,) numbers that are the same for the same sample, saved again in any class."""
+        """Return (n,) numbers that are the same for the same sample, saved again in any class, or
+        standing in for another one.
+        """
         raw = raw_rows(self.inputs, torch.arange(len(self.labels)))
         digests = [hashlib.sha256(np.ascontiguousarray(row).data).digest() for row in raw]
         numbers = {digest: number for number, digest in enumerate(dict.fromkeys(digests))}
         return torch.tensor([numbers[digest] for digest in digests], dtype=torch.int64)
 
     def _leave_small(self, stays: Tensor, labels: Tensor, copies: Tensor) -> None:
-        """Let classes leave of which fewer than ``fewest`` different samples stay."""
+        """Let classes leave of which fewer than ``fewest`` different samples stay.
+
+        A sample that another one stands in for counts: otherwise counts would show that it is near
+        the mean.
+        """
+        repeated = torch.zeros_like(copies)
+        if isinstance(self.inputs, CodedRows):
+            repeated = torch.from_numpy(self.inputs.samples.repeated(self.inputs.rows))
+        held = torch.stack([copies, repeated])
         for c in torch.unique(labels[stays]).tolist():
             of_class = labels == c
-            if len(torch.unique(copies[stays & of_class])) < self.fewest:
+            if torch.unique(held[:, stays & of_class], dim=1).shape[1] < self.fewest:
                 stays &= ~of_class
 
 
