@@ -13,7 +13,7 @@ from fedunseen.data.benchmarks.table import TableBenchmark
 from fedunseen.data.columns.rows import row_digests
 from fedunseen.data.io.tables import open_table
 from fedunseen.deploy import client_data
-from fedunseen.deploy.client_data import PartyData, _raw
+from fedunseen.deploy.client_data import PartyData, raw_samples
 from fedunseen.deploy.remote.party import Party, local_update
 from fedunseen.deploy.secagg.enrolment import enrol
 from fedunseen.deploy.secagg.ledger import Ledger
@@ -254,7 +254,7 @@ def test_pictures_and_frames_are_the_same_whatever_is_made_of_them(size, tmp_pat
 
     def raw(**data):
         party = PartyData(tmp_path, settings={"name": "images", "resize": None, **data})
-        return {*_raw(tmp_path, party.benchmark, party.benchmark.train)}
+        return {*raw_samples(tmp_path, party.benchmark, party.benchmark.train)}
 
     plain = raw(size=32)
     each = raw(size=32, frames="each")

@@ -95,7 +95,7 @@ def test_a_file_of_another_round_is_refused_and_an_answer_is_given_once(
     assert "round 1 of the plan, and this is round 2" in said
     with monkeypatch.context() as patch:  # its samples are others than in the first round
         patch.setattr(
-            "fedunseen.deploy.client_data._raw", lambda *settings: iter([b"another sample"])
+            "fedunseen.deploy.client_data.raw_samples", lambda *settings: iter([b"another sample"])
         )
         assert "changed since the round before" in offline.act(
             "answer", "north", "two", call=refused

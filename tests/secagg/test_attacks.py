@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedunseen.core.errors import DataError, RefusedError
-from fedunseen.deploy.client_data import _raw
+from fedunseen.deploy.client_data import raw_samples
 from fedunseen.deploy.secagg.enrolment import Credentials, Enrolment, change, enrol, in_memory
 from fedunseen.deploy.secagg.ledger import Ledger
 from fedunseen.deploy.secagg.party import SecAggClient, _signed_text
@@ -566,9 +566,9 @@ def test_samples_are_known_by_their_files_or_raw_features(tmp_path):
     (tmp_path / "a.png").write_bytes(b"photo")
     rows = np.arange(6.0).reshape(3, 2)
     files = SimpleNamespace(files=("a.png", "gone.png"), features=rows, originals=None)
-    raw = _raw(tmp_path, files, np.array([0, 1]))
+    raw = raw_samples(tmp_path, files, np.array([0, 1]))
     assert next(raw) == hashlib.sha256(b"photo").digest()
     with pytest.raises(DataError, match=r"gone\.png cannot be read"):
         next(raw)  # its features would depend on settings
     own = SimpleNamespace(files=None, features=rows, originals=None)
-    assert list(_raw(tmp_path, own, np.array([2]))) == [rows[2].tobytes()]
+    assert list(raw_samples(tmp_path, own, np.array([2]))) == [rows[2].tobytes()]

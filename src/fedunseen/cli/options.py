@@ -162,6 +162,12 @@ Consent = Annotated[
         "coordinator hosts: refuse again, after so many that the party has left)."
     ),
 ]
+Counted = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Send the sums that fedunseen offline count has written, if they fit."
+    ),
+]
 Removed = Annotated[
     list[int] | None, typer.Option(help="Remove only this sample, from 0; repeatable.")
 ]

@@ -96,7 +96,7 @@ class Removal:
 
 
 @dataclass(frozen=True, eq=False)
-class _Cells:
+class Cells:
     """The samples that take part.
 
     Attributes:
@@ -165,7 +165,7 @@ class PartyData(OwnSamples):
         party_benchmark = self.benchmark
         taking = self._taking_part(party_benchmark.train, header, client)
         experiment = self._experiment(tree, header, clients)
-        benchmark = encode(experiment, party_benchmark)
+        benchmark = self._encoded(experiment, party_benchmark, tuple(header["shape"]))
         exact = experiment.privacy.name != "sample-level"
         if exact and getattr(experiment.method, "min_samples", 1) > 1:
             shape = benchmark.features.shape[1:]
@@ -173,10 +173,7 @@ class PartyData(OwnSamples):
             asked = header["experiment"]["method"].get("min_samples", 1)
             check_scaling(experiment, shape, statistics, clip_norm, asked)
             check_stated(self.settings, within("data.", self.owner_settings), asked)
-        for finding in misplaced_pictures(**misplaced_files(benchmark)):
-            warnings.warn(
-                f"{finding.what} {finding.remedy}", stacklevel=2
-            )  # said to the party alone
+        self._advise(experiment, benchmark, None)
         if "validation" in header:
             benchmark = self._without(benchmark, header["validation"], experiment)
         benchmark, space = self._in_space(benchmark, header, statistics.get(SEMANTICS))
@@ -195,9 +192,25 @@ class PartyData(OwnSamples):
                 return new
             benchmark = seen_through(benchmark, space)
         federation = _federation(experiment, benchmark, scaler, client, clients)
-        _warn_of_clipped(experiment, benchmark, scaler)
+        self._advise(experiment, benchmark, scaler)
         ready = self._ready(experiment, benchmark, federation, party_benchmark, cells, client)
         return ready if space is None else replace(ready, held=ready.names)
+
+    def _encoded(
+        self, experiment: Experiment, benchmark: Benchmark, shape: tuple[int, ...]
+    ) -> Benchmark:
+        """Return the party's samples as features; ``shape`` is the one that a model takes."""
+        return encode(experiment, benchmark)
+
+    def _advise(self, experiment: Experiment, benchmark: Benchmark, scaler: Scaler | None) -> None:
+        """Warn the owner alone of pictures in wrong folders, and once the scaling is known, of
+        features that it clips.
+        """
+        if scaler is not None:
+            _warn_of_clipped(experiment, benchmark, scaler)
+            return
+        for finding in misplaced_pictures(**misplaced_files(benchmark)):
+            warnings.warn(f"{finding.what} {finding.remedy}", stacklevel=3)
 
     def _tree(self, header: Mapping[str, Any], statistics: Params) -> dict[str, Any]:
         """Return the coordinator's sections with this party's ``[data]``, with which its samples
@@ -251,7 +264,7 @@ class PartyData(OwnSamples):
         benchmark: Benchmark,
         federation: Federation,
         party_benchmark: Benchmark,
-        cells: _Cells,
+        cells: Cells,
         client: int,
     ) -> Ready:
         """Return the party with its engine, which trains on the samples that take part."""
@@ -271,14 +284,14 @@ class PartyData(OwnSamples):
             len(classes),
             len(samples),
             keep,
-            raw=partial(_raw, self.folder, party_benchmark, rows),
+            raw=partial(raw_samples, self.folder, party_benchmark, rows),
             present=partial(_present, party_benchmark),
             names=() if self._soft else tuple(benchmark.space.names[c] for c in classes),
             left_out=cells.left_out,
             check_removal=partial(self._check_removal, engine, party_benchmark, cells, client),
         )
 
-    def _without_alone(self, engine: InProcess, cells: _Cells, client: int) -> _Cells:
+    def _without_alone(self, engine: InProcess, cells: Cells, client: int) -> Cells:
         """Leave out samples that second moments would show alone. Without a ledger, which knows
         what is in sums, refuse to remove some whose moments, or those of the others, would.
         """
@@ -301,7 +314,7 @@ class PartyData(OwnSamples):
         self,
         engine: InProcess,
         party_benchmark: Benchmark,
-        cells: _Cells,
+        cells: Cells,
         client: int,
         ledger: Ledger,
         plan: str,
@@ -310,7 +323,7 @@ class PartyData(OwnSamples):
 
         Counted are the samples that the ledger has released, not those that the folder has today.
         """
-        raw = partial(_raw, self.folder, party_benchmark)
+        raw = partial(raw_samples, self.folder, party_benchmark)
         ledger.check_removed_whole(plan, ledger.digests(raw(cells.few)))
         removed = ledger.digests(raw(np.setdiff1d(cells.taking, cells.few)))
         if cells.minimum == 1 or self.removal is None or not removed:
@@ -346,7 +359,7 @@ class PartyData(OwnSamples):
                 self._check_moments(engine.worker, train[in_sums], cells.minimum, *masks)
 
     def _check_as_summed(
-        self, cells: _Cells, train: NDArray[np.int64], in_sums: NDArray[np.bool_]
+        self, cells: Cells, train: NDArray[np.int64], in_sums: NDArray[np.bool_]
     ) -> None:
         """Refuse to remove samples with other features than sums have of them: samples that came
         since change which cells are hidden, and which sample stands in for another.
@@ -415,7 +428,7 @@ class PartyData(OwnSamples):
         experiment: Experiment,
         taking: NDArray[np.int64],
         scaler: Scaler,
-    ) -> tuple[Benchmark, _Cells]:
+    ) -> tuple[Benchmark, Cells]:
         """Leave out classes with fewer than ``method.min_samples``, and let others of their class
         stand in for samples near the coordinator's mean
         (:func:`~fedunseen.experiment.party_sums.stand_ins`).
@@ -428,16 +441,16 @@ class PartyData(OwnSamples):
         """
         minimum = getattr(experiment.method, "min_samples", 1)
         if minimum == 1:
-            return benchmark, _Cells(taking, taking[:0], minimum)
+            return benchmark, Cells(taking, taking[:0], minimum)
         rows = benchmark.unlabelled if self._soft else benchmark.train
         as_summed = partial(self._as_summed, benchmark, minimum, taking, scaler)
         stood_in, nearby = as_summed(rows)
         if self._soft:
-            return stood_in, _Cells(taking, taking[:0], 1, nearby)
+            return stood_in, Cells(taking, taking[:0], 1, nearby)
         enough, small = in_large_classes(benchmark, rows, minimum)
         kept = rows[enough]
         few = np.intersect1d(np.setdiff1d(rows, kept), taking)
-        cells = _Cells(
+        cells = Cells(
             taking,
             few,
             minimum,
@@ -764,7 +777,7 @@ def _keep(
     return home
 
 
-def _raw(folder: Path, benchmark: Benchmark, rows: NDArray[np.int64]) -> Iterator[bytes]:
+def raw_samples(folder: Path, benchmark: Benchmark, rows: NDArray[np.int64]) -> Iterator[bytes]:
     """Yield the bytes of samples as the owner has them, which no setting of a coordinator changes:
     their files, their rows of a table, or their features before any scaling.
     """

@@ -151,7 +151,7 @@ class Worker:
         """
         if not self.method.trained:
             for work in works:
-                reply, kept = self.finish(work, self._sums(work))
+                reply, kept = self.finish(work, self.sums(work))
                 yield self.strategy.released(reply, round), kept
             return
         tasks = [self.task(work, round) for work in works]
@@ -244,7 +244,7 @@ class Worker:
             self.seed, "batches " if self.method.one_draw else f"batches {phase}", round, client
         )
 
-    def _sums(self, work: Work) -> LocalResult:
+    def sums(self, work: Work) -> LocalResult:
         """Return a client's statistics; what is known of a part of its samples is not summed
         again.
         """
@@ -317,7 +317,8 @@ class SoftWorker(Worker):
         self.pools = pools
         self.small: dict[int, dict[str, float]] = {}  # client -> class -> soft count
 
-    def _sums(self, work: Work) -> LocalResult:
+    def sums(self, work: Work) -> LocalResult:
+        """Return the soft statistics of a client's unlabelled samples."""
         assert isinstance(self.method, Gaussian)  # a rule's
         scores = received(self.method, work.instruction)
         pool = torch.from_numpy(self.pools[work.client])
@@ -372,7 +373,8 @@ class AnsweringWorker(Worker):
     here.
     """
 
-    def _sums(self, work: Work) -> LocalResult:
+    def sums(self, work: Work) -> LocalResult:
+        """Return the counts of answers about a client's samples."""
         assert isinstance(self.method, ClosedForm)  # no other one is asked
         inputs = self.trainer.inputs
         labels = self.trainer.labels

@@ -192,6 +192,7 @@ def join(
     insecure: Insecure = False,
     name: Annotated[str | None, typer.Option(help="--insecure: your name.")] = None,
     min_samples: opt.MinSamples = MIN_SAMPLES,
+    statistics: opt.Counted = None,
     overrides: opt.Own = None,
     plugins: opt.Plugins = None,
     epsilon_limit: opt.EpsilonLimit = None,
@@ -212,6 +213,7 @@ def join(
     existing_folder(data, "correct --data")
     from fedunseen.deploy import websocket
     from fedunseen.deploy.client_data import PartyData, Removal
+    from fedunseen.deploy.counted import with_counted
     from fedunseen.deploy.remote.link import (
         Join,
     )  # now: PyTorch comes with some of these, which takes seconds
@@ -233,6 +235,7 @@ def join(
             min_samples=min_samples,
         )
         held.consent = owner.consent
+        held = with_counted(held, statistics)
         rows = held.benchmark.train
         owner.check(len(rows))
         classes = len(set(held.benchmark.labels[rows].tolist()))

@@ -1,5 +1,5 @@
-"""``fedunseen offline plan | answer | merge | withdraw | show``: a federation whose messages are
-files.
+"""``fedunseen offline plan | count | answer | merge | withdraw | show``: a federation whose
+messages are files.
 """
 
 from __future__ import annotations
@@ -256,11 +256,45 @@ def _party(
 
 
 @offline_app.command()
+def count(
+    plan: PlanFile,
+    data: opt.Data,
+    out: Annotated[Path, typer.Option(help="The file to write, which stays here.")],
+    consent: opt.Consent = None,
+    min_samples: opt.MinSamples = MIN_SAMPLES,
+    overrides: opt.Own = None,
+    plugins: opt.Plugins = None,
+) -> None:
+    """Party: count the sums of your answer beforehand, for `answer --statistics` or `join
+    --statistics`. Nothing is sent.
+    """
+    from fedunseen.cli.bars import preparation_bars
+    from fedunseen.deploy.counted import CountingParty
+    from fedunseen.deploy.offline.files import read
+
+    check_consent(list(consent or ()), _CONSENT)
+    existing_folder(data, "correct --data")
+    _check_new(out)
+    signed = read(plan, "plan")
+    with preparation_bars():
+        party = CountingParty(data, own_overrides(overrides), min_samples=min_samples)
+        party.consent = consent or ()
+        counted = party.count(signed["hello"], signed.greeting)
+    party.tell_left_out(say)
+    counted.save(out)
+    say(
+        *filter(None, [counted.left_out]),
+        f"counted: {out}, {len(counted.rows)} samples; whoever has it sees their sums",
+    )
+
+
+@offline_app.command()
 def answer(
     plan: PlanFile,
     data: opt.Data,
     credentials: Kit,
     out: Annotated[Path, typer.Option(help="The file to write, for the coordinator.")],
+    statistics: opt.Counted = None,
     state: opt.State = None,
     consent: opt.Consent = None,
     plain: Annotated[
@@ -290,6 +324,7 @@ def answer(
         again = content is not None
         if content is None:
             from fedunseen.deploy.client_data import PartyData, Removal
+            from fedunseen.deploy.counted import with_counted
 
             with preparation_bars():
                 agreed = Removal(samples or (), "removal" in (consent or ()))
@@ -302,6 +337,7 @@ def answer(
                     min_samples=min_samples,
                 )
                 held.consent = consent or ()
+                held = with_counted(held, statistics)
                 owner.check(len(held.benchmark.train))
                 hello = {
                     **signed["hello"],
