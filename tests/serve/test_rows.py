@@ -34,18 +34,32 @@ def parquet_of(rows, header=HEADER):
     return file.getvalue()
 
 
-def test_rows_csv_and_parquet_get_the_same_answers(client, ship):
+def arrow_of(rows, compression, stream=False):
+    pa = pytest.importorskip("pyarrow")
+    table = arrow_table(rows)
+    file = io.BytesIO()
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    new = pa.ipc.new_stream if stream else pa.ipc.new_file
+    with new(file, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return file.getvalue()
+
+
+def test_rows_csv_parquet_and_arrow_get_the_same_answers(client, ship):
     asked = client(ship)
     rows = [dict(zip(HEADER, row, strict=True)) for row in ROWS[:5]]
     sent = [
         {"json": {"features": rows}},
         {"files": {"files": ("a.csv", csv_of(ROWS[:5]))}},
         {"files": {"files": ("a.parquet", parquet_of(ROWS[:5]))}},
+        {"files": {"files": ("a.feather", arrow_of(ROWS[:5], "lz4"))}},
+        {"files": {"files": ("a.arrow", arrow_of(ROWS[:5], "zstd", stream=True))}},
+        {"files": {"files": ("a.ipc", arrow_of(ROWS[:5], None))}},
     ]
     answers = [asked.post("/predict", **request).json()["answers"] for request in sent]
     ranked = [[one["classes"] for one in answer] for answer in answers]
     assert len(ranked[0]) == 5
-    assert ranked[1:] == ranked[:1] * 2
+    assert ranked[1:] == ranked[:1] * 5
     assert [one["input"] for one in answers[2]][:2] == ["a.parquet[0]", "a.parquet[1]"]
     wanted = load_run(ship).predict(rows, top=1)
     assert [ranking[0]["name"] for ranking in ranked[0]] == [one.name for (one,) in wanted]
@@ -60,9 +74,12 @@ def test_rows_csv_and_parquet_get_the_same_answers(client, ship):
         ("a.csv", csv_of([]), "empty-table", "a.csv has a header, but no row"),
         ("a.csv", b"", "data", "a.csv is empty"),
         ("a.parquet", b"PAR1", "damaged-table", "a.parquet is damaged"),
-        ("a.xlsx", b"PK", "no-table", "a.xlsx is no table: send CSV or Parquet"),
+        ("a.xlsx", b"PK", "no-table", "a.xlsx is no table: send CSV, Parquet or Arrow"),
         ("a.csv", csv_of(ROWS * 5), "data", "there are 1200 samples: send at most 1000 at a time"),
         ("a.parquet", lambda: parquet_of(ROWS * 5), "data", "there are 1200 samples"),
+        ("a.arrow", lambda: arrow_of(ROWS * 5, "lz4"), "data", "there are 1200 samples"),
+        ("a.arrow", lambda: arrow_of(ROWS, "lz4")[:-30], "damaged-table", "a.arrow is damaged"),
+        ("a.feather", b"", "data", "a.feather is empty"),
         ("a.parquet", lambda: parquet_of(ROWS[:3], [*HEADER[:2], "Age", *HEADER[3:]]), "missing-column",
          "a.parquet has no column 'age' (did you mean 'Age'?)"),
     ],
@@ -90,6 +107,8 @@ def test_what_a_table_unpacks_to_is_bounded(client, ship, monkeypatch):
     monkeypatch.setattr(uploads, "MOST_BYTES", 1000)
     reply = client(ship).post("/predict", files={"files": ("a.parquet", parquet_of(ROWS))})
     assert (reply.status_code, reply.json()["detail"][:23]) == (413, "a.parquet unpacks to 9,")
+    reply = client(ship).post("/predict", files={"files": ("a.arrow", arrow_of(ROWS, "zstd"))})
+    assert (reply.status_code, reply.json()["detail"][:19]) == (413, "a.arrow unpacks to ")
 
 
 def test_model_names_the_columns_for_a_form(client, ship):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, MissingDependencyError
+from fedunseen.data.io.arrow_size import unpacked_size
 
 Column = tuple[Any, NDArray[np.int64] | None]
 """Distinct values and the place of each row's among them; or an array of floats or dates, and
@@ -20,6 +21,8 @@ None.
 
 _PARQUET = b"PAR1"
 _ENCRYPTED = b"PARE"
+_DELTA = "DELTA"  # encodings of texts begin so that pyarrow does not read as a dictionary
+_VIEWED = 2**28  # bytes of a file whose views of texts are counted
 
 
 def columns_of(path: Path) -> tuple[list[str], dict[str, str], dict[str, list[str]]]:
@@ -38,11 +41,29 @@ def columns_of(path: Path) -> tuple[list[str], dict[str, str], dict[str, list[st
 
 
 def declared_size(path: Path) -> int:
-    """Return how many bytes a Parquet file says that its row groups unpack to."""
+    """Return how many bytes a Parquet or Arrow file says that it unpacks to, at most: the texts of
+    a column may share bytes.
+    """
     with _readable(path) as pa, _source(path, pa) as file:
+        if not _is_parquet(path):
+            size = unpacked_size(path.read_bytes())
+            return size if size > _VIEWED else size + _viewed(pa, _whole(file))
         about = file.metadata
+        shared = sum(
+            int(column.total_uncompressed_size) * int(column.num_values)
+            for column in _chunks(about)
+            if _is_delta(column)
+            and (column.has_dictionary_page or "DELTA_BYTE_ARRAY" in column.encodings)
+        )
         groups = (about.row_group(i) for i in range(about.num_row_groups))
-        return sum(int(group.total_byte_size) for group in groups)
+        return shared + sum(int(group.total_byte_size) for group in groups)
+
+
+def _chunks(about: Any) -> Iterator[Any]:
+    """Yield what Parquet's metadata says of each column of each row group."""
+    for i in range(about.num_row_groups):
+        group = about.row_group(i)
+        yield from (group.column(j) for j in range(group.num_columns))
 
 
 def batches(
@@ -79,6 +100,10 @@ def class_names(path: Path, column: str, numbers: Any, names: Sequence[str]) -> 
                 "wrong-type",
             )
     return found
+
+
+def _is_delta(column: Any) -> bool:
+    return any(encoding.startswith(_DELTA) for encoding in column.encodings)
 
 
 @contextmanager
@@ -136,6 +161,12 @@ def _source(path: Path, pa: Any) -> Iterator[Any]:
         if (begins[:4], ends) != (_PARQUET, _PARQUET):
             raise ValueError("no Parquet file")
         with pq.ParquetFile(path) as opened:
+            schema = opened.schema_arrow
+            about = opened.metadata
+        # A dictionary keeps a text once, however many rows have it.
+        delta = {column.path_in_schema for column in _chunks(about) if _is_delta(column)}
+        texts = {str(one.name) for one in schema if _is_text(pa.types, one.type)} - delta
+        with pq.ParquetFile(path, metadata=about, read_dictionary=sorted(texts)) as opened:
             yield opened
         return
     with pa.memory_map(str(path)) as mapped:
@@ -155,14 +186,33 @@ def _batches(path: Path, file: Any, wanted: Sequence[str], rows: int) -> Iterato
         stored = {name.strip(): name for name in file.schema_arrow.names}
         yield from file.iter_batches(batch_size=rows, columns=[stored[name] for name in wanted])
         return
-    if hasattr(file, "num_record_batches"):
-        whole = (file.get_batch(i) for i in range(file.num_record_batches))
-    else:
-        whole = iter(file)
-    for batch in whole:
-        batch.validate(full=True)
+    for batch in _whole(file):
         for start in range(0, batch.num_rows, rows):
             yield batch.slice(start, rows)
+
+
+def _whole(file: Any) -> Iterator[Any]:
+    """Yield the batches of an Arrow file, checked."""
+    batches = (
+        (file.get_batch(i) for i in range(file.num_record_batches))
+        if hasattr(file, "num_record_batches")
+        else file
+    )
+    for batch in batches:
+        batch.validate(full=True)
+        yield batch
+
+
+def _viewed(pa: Any, batches: Iterable[Any]) -> int:
+    """Return how many bytes views of texts show; several may show the same."""
+    size = 0
+    for batch in batches:
+        for column in batch.columns:
+            values = column.dictionary if pa.types.is_dictionary(column.type) else column
+            if str(values.type) == "string_view" and len(values):
+                lengths = np.frombuffer(values.buffers()[1], np.int32)[::4]
+                size += int(lengths[values.offset :][: len(values)].clip(0).sum(dtype=np.int64))
+    return size
 
 
 def _is_read(types: Any, kind: Any) -> bool:
@@ -171,13 +221,19 @@ def _is_read(types: Any, kind: Any) -> bool:
         kind = kind.value_type
     asked = (
         types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_null,
-        types.is_string, types.is_large_string, types.is_date, types.is_timestamp,
+        types.is_date, types.is_timestamp,
     )  # fmt: skip
-    return any(ask(kind) for ask in asked) or str(kind) == "string_view"
+    return any(ask(kind) for ask in asked) or _is_text(types, kind)
+
+
+def _is_text(types: Any, kind: Any) -> bool:
+    return types.is_string(kind) or types.is_large_string(kind) or str(kind) == "string_view"
 
 
 def _column(pa: Any, array: Any) -> Column:
     """Return the cells of a column."""
+    import pyarrow.compute as pc
+
     types = pa.types
     kind = array.type
     if types.is_decimal(kind):
@@ -193,8 +249,14 @@ def _column(pa: Any, array: Any) -> Column:
         array = (
             array.cast(pa.string()) if str(kind) == "string_view" else array
         ).dictionary_encode()
-    distinct = [*array.dictionary.to_pylist(), None]
-    places = array.indices.fill_null(len(distinct) - 1) if array.null_count else array.indices
+    indices = array.indices
+    values = array.dictionary
+    if len(values) > len(array):  # of all rows of a row group
+        used = indices.drop_null().unique()
+        indices = pc.index_in(indices, used)
+        values = values.take(used)
+    distinct = [*values.to_pylist(), None]
+    places = indices.fill_null(len(distinct) - 1) if indices.null_count else indices
     return distinct, places.to_numpy(zero_copy_only=False).astype(np.int64)
 
 

@@ -138,7 +138,7 @@ def open_table(path: Path) -> Table:
 
 def declared_size(path: Path) -> int:
     """Return how many bytes a table says that it unpacks to; 0 where it says nothing."""
-    return arrow.declared_size(path) if path.suffix.lower() == ".parquet" else 0
+    return arrow.declared_size(path) if path.suffix.lower() != ".csv" else 0
 
 
 def is_frame(value: Any) -> bool:

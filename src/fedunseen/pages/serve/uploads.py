@@ -24,11 +24,10 @@ from fedunseen.data.io.images import (
     frames_of,
     open_image,
 )
-from fedunseen.data.io.tables import declared_size, open_table
+from fedunseen.data.io.tables import SUFFIXES, declared_size, open_table
 from fedunseen.experiment.inputs import declared_pictures
 from fedunseen.pages.serve.model import Recognizer
 
-TABLES = (".csv", ".parquet")
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "DICOM")
 # of a request; more than a telephone's camera makes, and up to a gigabyte when decoded
 MOST_PIXELS = 40_000_000
@@ -120,14 +119,14 @@ def _read_file(model: Recognizer, file: Upload) -> NDArray[Any]:
         raise DataError(f"{file.shown} is empty")
     known: tuple[str, ...] = FEATURE_SUFFIXES
     if model.kind == "rows":
-        known = (*FEATURE_SUFFIXES, *TABLES)
+        known = (*FEATURE_SUFFIXES, *SUFFIXES)
         if file.suffix not in known:
-            raise DataError(f"{file.shown} is no table: send CSV or Parquet", "no-table")
+            raise DataError(f"{file.shown} is no table: send CSV, Parquet or Arrow", "no-table")
     number, place = tempfile.mkstemp(file.suffix if file.suffix in known else ".txt", "fedunseen-")
     try:
         with open(number, "wb") as temporary:
             temporary.write(file.content)
-        if model.kind == "rows" and file.suffix in TABLES:
+        if model.kind == "rows" and file.suffix in SUFFIXES:
             _check_table(file, Path(place))
         if file.suffix in (".npy", ".npz"):
             _check_arrays(file, Path(place))
