@@ -49,6 +49,9 @@ def header(facts: Facts) -> dict[str, Any]:
     """Return the first paragraph and the chips."""
     result = facts.whole.result
     shown = {"value": result["zsl"], "of": "test samples", "chance": f"{facts.chance:.1f}"}
+    if len(facts.unseen) == 1:  # ZSL is 100 % then
+        chance = f"{100 / len(facts.names):.1f}"
+        shown = {"value": result["gzsl_unseen"], "of": "its test samples", "chance": chance}
     return {
         "lead": _words(facts)["lead"],
         **shown,
