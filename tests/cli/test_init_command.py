@@ -484,8 +484,9 @@ def test_what_cannot_be_learnt_from_is_said_in_one_sentence_and_nothing_half_don
     (pictures / "classes.csv").unlink()
     shutil.rmtree(pictures / "green")
     assert refused("init", pictures) == (
-        f"{pictures} has 3 classes: put in at least 4, so that some can be kept out of training to "
-        "see how well unseen classes are recognized"
+        f"{pictures} has 3 classes: put in at least 4, or mark one as unseen in "
+        f"{pictures / 'classes.csv'} (columns name and split), so that the run measures how well "
+        "unseen classes are recognized"
     )
     assert not (pictures / "classes.csv").exists()
     assert not pictures.with_suffix(".toml").exists()

@@ -238,6 +238,21 @@ def test_a_few_texts_among_numbers_are_refused(tmp_path, few):
     assert ("write 12.5" in message) == (few == "12,5")
 
 
+def test_codes_of_which_many_have_letters_are_no_mistakes(tmp_path):
+    """As the tickets of a ship's passengers have; a word that stands for a missing number is one."""
+    codes = [f"PC {17000 + i}" if i % 4 == 0 else str(340_000 + 37 * i) for i in range(60)]
+    rows = [[code, str(i % 7), "xy"[i % 2]] for i, code in enumerate(codes)]
+    path = write_csv(tmp_path / "a.csv", rows, ["ticket", "size", "label"])
+    found = look(open_table(path))
+    assert [column.name for column in found.columns] == ["size"]
+    assert [note.what for note in found.notes] == ["column 'ticket' left out"]
+    words = [["unknown" if row[0].startswith("PC") else row[0], *row[1:]] for row in rows]
+    path = write_csv(tmp_path / "b.csv", words, ["ticket", "size", "label"])
+    code, message = code_of(lambda: look(open_table(path)))
+    assert code == "mixed-types"
+    assert "or --id 'ticket'" in message
+
+
 def damage(path, kind):
     """Damage a file in a way that has a code of its own."""
     whole = path.read_bytes()

@@ -602,8 +602,9 @@ def _split(
     ordered = sorted(names, key=str.lower)
     if len(ordered) < 4:
         raise DataError(
-            f"{folder} has {counted(len(ordered), 'class')}: put in at least 4, so that some can "
-            "be kept out of training to see how well unseen classes are recognized"
+            f"{folder} has {counted(len(ordered), 'class')}: put in at least 4, or mark one as "
+            f"unseen in {folder / 'classes.csv'} (columns name and split), so that the run measures "
+            "how well unseen classes are recognized"
         )
     count = max(2, round(len(ordered) / 5))
     return ordered, [ordered[int((i + 0.5) * len(ordered) / count)] for i in range(count)]
@@ -747,7 +748,7 @@ def _render(suggested: _Found, folder: Path, file: Path) -> tuple[str, list[Rema
 def _column_lines(columns: Sequence[Mapping[str, Any]]) -> str:
     """Write the columns of a table, a line for each."""
     lines = "".join(f"  {toml_value(column)},\n" for column in columns)
-    return f"# what becomes a feature, and how: docs/data.md\ncolumns = [\n{lines}]\n"
+    return f"# what becomes a feature, and how: docs/tables.md\ncolumns = [\n{lines}]\n"
 
 
 def _section(name: str, content: Sequence[tuple[str, Any, str]]) -> str:

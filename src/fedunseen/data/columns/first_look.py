@@ -46,6 +46,7 @@ _EPOCH_DAY = datetime(1970, 1, 1)
 _WORDS = 6  # of a text, on average; names and addresses have fewer
 _UNIQUE = 0.5  # share of a column's texts that are told apart
 _MIXED = 0.5  # share of numbers or dates from which other texts look like mistakes
+_CODES = 0.8  # up to this share, texts that hardly repeat do not: ticket numbers have letters, too
 
 
 class Note(NamedTuple):
@@ -349,12 +350,16 @@ class _Seen:
         ):  # fmt: skip
             if count == present:
                 return kind  # type: ignore[return-value]
-        if self.numbers > _MIXED * present:
-            self._check_kind("number", present)
-        if self.dates > _MIXED * present:
-            self._check_kind("date", present)
+        for kind, count in (("number", self.numbers), ("date", self.dates)):
+            if count > _MIXED * present and not self._are_codes(present):
+                self._check_kind(kind, present)  # type: ignore[arg-type]
         unique = self.many or len(self.counts) >= _UNIQUE * present
         return "text" if unique and self.words >= _WORDS * present else "category"
+
+    def _are_codes(self, present: int) -> bool:
+        """Return whether many cells are texts, nearly each another one."""
+        texts = sum(as_number(value) is None and as_days(value) is None for value in self.counts)
+        return self.texts >= (1 - _CODES) * present and texts >= _UNIQUE * self.texts
 
     def _check_kind(self, kind: Kind, present: int) -> None:
         """Refuse cells of another kind than the column's."""
@@ -374,7 +379,8 @@ class _Seen:
             form = comma
         raise DataError(
             f"{self.source}, {where}, column {self.name!r}: {value!r} is no {kind}, as most of its "
-            f"cells are: write {form}, leave the cell empty, or give --as '{self.name}=category'",
+            f"cells are: write {form}, leave the cell empty, or give --as '{self.name}=category' "
+            f"or --id '{self.name}'",
             "mixed-types",
         )
 
