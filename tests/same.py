@@ -4,13 +4,40 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from fedunseen.federation.run_directory import load_params
 
 
 def tensors(model):
     """Return the tensors of a run, of a run directory, or of a dictionary."""
     path = getattr(model, "path", model)
-    return load_file(path / "model.safetensors") if isinstance(path, Path) else dict(model)
+    return load_params(path / "model.safetensors") if isinstance(path, Path) else dict(model)
+
+
+def write_again(path, tensors):
+    """Write a safetensors file with some tensors replaced."""
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    changed = {name: torch.tensor(value) for name, value in tensors.items()}
+    save_file(load_file(path) | changed, path, metadata)
+
+
+def write_older(path):
+    """Write a run's model as run directories had it: parameters, scaling and confidence apart."""
+    tensors = load_file(path / "model.safetensors")
+    for name, beginning in (
+        ("confidence", "confidence/"),
+        ("scaling", "scaling/"),
+        ("model", "params/"),
+    ):
+        of_file = {
+            key.removeprefix(beginning): value
+            for key, value in tensors.items()
+            if key.startswith(beginning)
+        }
+        save_file(of_file or {"none": torch.zeros(1)}, path / f"{name}.safetensors")
 
 
 def same(one, other):

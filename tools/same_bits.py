@@ -180,6 +180,7 @@ QUANTITIES = (  # patterns of the keys of metrics.jsonl and result.json whose va
 )
 LEFT_OUT: tuple[str, ...] = ()  # inside of these
 RENAMED: dict[str, str] = {}
+PARAMS = "params/"  # before the names of parameters in a model's file
 """Old name -> new name, of tensors, of keys, and of settings as ``section.key``."""
 
 
@@ -198,7 +199,10 @@ def hashed(path: Path) -> str:
     """
     found = hashlib.sha256()
     for model in sorted(path.rglob("model.safetensors")):
-        tensors = {RENAMED.get(name, name): value for name, value in load_file(model).items()}
+        stored = load_file(model)
+        if any(name.startswith(PARAMS) for name in stored):  # a model's file has more than these
+            stored = {n.removeprefix(PARAMS): v for n, v in stored.items() if n.startswith(PARAMS)}
+        tensors = {RENAMED.get(name, name): value for name, value in stored.items()}
         for name, value in sorted(tensors.items()):
             found.update(f"{name} {value.dtype} {value.shape}".encode() + value.tobytes())
     numbers = [

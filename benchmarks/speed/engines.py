@@ -316,9 +316,10 @@ def whole_run(place: Path, mode: str, options: Sequence[str]) -> None:
 def difference(one: Path, other: Path) -> str:
     """Say how far the final weights of two runs are apart."""
     import torch
-    from safetensors.torch import load_file
 
-    first, second = (load_file(run / "model.safetensors") for run in (one, other))
+    from fedunseen.federation.run_directory import load_params
+
+    first, second = (load_params(run / "model.safetensors") for run in (one, other))
     if first.keys() != second.keys():
         return "other names"
     if all(torch.equal(first[name], second[name]) for name in first):

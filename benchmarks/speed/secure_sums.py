@@ -49,7 +49,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 
 from fedunseen import Experiment, run
 from fedunseen.cli.main import main as command_line
@@ -63,6 +62,7 @@ from fedunseen.deploy.secagg.party import Message, SecAggClient
 from fedunseen.deploy.secagg.primitives import Elements
 from fedunseen.deploy.secagg.server import MaskedTotal, SecAggServer
 from fedunseen.encoders.backbone import Backbone
+from fedunseen.federation.run_directory import load_params
 from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.methods.closed_form.gaussian_process import Kernel, squared_distances
 from fedunseen.safety.privacy.client_level import Private
@@ -461,7 +461,7 @@ def _carried(
     if any(one.exitcode for k, one in enumerate(running) if not 1 <= k <= gone):
         raise SystemExit(log.read_text())
     lines = [json.loads(line) for line in (folder / out / "metrics.jsonl").read_text().splitlines()]
-    model = load_file(folder / out / "model.safetensors")
+    model = load_params(folder / out / "model.safetensors")
     whole = [line for line in lines[1:] if len(line["participants"]) == len(names)]
     there = lines[last] if gone else (whole or lines)[-1]
     seconds = (

@@ -10,7 +10,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from fedunseen import Experiment, load_run, run
@@ -20,6 +20,7 @@ from fedunseen.deploy.remote.refusals import code_of
 from fedunseen.experiment.changed import write_class_sums
 from fedunseen.experiment.forget import write_removal
 from fedunseen.methods.closed_form.statistics import unpacked
+from same import write_again
 from small_federation import write_all, write_party
 
 EACH, LEVELS = 24, 127
@@ -48,8 +49,8 @@ def stored(place, tmp_path):
         }  # fmt: skip
         out = tmp_path / "run"
         run(Experiment.from_dict(tree, small | (settings or {})), out)
-        file = out / "scaling.safetensors"
-        save_file({**load_file(file), **(tensors or {})}, file)
+        scaling = {f"scaling/{name}": value for name, value in (tensors or {}).items()}
+        write_again(out / "model.safetensors", scaling)
         return load_run(out)
 
     return make

@@ -10,9 +10,9 @@ is the promised one. Client-level noise does.
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from fedunseen.federation.federation import Federation, State
+from fedunseen.federation.run_directory import load_params
 from processes import command
 from small_federation import NAMES, Recorder, experiment, host, party, write_all
 
@@ -121,7 +121,7 @@ def attacked(place, out, monkeypatch, trap=trapped, reading=read, **settings):
     known = torch.from_numpy(
         np.concatenate([np.load(data / name / "features.npz")["features"] for name in NAMES])
     )
-    after = load_file(done.path / "model.safetensors")
+    after = load_params(done.path / "model.safetensors")
     return reading(sent, after, known), len(known)
 
 

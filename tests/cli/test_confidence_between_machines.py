@@ -22,7 +22,7 @@ SMALL = {
     "method.calibration": True,
     "method.min_samples": 5,
 }
-FILE = "confidence.safetensors"
+FILE = "model.safetensors"
 
 
 @pytest.fixture(scope="module")

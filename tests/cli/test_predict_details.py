@@ -11,6 +11,7 @@ from PIL import Image
 
 from fedunseen import Experiment, load_model, load_run, run
 from fedunseen.core.errors import RunDirectoryError
+from same import write_older
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "digit-pairs"
 IMAGES = sorted(EXAMPLES.glob("*.png"))
@@ -149,6 +150,7 @@ def test_a_damaged_confidence_is_named(sure, tmp_path):
 
     copy = tmp_path / "copy"
     shutil.copytree(sure, copy)
+    write_older(copy)
     (copy / "confidence.safetensors").write_bytes(b"x" * 100)
     with pytest.raises(RunDirectoryError, match=r"confidence\.safetensors is damaged"):
         load_run(copy).model  # noqa: B018  # reads it

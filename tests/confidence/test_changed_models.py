@@ -3,7 +3,6 @@
 import numpy as np
 
 from fedunseen import Experiment, ZeroShotClassifier, load_run, run
-from fedunseen.experiment.confidence_file import read_confidence
 
 CLASSES = 15
 SEEN = 11
@@ -57,7 +56,7 @@ def test_an_adapted_run_keeps_and_measures_its_own_confidence(tmp_path):
     rng = np.random.default_rng(0)
     benchmark = np.clip(rng.normal(0.3, 0.3, size=(200, 128)), 0, 1).astype(np.float32)
     adapted = done.adapt(benchmark, tmp_path / "adapted")
-    before, after = read_confidence(done.path), read_confidence(adapted.path)
+    before, after = done.model.confidence, adapted.model.confidence
     assert after.scale <= before.scale
     assert adapted.result["confidence"]["trade"] != []
     again = load_run(adapted.path)

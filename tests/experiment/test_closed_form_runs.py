@@ -5,7 +5,6 @@ starts from them.
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 
 from fedunseen import Benchmark, Experiment, Federation, ZeroShotClassifier, load_run, run
@@ -16,6 +15,7 @@ from fedunseen.evaluation.diagnosis import outdone
 from fedunseen.experiment.assemble import assemble, load_data, partition_of, resolve_defaults
 from fedunseen.experiment.calibration_folds import MOST, calibration_folds
 from fedunseen.federation.partition import PartitionSettings, make_partition
+from fedunseen.federation.run_directory import load_params
 from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.metrics import accuracies, best_offset
@@ -433,7 +433,7 @@ def test_training_goes_on_from_there(started, tmp_path):
 def test_the_run_that_chooses_begins_without_the_validation_classes(started, tmp_path):
     run(Experiment.from_dict(started, {"evaluation.selection": "validation"}), tmp_path / "run")
     for part, seen in (("run/selection", 8), ("run", 10)):
-        count = load_file(tmp_path / part / "start" / "model.safetensors")["count"]
+        count = load_params(tmp_path / part / "start" / "model.safetensors")["count"]
         assert (count > 0).tolist() == [True] * seen + [False] * (13 - seen)
 
 

@@ -89,7 +89,7 @@ def test_where_the_harmonic_mean_falls_the_run_from_before_is_kept(folder, tmp_p
 def test_a_run_that_is_killed_after_adapting_is_adapted_once(folder, tmp_path, monkeypatch):
     done = run(experiment(folder), tmp_path / "run")
     with monkeypatch.context() as patch:
-        patch.setattr(stages, "write_inputs", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(stages, "copy_weights", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run(experiment(folder), tmp_path / "killed")
     again = run(experiment(folder), tmp_path / "killed", resume=True)

@@ -22,7 +22,9 @@ from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.core.model_file import DAMAGED, NEWER
 from fedunseen.core.registry import choosable, find, names, package_names
 from fedunseen.core.removed_settings import REMOVED, without_removed
+from fedunseen.experiment.forget import forget
 from fedunseen.methods.episodic import Episodic
+from same import same, write_older
 
 KEPT = Path(__file__).parent / "kept"
 FEW_SHOT = str(Path(__file__).parents[1] / "digits-maml.toml")
@@ -34,6 +36,7 @@ DIGITS = {
     "evaluation.selection": "last",
     "partition.clients": 2,
 }
+SURE = {"data.train_per_class": 12, "data.test_per_class": 4, "method.calibration": True}
 IMAGES = ("digit-pairs-conv", DIGITS)
 GENERATED = ("digit-pairs-clswgan", {**DIGITS, "method.hidden": 16, "method.batch_size": 32})
 EPISODES = (FEW_SHOT, {**SHORT, "method.episodes": 2, "evaluation.episodes": 4})
@@ -88,7 +91,9 @@ def test_a_saved_model_answers_with_the_same_bits(name, tmp_path):
     model = trained(name, tmp_path).model
     model.save(tmp_path / "model")
     expected = answers(model)
-    for loaded in (load_model(tmp_path / "model"), load_model(tmp_path / "run")):
+    file = tmp_path / "run" / "model.safetensors"
+    assert file.read_bytes() == (tmp_path / "model").read_bytes()
+    for loaded in (load_model(file), load_model(tmp_path / "run")):
         np.testing.assert_array_equal(answers(loaded), expected)
         assert loaded.space.names == model.space.names
         assert loaded.calibration == model.calibration
@@ -96,6 +101,44 @@ def test_a_saved_model_answers_with_the_same_bits(name, tmp_path):
     again = tmp_path / "again"
     load_model(tmp_path / "model").save(again)
     assert again.read_bytes() == (tmp_path / "model").read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_changed_run_has_one_file_of_its_model(tmp_path):
+    done = run(Experiment.load("digit-pairs-gaussian", {**DIGITS, **SURE}), tmp_path / "run")
+    shown = random_rows(done.model, 30)
+    changed = {
+        "learned": done.learn(examples={"new": shown[:3]}, out=tmp_path / "learned"),
+        "adapted": done.adapt(shown, tmp_path / "adapted"),
+        "left": forget(done, "0", tmp_path / "left"),
+    }
+    for name, changed_run in changed.items():
+        loaded = load_model(tmp_path / name / "model.safetensors")
+        assert loaded.sha256 == changed_run.model.sha256
+        assert loaded.confidence is not None
+        np.testing.assert_array_equal(
+            loaded.probabilities(shown), load_run(tmp_path / name).model.probabilities(shown)
+        )
+        assert (name == "adapted") == same(changed_run.params, done.params)  # none was taken
+        assert not (tmp_path / name / "scaling.safetensors").exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_run_whose_model_was_in_several_files_answers_the_same(tmp_path):
+    done = run(Experiment.load("digit-pairs-gaussian", {**DIGITS, **SURE}), tmp_path / "run")
+    rows = random_rows(done.model)
+    expected = done.model.probabilities(rows), done.model.unfamiliar(rows)
+    write_older(done.path)
+    with pytest.raises(DataError, match="is not the file of a model"):
+        load_model(done.path / "model.safetensors")
+    older = load_run(done.path)
+    model = older.model
+    np.testing.assert_array_equal(model.probabilities(rows), expected[0])
+    np.testing.assert_array_equal(model.unfamiliar(rows), expected[1])
+    assert model.features_from == done.model.features_from
+    learned = older.learn(examples={"new": rows[:2]}, out=tmp_path / "learned")  # is written anew
+    assert load_model(learned.path / "model.safetensors").sha256 == learned.model.sha256
+    assert not (learned.path / "confidence.safetensors").exists()
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -47,6 +47,8 @@ NEWER = "model-version"
 """Code of a file of a later version."""
 
 _KEY = "fedunseen model"
+PARAMS = "params/"
+"""Before the names of a model's parameters."""
 _OLDER = "fedunseen classifier"  # a classifier's file before models had one
 
 _WRONG = (
@@ -62,7 +64,14 @@ def write_model_file(path: Path, content: Mapping[str, Any], tensors: Mapping[st
     write_tensors(path, tensors, {_KEY: json.dumps({"format": FORMAT, **content})})
 
 
-def read_model_file(path: Path) -> Content:
+def before_parameters(metadata: Mapping[str, str] | None) -> str:
+    """Return what the names of parameters begin with in a file with these metadata: nothing where
+    it is no model's, but of tensors alone.
+    """
+    return PARAMS if metadata is not None and _KEY in metadata else ""
+
+
+def read_model_file(path: Path, remedy: str = "save the model again") -> Content:
     """Read a model's table and tensors; the model itself checks what they mean.
 
     Raises:
@@ -71,7 +80,7 @@ def read_model_file(path: Path) -> Content:
     """
     codes = DAMAGED, NEWER
     content, tensors = read_tensor_file(path, (_KEY, _OLDER), "a model", FORMAT, codes)
-    with refusing_damage(path):
+    with refusing_damage(path, remedy):
         if "settings" in content:  # a classifier's before models had a file
             content, tensors = _of_older_classifier(content, tensors)
         return content_of(content), tensors

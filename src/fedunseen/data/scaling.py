@@ -143,12 +143,12 @@ class Quantization:
         if bits.size != 1 or not 2 <= bits.item() <= 16:
             raise DataError(
                 "quantize.bits of the features' scaling is not a number from 2 to 16: restore "
-                "scaling.safetensors, or run the experiment again"
+                "its file, or run the experiment again"
             )
         if step.ndim != 1 or offset.ndim != 1:
             raise DataError(
                 "quantize.step or quantize.offset of the features' scaling is not a list: restore "
-                "scaling.safetensors, or run the experiment again"
+                "its file, or run the experiment again"
             )
         return Quantization(int(bits.item()), step, offset)
 

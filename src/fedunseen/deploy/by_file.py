@@ -26,7 +26,6 @@ from fedunseen.deploy.rules import OFFLINE
 from fedunseen.deploy.secagg.masks import ALL
 from fedunseen.experiment.assemble import assemble, load_data
 from fedunseen.experiment.changed import judged, write_adapted
-from fedunseen.experiment.confidence_file import write_confidence
 from fedunseen.experiment.fit_confidence import asked_about, can_leave_out_of
 from fedunseen.experiment.forget import (
     check_removable,
@@ -37,6 +36,7 @@ from fedunseen.experiment.forget import (
 from fedunseen.experiment.held_out import held_out_of
 from fedunseen.experiment.result.run import Run
 from fedunseen.experiment.rules import StartFacts, check
+from fedunseen.experiment.run_model import MODEL_FILES
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.engine import Session
 from fedunseen.federation.federation import State
@@ -217,8 +217,9 @@ class Counting(ByFile):
             )
         offset = run.model.calibration.offset
         numbers = measured(held_out_of(federation, run.params), sure, offset)
-        with whole_folder(out, run.path, ("report.html", "README.md", "result.json")) as partial:
-            write_confidence(partial, sure)
+        made_anew = "report.html", "README.md", "result.json", *MODEL_FILES
+        with whole_folder(out, run.path, made_anew) as partial:
+            replace(run.model, confidence=sure).save(partial / MODEL_FILES[0])
             confidence = {**numbers, "from": "histograms"}
             RunDirectory(partial).finish({**run.result, "confidence": confidence, "run": str(out)})
         return run.reopened(out)

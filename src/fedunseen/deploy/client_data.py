@@ -36,7 +36,6 @@ from fedunseen.encoders.hub import named_by_others
 from fedunseen.evaluation.diagnosis import CLIPPED, misplaced_pictures
 from fedunseen.evaluation.misplaced import misplaced_files
 from fedunseen.experiment.assemble import assemble, in_process, prepared
-from fedunseen.experiment.confidence_file import parted
 from fedunseen.experiment.encoding import encode
 from fedunseen.experiment.manifest import bring_home
 from fedunseen.experiment.own_samples import (
@@ -56,6 +55,7 @@ from fedunseen.experiment.party_sums import (
     stand_ins,
     without_alone,
 )
+from fedunseen.experiment.run_model import parted
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.small_cells import without_small_cells
 from fedunseen.federation.federation import Federation
@@ -773,7 +773,7 @@ def _keep(
         raise WireError(str(error)) from None
     result = read_farewell(farewell, model, federation.first if federation.method.trained else {})
     _check_solved(federation, model)
-    bring_home(experiment, benchmark, federation.scaler, result, model, home, sure)
+    bring_home(experiment, benchmark, federation, result, model, home, sure)
     return home
 
 

@@ -39,11 +39,11 @@ from fedunseen.data.names import lookalike
 from fedunseen.evaluation.diagnosis import adapted as diagnosed
 from fedunseen.evaluation.diagnosis import lost_classes
 from fedunseen.experiment.assemble import assemble, dealt
-from fedunseen.experiment.confidence_file import write_confidence
 from fedunseen.experiment.measured_again import confidence_of, digests, tested_benchmark
 from fedunseen.experiment.own_samples import OwnSamples
 from fedunseen.experiment.party_sums import coded, samples_in_sums
 from fedunseen.experiment.result.stored import StoredRun
+from fedunseen.experiment.run_model import MODEL_FILES
 from fedunseen.experiment.small_cells import without_small_cells
 from fedunseen.experiment.space_versions import versions_of
 from fedunseen.federation.evaluator import Evaluator
@@ -131,7 +131,7 @@ def pool_answers(before: Model, after: Model, rows: NDArray[Any]) -> dict[str, l
 
 _MADE_ANEW = (  # or left out; the rest is copied
     "adapting", "labelled.safetensors", "checkpoints", "selection", "engine", "report.html", "README.md", "result.json",
-    "personal.safetensors",
+    "personal.safetensors", *MODEL_FILES,
 )  # fmt: skip
 
 
@@ -158,9 +158,7 @@ def write_changed(
             manifest if run.client is None else {**manifest, "client": run.client},
         )
         learned.space.save(partial / "classes.csv")
-        write_tensors(partial / "model.safetensors", learned.params)
-        if learned.confidence is not None:
-            write_confidence(partial, learned.confidence)
+        learned.save(partial / MODEL_FILES[0])
         if not run.brought_home:
             drawn = drawn or _expanded(
                 run.evaluation, len(learned.space.names) - len(run.space.names)

@@ -17,7 +17,6 @@ from fedunseen.confidence.priors import asked_unseen
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.experiment.assemble import assemble
-from fedunseen.experiment.confidence_file import write_confidence
 from fedunseen.experiment.held_out import folds_of, held_out_of
 from fedunseen.experiment.hooks import hides_samples, reads_samples
 from fedunseen.experiment.setup import Setup
@@ -32,12 +31,12 @@ _COUNTS = "counts.safetensors"
 
 
 def fit_confidence(setup: Setup) -> Setup:
-    """Write how sure the model's answers are.
+    """Find out how sure the model's answers are.
 
     Closed forms are solved without some of the seen classes, which take turns, and asked about
     held-out training samples (``evaluation.confidence``). A trained method is asked as it was
-    trained on the other classes, where validation classes chose its rounds. Nothing is written
-    where neither can be.
+    trained on the other classes, where validation classes chose its rounds. There is no
+    confidence where neither can be.
     """
     way = _way(setup)
     if way == "none":
@@ -52,13 +51,12 @@ def fit_confidence(setup: Setup) -> Setup:
         sure = _asked(setup, params)
     if sure is None:
         return setup
-    write_confidence(setup.directory.path, sure)
     # a model's scores have its own offset already
     tests = held_out_of(federation, params)
     numbers = {**measured(tests, sure, offset), "from": way}
     if way == "samples":
         numbers["priors"] = prior_points(tests, folds, federation.method.own_offset(params))
-    return replace(setup, result={**setup.result, "confidence": numbers})
+    return replace(setup, confidence=sure, result={**setup.result, "confidence": numbers})
 
 
 def _way(setup: Setup) -> Way:

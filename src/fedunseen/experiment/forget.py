@@ -41,7 +41,7 @@ from fedunseen.core.files import (
 from fedunseen.core.parameters import Params, of_each_client
 from fedunseen.core.registry import find
 from fedunseen.core.samples import first_of_equal
-from fedunseen.data import Benchmark, fit_semantics
+from fedunseen.data import Benchmark
 from fedunseen.experiment.assemble import deal, load_data, partition_of
 from fedunseen.experiment.changed import judged
 from fedunseen.experiment.held_out import held_out_of
@@ -62,26 +62,25 @@ from fedunseen.experiment.party_sums import (
 )
 from fedunseen.experiment.reasons import reason_tensors
 from fedunseen.experiment.result.run import Run
+from fedunseen.experiment.run_model import trained_model
 from fedunseen.experiment.running import run as train_run
 from fedunseen.experiment.scales import fitted_scales
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.small_cells import without_small_cells
 from fedunseen.experiment.traces import in_order, stated
 from fedunseen.federation.evaluator import Choice
-from fedunseen.federation.federation import Federation, State
+from fedunseen.federation.federation import State
 from fedunseen.federation.loop import Loop, round_metrics
 from fedunseen.federation.run_directory import RunDirectory, parts_of
 from fedunseen.federation.server_step import RoundResult
 from fedunseen.methods import LEFT_TO_DATA
 from fedunseen.methods.closed_form.base import ClosedForm, ClosedFormSettings
-from fedunseen.model import Calibration, Model
 from fedunseen.plans import StatisticsPlan, quantization_of
 from fedunseen.statistics import Statistics, without_party
 from fedunseen.strategies import Reply
 
 _COPIED = (
-    "scaling.safetensors", "confidence.safetensors", "spaces", "encoder", "text-encoder",
-    "added-classes.safetensors",
+    "spaces", "encoder", "text-encoder", "added-classes.safetensors",
 )  # fmt: skip
 """What a subtraction leaves as it is; all else in a run directory is made again, or left out."""
 _NOT_MEASURED_AGAIN = ("misplaced", "strays", "strays_by_chance", "curved", "adapted", "influence")
@@ -266,9 +265,8 @@ def write_left(
     (model,) = federation.models(state)
     loop = Loop(federation, state.round, state, result=result)
     line = task.measure(loop, [model], Choice(None, float(run.result["calibration_factor"])))
-    whose = (
-        {"participants": lines[-1]["participants"]} if max(kept, default=-1) < 0 else {}
-    )  # of a total no one knows
+    # of a total no one knows whose it is
+    whose = {"participants": lines[-1]["participants"]} if max(kept, default=-1) < 0 else {}
     lines[-1] |= {**round_metrics(federation, state, result), **line, **whose}
     with whole_folder(folder) as partial:
         _copy(run, partial, kept, noted["removed"], client, removed_counts)
@@ -276,56 +274,31 @@ def write_left(
         directory = RunDirectory(partial)
         for line in lines:
             directory.add_metrics(line)
-        write_tensors(directory.model_path, model)
         space.save(partial / "classes.csv")
         directory.save_checkpoint(state)
-        numbers = task.numbers(lines, len(lines), directory.model_path) | federation.method.facts(
-            state.params
-        )
+        numbers = task.numbers(lines, len(lines), directory.model_path)
+        numbers |= federation.method.facts(state.params)
         if "influence" in lines[-1]:
             numbers["influence"] = lines[-1]["influence"]
-        before = {k: v for k, v in run.result.items() if k not in _NOT_MEASURED_AGAIN}
-        numbers = {**before, **numbers}
+        numbers = {k: v for k, v in run.result.items() if k not in _NOT_MEASURED_AGAIN} | numbers
         sure = run.model.confidence
+        offset = float(numbers["calibration_factor"])
         if sure is not None:
-            tests = held_out_of(federation, model)
-            numbers["confidence"] = measured(tests, sure, float(numbers["calibration_factor"]))
+            numbers["confidence"] = measured(held_out_of(federation, model), sure, offset)
+        weights = run.manifest.get("encoder")
+        left = trained_model(run.experiment, federation, space, model, offset, sure, weights)
+        left.save(directory.model_path)
         drawn = task.summary(model, numbers)
         counts = np.array(drawn["client_counts"])
         if client is not None and not federation.partition.remote:
             gone = removed_counts.numpy().astype(counts.dtype)[: counts.shape[1]]
             counts[client] = np.maximum(counts[client] - gone, 0)
-        why = _reasons(run, federation, model, task.benchmark, {**numbers, **drawn})
-        drawn = {**drawn, **why, "client_counts": counts}
-        write_tensors(partial / "evaluation.safetensors", drawn)
+        if sure is not None and "gzsl_answers" in drawn:
+            encoder = encoder_of(run.experiment, task.benchmark)
+            drawn |= reason_tensors(left, task.benchmark, drawn, encoder)
+        write_tensors(partial / "evaluation.safetensors", {**drawn, "client_counts": counts})
         noted = {"forgotten": noted["forgotten"], "stays": traces(run)}
         directory.finish({**numbers, "run": str(folder), **noted})
-
-
-def _reasons(
-    run: Run,
-    federation: Federation,
-    params: Params,
-    benchmark: Benchmark,
-    drawn: Mapping[str, Any],
-) -> dict[str, NDArray[Any]]:
-    """Return what the report shows of single answers of the model that is left; nothing where it
-    has no confidence.
-    """
-    sure = run.model.confidence
-    if sure is None or "gzsl_answers" not in drawn:
-        return {}
-    space = federation.benchmark.space
-    left = Model(
-        space,
-        federation.method,
-        {name: value.cpu() for name, value in params.items()},
-        federation.scaler,
-        fit_semantics(space, run.experiment.data.semantics),
-        Calibration(float(drawn["calibration_factor"])),
-        confidence=sure,
-    )
-    return reason_tensors(left, benchmark, drawn, encoder_of(run.experiment, benchmark))
 
 
 def _copy(

@@ -22,20 +22,19 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.core.files import whole_folder, write_json, write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.core.registry import announced, find
-from fedunseen.data import Benchmark, ClassSpace, Scaler
+from fedunseen.data import Benchmark, Scaler
 from fedunseen.encoders.backbone import Encoder
-from fedunseen.experiment.confidence_file import write_confidence
 from fedunseen.experiment.encoding import copy_weights, make_encoder, record_weights
+from fedunseen.experiment.run_model import trained_model
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.engine import PartyStatus
 from fedunseen.federation.federation import Federation
 
 
-def write_inputs(scaler: Scaler, space: ClassSpace, folder: Path) -> None:
-    """Write the class space and how features are scaled, so that ``predict`` does not need the
-    data.
+def write_scaling(scaler: Scaler, folder: Path) -> None:
+    """Write how features are scaled, where each client has a model of its own: the file of one
+    model has it, too.
     """
-    space.save(folder / "classes.csv")
     statistics = dict(scaler.statistics) or {"none": np.zeros(1, dtype=np.float32)}
     write_tensors(folder / "scaling.safetensors", statistics)
 
@@ -101,7 +100,7 @@ def encoder_of(experiment: Experiment, benchmark: Benchmark) -> Encoder | None:
 def bring_home(
     experiment: Experiment,
     benchmark: Benchmark,
-    scaler: Scaler,
+    federation: Federation,
     result: Mapping[str, Any],
     params: Params,
     out: Path,
@@ -111,13 +110,15 @@ def bring_home(
     with whole_folder(out) as partial:
         content = manifest(experiment, benchmark.fingerprint(), benchmark)
         write_json(partial / "manifest.json", {**content, "brought_home": True})
-        write_inputs(scaler, benchmark.space, partial)
+        benchmark.space.save(partial / "classes.csv")
         copy_weights(
             encoder_of(experiment, benchmark), experiment.data, experiment.encoder, partial
         )
-        write_tensors(partial / "model.safetensors", params)
-        if confidence is not None:
-            write_confidence(partial, confidence)
+        offset = float(result.get("calibration_factor", 0.0))
+        weights = content.get("encoder")
+        trained_model(
+            experiment, federation, benchmark.space, params, offset, confidence, weights
+        ).save(partial / "model.safetensors")
         write_json(partial / "result.json", {**result, "run": str(out)})
 
 

@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from fedunseen.confidence.explanation import Explanation
 from fedunseen.core.parameters import Params
-from fedunseen.data import Benchmark, fit_semantics
+from fedunseen.data import Benchmark
 from fedunseen.encoders.backbone import FrozenEncoder
-from fedunseen.experiment.confidence_file import read_confidence
 from fedunseen.experiment.encoding import as_images
-from fedunseen.experiment.manifest import encoder_of
+from fedunseen.experiment.run_model import trained_model
 from fedunseen.experiment.setup import Setup
-from fedunseen.model import Calibration, Model
+from fedunseen.model import Model
 from fedunseen.tasks.zero_shot_summary import small
 
 SHOWN = 12  # wrong answers
@@ -26,27 +25,16 @@ _BLOCK = 256  # samples at once: images may take much memory on their way
 Tensors = dict[str, NDArray[Any]]
 
 
-def reasons(setup: Setup, params: Params, drawn: Mapping[str, NDArray[Any]]) -> Tensors:
-    """Return what a finished run records of single answers; see :func:`reason_tensors`."""
-    if read_confidence(setup.directory.path) is None or "labels" not in drawn:
-        return {}
-    model = model_of(setup, params)
-    encoder = encoder_of(setup.experiment, setup.benchmark)
-    return reason_tensors(model, setup.benchmark, drawn, encoder)
-
-
 def model_of(setup: Setup, params: Params) -> Model:
-    """Return the model of a run that is not finished, with its offset and confidence so far."""
-    federation = setup.federation
-    space = setup.benchmark.space
-    return Model(
-        space,
-        federation.method,
-        {name: value.cpu() for name, value in params.items()},
-        federation.scaler,
-        fit_semantics(space, setup.experiment.data.semantics),
-        Calibration(float(setup.result["calibration_factor"])),
-        confidence=read_confidence(setup.directory.path),
+    """Return the model of a run, with its offset and confidence so far."""
+    return trained_model(
+        setup.experiment,
+        setup.federation,
+        setup.benchmark.space,
+        params,
+        float(setup.result.get("calibration_factor", 0.0)),
+        setup.confidence,
+        setup.manifest.get("encoder"),
     )
 
 

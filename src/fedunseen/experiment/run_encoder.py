@@ -19,8 +19,8 @@ _NEEDED = (
     "result.json",
     "model.safetensors",
     "classes.csv",
-    "scaling.safetensors",
 )
+_OLDER = "scaling.safetensors"  # of a run whose model's file has parameters alone
 
 
 class RunEncoderSettings(EncoderSettings):
@@ -82,7 +82,8 @@ class RunEncoder(Encoder):
         have the same names.
         """
         inner = [] if self.run.experiment.encoder.name == "run" else self.run.encoder_files
-        return [*(self.run.path / name for name in _NEEDED), *inner]
+        older = [path] if (path := self.run.path / _OLDER).is_file() else []
+        return [*(self.run.path / name for name in _NEEDED), *older, *inner]
 
     def encode(self, images: NDArray[Any]) -> NDArray[Any]:
         """Return features (n, d) float32 of images."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedunseen.confidence import Confidence
 from fedunseen.core.files import write_json
 from fedunseen.core.parameters import Params
 from fedunseen.data import Benchmark
@@ -63,6 +64,7 @@ class Setup:
     history: Sequence[Mapping[str, Any]] = ()  # the metrics of the rounds
     sums: Params | None = None  # of a closed form: what its model was solved from
     model: Params | None = None  # the final one, once a stage has read it
+    confidence: Confidence | None = None  # of the final model
     started: float = field(default_factory=time.perf_counter)
     federation: Federation = None  # type: ignore[assignment]
     evaluator: Evaluator = None  # type: ignore[assignment]

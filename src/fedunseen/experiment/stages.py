@@ -20,17 +20,14 @@ from fedunseen.evaluation.misplaced import misplaced_files
 from fedunseen.experiment.assemble import resolve_defaults
 from fedunseen.experiment.calibration_folds import offset_of_folds
 from fedunseen.experiment.changed import adapted_numbers
-from fedunseen.experiment.confidence_file import (
-    with_confidence,
-    write_confidence,
-)
 from fedunseen.experiment.encoding import copy_weights
 from fedunseen.experiment.held_out import held_out_of
 from fedunseen.experiment.hooks import hooks
-from fedunseen.experiment.manifest import clients_of, encoder_of, write_inputs
-from fedunseen.experiment.reasons import model_of, reasons
+from fedunseen.experiment.manifest import clients_of, encoder_of, write_scaling
+from fedunseen.experiment.reasons import model_of, reason_tensors
 from fedunseen.experiment.result.run import load_run
 from fedunseen.experiment.rules import PresenceFacts, check
+from fedunseen.experiment.run_model import with_confidence
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.setup import Setup
 from fedunseen.experiment.space_versions import SpaceVersions
@@ -403,7 +400,7 @@ def adapt_unlabelled(setup: Setup) -> Setup:
         changed = replace(first, params=adapted.params, calibration=Calibration(adapted_offset))
         sure = changed.no_surer_than(first, [pool]).confidence
         assert sure is not None
-        write_confidence(setup.directory.path, sure)
+        setup = replace(setup, confidence=sure)
         tests = held_out_of(federation, adapted.params)
         numbers["confidence"] = measured(tests, sure, adapted_offset)
     connect(setup)  # parties get the model as one of the whole run
@@ -435,19 +432,24 @@ def report(setup: Setup) -> Setup:
         result |= misplaced_files(setup.benchmark)
     if not setup.partition.remote and (curved := curved_boundaries(experiment, setup.benchmark)):
         result["curved"] = curved
-    write_inputs(federation.scaler, setup.benchmark.space, directory.path)
-    copy_weights(
-        encoder_of(experiment, setup.benchmark), experiment.data, experiment.encoder, directory.path
-    )
+    setup.benchmark.space.save(directory.path / "classes.csv")
+    encoder = encoder_of(experiment, setup.benchmark)
+    copy_weights(encoder, experiment.data, experiment.encoder, directory.path)
     params = setup.model
+    one_model = federation.strategy.one_model
     if params is None:
-        one_model = federation.strategy.one_model
         params = load_params(directory.model_path, federation.device) if one_model else {}
     answers = setup.evaluator.summary(params, result)
-    answers |= reasons(setup, params, answers)
+    model = model_of(setup, params)
+    if model.confidence is not None and "labels" in answers:
+        answers |= reason_tensors(model, setup.benchmark, answers, encoder)
     write_tensors(directory.path / "evaluation.safetensors", answers)
     measured = Measured(setup.manifest, setup.benchmark.space, answers, setup.history)
-    params = with_confidence(params, directory.path)
+    if one_model:
+        model.save(directory.model_path)
+    else:
+        write_scaling(federation.scaler, directory.path)
+    params = with_confidence(params, setup.confidence)
     federation.engine.finish(directory.finish(result, measured), params)
     return replace(setup, result=result)
 
@@ -464,4 +466,5 @@ def finish_late(setup: Setup, meet: Meet | None) -> None:
         setup = replace(setup, federation=setup.versions.at(NEVER)[0])
     with meet() as meeting:
         connect(replace(setup, meeting=meeting))
-        setup.federation.engine.finish_late(done.result, with_confidence(done.params, done.path))
+        sure = done.model.confidence if done.one_model else None
+        setup.federation.engine.finish_late(done.result, with_confidence(done.params, sure))

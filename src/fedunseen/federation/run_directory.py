@@ -36,6 +36,7 @@ from fedunseen.core.files import (
     write_tensors,
     write_text,
 )
+from fedunseen.core.model_file import before_parameters
 from fedunseen.core.parameters import Params, of_each_client, within
 from fedunseen.core.runs import read_json, read_manifest, read_result
 from fedunseen.core.tensor_store import StoredTensors, TensorStore, read_records, write_records
@@ -282,10 +283,9 @@ class RunDirectory:
             return all(
                 RunDirectory(self.path / f"seed-{seed}").complete() for seed in result["seeds"]
             )
-        tensors = [
-            self.model_path,
-            *(self.path / f"{name}.safetensors" for name in ("scaling", "evaluation")),
-        ]
+        tensors = [self.model_path, self.path / "evaluation.safetensors"]
+        if not is_model(self.model_path):  # whose file has the scaling, too
+            tensors.append(self.path / "scaling.safetensors")
         try:
             ClassSpace.load(self.path / "classes.csv", of_run=True)
         except DataError:
@@ -515,6 +515,16 @@ def is_whole(path: Path) -> bool:
         return False
 
 
+def is_model(path: Path) -> bool:
+    """Say whether a file is one that :meth:`fedunseen.Model.save` wrote, and not tensors alone."""
+    check_ordinary(path)
+    try:
+        with safe_open(path, "pt") as file:
+            return before_parameters(file.metadata()) != ""
+    except (OSError, SafetensorError):
+        return False
+
+
 @contextmanager
 def _opened(path: Path, device: torch.device | None) -> Iterator[Any]:
     """Open a safetensors file for reading."""
@@ -532,12 +542,13 @@ def _opened(path: Path, device: torch.device | None) -> Iterator[Any]:
 def load_params(
     path: Path, device: torch.device | None = None, under: str = "", classes: int | None = None
 ) -> Params:
-    """Read a safetensors file. The order of its names is not kept.
+    """Read a safetensors file; of a model's file the parameters. The order of names is not kept.
 
     With ``classes`` all labels and answers must be ids of so many classes: counting larger ones
     would take any memory.
     """
     with _opened(path, device) as file:
+        under = under or before_parameters(file.metadata())
         names = [name for name in file.keys() if name.startswith(under)]  # noqa: SIM118 - it is not a dictionary
         params = {name.removeprefix(under): file.get_tensor(name) for name in names}
     for name, value in params.items() if classes is not None else ():
@@ -567,7 +578,12 @@ def parameter_sizes(path: Path) -> dict[str, int]:
     check_ordinary(path)
     try:
         with safe_open(path, "np") as file:
-            return {name: math.prod(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            before = before_parameters(file.metadata())
+            return {
+                name.removeprefix(before): math.prod(file.get_slice(name).get_shape())
+                for name in file.keys()  # noqa: SIM118 - it is not a dictionary
+                if name.startswith(before)
+            }
     except (OSError, SafetensorError):
         return {}
 

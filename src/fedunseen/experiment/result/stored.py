@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedunseen.core.errors import ExperimentError, RunDirectoryError, unknown
-from fedunseen.core.model_file import refusing_damage
+from fedunseen.core.model_file import read_model_file, refusing_damage
 from fedunseen.core.parameters import Params, of_each_client
 from fedunseen.core.registry import find
 from fedunseen.core.runs import check_where, read_manifest, read_result
@@ -23,7 +23,6 @@ from fedunseen.data.base import BenchmarkLoader
 from fedunseen.encoders.backbone import Encoder, FrozenEncoder
 from fedunseen.encoders.hub import local_files_only
 from fedunseen.experiment.class_descriptions import names_in, semantics_of_names
-from fedunseen.experiment.confidence_file import read_confidence
 from fedunseen.experiment.encoding import (
     as_images,
     features_from,
@@ -34,8 +33,9 @@ from fedunseen.experiment.encoding import (
 )
 from fedunseen.experiment.parsing import check_known, located
 from fedunseen.experiment.result.reader import RunReader
+from fedunseen.experiment.run_model import MODEL_FILES, older_confidence
 from fedunseen.experiment.schema import Experiment
-from fedunseen.federation.run_directory import RunDirectory, load_params, parameter_sizes
+from fedunseen.federation.run_directory import RunDirectory, is_model, load_params, parameter_sizes
 from fedunseen.methods import Method
 from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.episodic import Episodic
@@ -137,7 +137,7 @@ class StoredRun:
         return bool(self.manifest.get("brought_home", False))
 
     def _check_made_here(self) -> None:
-        if self.brought_home:
+        if self.manifest.get("brought_home"):
             raise RunDirectoryError(
                 f"{self.path} is the model that a party took home: its rounds, tests and page are "
                 "in the coordinator's run directory"
@@ -179,13 +179,34 @@ class StoredRun:
             raise RunDirectoryError(
                 f"{self.path} holds a model for each seed: take the params of one of its seeds"
             )
-        if self.client is None:
-            return load_params(self.path / "model.safetensors")
-        return load_params(self._own_path, under=f"client/{self.client}/")
+        if self.client is not None:
+            return load_params(self._own_path, under=f"client/{self.client}/")
+        merged = self._merged
+        return load_params(self.path / MODEL_FILES[0]) if merged is None else merged.params
+
+    @cached_property
+    def _merged(self) -> Model | None:
+        """The model of the run's file; None: the file has parameters alone, of an older version or
+        of several clients.
+        """
+        path = self.path / MODEL_FILES[0]
+        if not is_model(path):
+            return None
+        with refusing_damage(path, _REMEDY):
+            content, tensors = read_model_file(path, _REMEDY)
+            encoder = content["backbone"]["encoder"]
+            if encoder is None or encoder["files"] is None:
+                place = None
+            else:
+                setting = find("encoder", encoder["settings"]["name"]).setting
+                place = getattr(self._placed.encoder, setting.rpartition(".")[2])
+            return Model.template(content, tensors, place)
 
     @cached_property
     def method(self) -> Method:
         """The method, made for the run's class space."""
+        if self._merged is not None:
+            return self._merged.method
         settings = self.experiment.method
         semantics = torch.from_numpy(self.scaled_semantics(self.space.semantics))
         raw = tuple(self.manifest["input_shape"])
@@ -204,7 +225,18 @@ class StoredRun:
     def model(self) -> Model:
         """The model of :attr:`params`, with all that it takes to ask it."""
         self.check_one_model("to use", choosable=True)
-        model = Model(
+        model = self._merged
+        if model is None:
+            model = self._assembled()
+        elif self.client is not None:
+            model = replace(model, params=self.params, confidence=None)
+        with refusing_damage(self.path / MODEL_FILES[0], _REMEDY):
+            model.check()
+        return model
+
+    def _assembled(self) -> Model:
+        """Return the model from the parts that the directory keeps in files of their own."""
+        return Model(
             self.space,
             self.method,
             self.params,
@@ -214,11 +246,8 @@ class StoredRun:
             self.manifest["seed"],
             self.pooled,
             self._features_from,
-            confidence=read_confidence(self.path) if self.client is None else None,
+            confidence=older_confidence(self.path) if self.client is None else None,
         )
-        with refusing_damage(self.path / "model.safetensors", _REMEDY):
-            model.check()
-        return model
 
     @property
     def statistics(self) -> Params:
@@ -249,6 +278,8 @@ class StoredRun:
             params=model.params,
             method=model.method,
             scaled_semantics=model.semantics_scaler,
+            scaler=model.scaler,
+            _merged=model,
         )
         return changed
 
@@ -355,6 +386,8 @@ class StoredRun:
     @cached_property
     def scaled_semantics(self) -> Scaler:
         """Scales the semantics (C, attributes) of classes as those of the run were scaled."""
+        if self._merged is not None:
+            return self._merged.semantics_scaler
         return fit_semantics(self.space, self.experiment.data.semantics)
 
     def of_client(self, client: int) -> Self:
@@ -379,7 +412,7 @@ class StoredRun:
     def _own_path(self) -> Path:
         """The file of clients' own models."""
         personal = RunDirectory(self.path).personal_path
-        return personal if personal.exists() else self.path / "model.safetensors"
+        return personal if personal.exists() else self.path / MODEL_FILES[0]
 
     @cached_property
     def own_models(self) -> list[int]:
@@ -392,7 +425,7 @@ class StoredRun:
         client has its own.
         """
         return self.client is not None or not of_each_client(
-            parameter_sizes(self.path / "model.safetensors")
+            parameter_sizes(self.path / MODEL_FILES[0])
         )
 
     def check_one_model(self, use: str, choosable: bool = False) -> None:
@@ -429,6 +462,8 @@ class StoredRun:
     @cached_property
     def scaler(self) -> Scaler:
         """How vectors are scaled."""
+        if self._merged is not None:
+            return self._merged.scaler
         path = self.path / "scaling.safetensors"
         with refusing_damage(path, _REMEDY):
             stored = load_params(path)
