@@ -361,7 +361,7 @@ def test_soft_sums_hide_what_sums_of_labeled_samples_hide():
         rows += far["0.mean"]
         samples = ScaledSamples(rows, torch.device("cpu"), scaler)
         every = torch.arange(count)
-        least, most = bounds_of_class(CodedRows(samples, every), every, quantization, 3)
+        least, most, _ = bounds_of_class(CodedRows(samples, every), every, quantization, 3)
         known = samples.codes(every)[0].double(), samples.clipped(every), samples.stages(every)
         soft = weighted_bounds(*known, torch.ones(count, 1).double(), (1, 3))
         assert all(

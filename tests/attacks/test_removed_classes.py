@@ -44,7 +44,7 @@ REMOVAL = replace(PLAN, removing=[NAMES[0]], nonce="22" * 16)
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     folder = write_all(tmp_path_factory.mktemp("removed"))
-    write_party(folder / "large", np.repeat(range(HELD), EACH), 5)
+    write_party(folder / "large", np.repeat(range(HELD), EACH), 6)  # no feature is coarse
     return folder
 
 

@@ -427,7 +427,7 @@ def test_a_name_of_few_unlabelled_samples_of_a_class_is_hidden(few, min_samples)
     whole[2] *= -1
     whole[10:16] *= -1
     given = whole, torch.zeros(20, 1).bool(), [whole / 254 + 0.5], weights, (255, min_samples)
-    ends = [end[0, 0].item() for end in weighted_bounds(*given, torch.tensor([True]))]
+    ends = [end[0, 0].item() for end in weighted_bounds(*given, True)]
     if min_samples == 5:
         assert ends == [whole[0, 0].item()] * 2
     else:
@@ -456,12 +456,12 @@ def test_a_name_of_few_rows_that_stay_is_hidden(few, min_samples):
     features = np.abs(features - few)
     originals = Originals(
         np.arange(640, dtype=np.uint8).reshape(20, 32), features.astype(float),
-        np.zeros((20, 1), dtype=np.int8), np.array([True]),
+        np.zeros((20, 1), dtype=np.int8),
     )  # fmt: skip
     scaler = Scaler((), Quantization.of_grey_values(8).statistics)
     samples = ScaledSamples(features, torch.device("cpu"), scaler, originals)
     read = CodedRows(samples, torch.arange(20))
-    least, most = bounds_of_class(read, torch.arange(20), scaler.quantization, min_samples)
+    least, most, _ = bounds_of_class(read, torch.arange(20), scaler.quantization, min_samples)
     assert (int(least), int(most)) == (
         (-LEVELS, LEVELS) if min_samples == 1 else ((2 * few - 1) * LEVELS,) * 2
     )
@@ -475,14 +475,56 @@ def test_what_is_absent_is_within_no_range():
     features[:11] = 0.5
     digests = rng.integers(0, 256, (20, 32), dtype=np.uint8)
     scaler = Scaler((), Quantization.of_grey_values(8).statistics)
-    originals = Originals(digests, features.astype(float), sides, np.array([False]))
+    originals = Originals(digests, features.astype(float), sides)
     samples = ScaledSamples(features, torch.device("cpu"), scaler, originals)
     read = CodedRows(samples, torch.arange(20))
-    assert [int(end) for end in bounds_of_class(read, torch.arange(20), scaler.quantization, 5)] == [
-        0, 0,
-    ]  # fmt: skip
+    *ends, narrow = bounds_of_class(read, torch.arange(20), scaler.quantization, 5)
+    assert [int(end) for end in ends] == [0, 0]
+    assert bool(narrow)
     assert bool(samples.clipped(slice(0, 11)).all())
     assert not bool(samples.clipped(slice(11, 20)).any())
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("first", "second", "hidden"),
+    [
+        (["84.16"], [], True),
+        (["84.16"], ["50"], True),
+        (["84.16", "33"], ["50", "60"], True),
+        (["84.16", "1", "1", "1", "1"], [], False),  # as far as some others, and no farther
+    ],
+)
+def test_a_number_that_few_rows_have_counts_as_the_most_common_one(
+    first, second, hidden, min_samples, tmp_path
+):
+    """Days in intensive care: 0 in most rows, and more than one class has another number."""
+    zeros = ["0"] * 40
+    rows = [
+        *rows_of("A", fare=[*first, *zeros][:40]),
+        *rows_of("B", fare=[*second, *zeros][:40]),
+    ]
+    fare = {"name": "fare", "kind": "number", "bounds": [0, 127]}
+    update = sums(tmp_path, rows, [fare, AGE], min_samples)
+    read = (update["total"][:2, 0] + LEVELS * update["count"][:2]) / (2 * LEVELS) * 127
+    given = [sum(map(float, cells)) for cells in (first, second)]
+    if min_samples == 1:  # the positive control
+        assert np.abs(read.numpy() - given).max() < 0.5
+    else:
+        assert read.tolist() == ([0, 0] if hidden else [5, 0])
+
+
+@BOTH
+def test_a_date_that_few_rows_have_counts_as_the_most_common_one(min_samples, tmp_path):
+    usual = ["1990-01-01"] * 40
+    rows = [
+        *rows_of("A", boarded=["1990-05-17", *usual][:40]),
+        *rows_of("B", boarded=["1990-03-02", *usual][:40]),
+    ]
+    day = {"name": "boarded", "kind": "date", "bounds": ["1990-01-01", "1990-12-31"]}
+    update = sums(tmp_path, rows, [day, AGE], min_samples)
+    read = (update["total"][:2, 0] + LEVELS * update["count"][:2]) / (2 * LEVELS) * 364
+    assert np.rint(read.numpy()).tolist() == ([136, 60] if min_samples == 1 else [0, 0])
 
 
 @BOTH

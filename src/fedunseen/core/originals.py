@@ -21,13 +21,11 @@ class Originals:
         digests: (n, 32) bytes, of each sample as a whole: no setting that reads it changes them.
         cells: (n, d) what each feature was made of: a number before bounds clip it.
         sides: (n, d) -1 below the bounds, 1 above, 0 within, and :data:`ABSENT`.
-        named: (d,) which features only say whether a sample has one of few values.
     """
 
     digests: NDArray[np.uint8]
     cells: NDArray[np.float64]
     sides: NDArray[np.int8]
-    named: NDArray[np.bool_]
 
     @classmethod
     def joined(cls, parts: Sequence[Originals]) -> Originals:
@@ -36,8 +34,8 @@ class Originals:
             np.concatenate([getattr(part, name) for part in parts])
             for name in ("digests", "cells", "sides")
         )
-        return cls(digests, cells, sides, parts[0].named)
+        return cls(digests, cells, sides)
 
     def __getitem__(self, rows: Any) -> Originals:
         """Return some of them."""
-        return Originals(self.digests[rows], self.cells[rows], self.sides[rows], self.named)
+        return Originals(self.digests[rows], self.cells[rows], self.sides[rows])

@@ -81,11 +81,11 @@ class ScaledSamples:
         return None if self.originals is None else torch.from_numpy(self.originals.sides)[rows]
 
     @property
-    def named(self) -> Tensor:
-        """(d,) which features only say whether a sample has one of few values."""
-        if self.originals is None:
-            return torch.zeros(self.shape[1], dtype=torch.bool)
-        return torch.from_numpy(self.originals.named)
+    def tabular(self) -> bool:
+        """Whether features are cells of a table, whose most common value says something of a row
+        that lacks it.
+        """
+        return self.originals is not None
 
     def told_apart(self) -> NDArray[Any]:
         """Return (N, ...) what is the same for the same sample alone; one that another stands in

@@ -23,6 +23,7 @@ from fedunseen.core.bounds import check_greeting, check_statistics
 from fedunseen.core.errors import DataError, ExperimentError, RefusedError
 from fedunseen.core.extensions import kept_sections
 from fedunseen.core.parameters import Params, finite, within
+from fedunseen.core.samples import first_of_equal
 from fedunseen.core.small_cells import MIN_SAMPLES, left_out_sentence, near_mean_sentence
 from fedunseen.data import Benchmark, ClassSpace, Scaler
 from fedunseen.data.class_space import same_text
@@ -48,6 +49,7 @@ from fedunseen.experiment.party_sums import (
     REFUSED,
     check_known,
     check_removed,
+    check_removed_cells,
     check_saved_once,
     check_scaling,
     check_stand_ins,
@@ -105,7 +107,7 @@ class Cells:
         minimum: samples that a class must have.
         left_out: the sentence about what is left out, for the owner alone.
         features: of all samples, as they are summed; None where single samples may be shown.
-        among: returns what :attr:`features` would be, if some samples were all.
+        among: returns the samples as they would be summed, if some were all.
         summed: the ids of those that are in sums of all, or would be.
     """
 
@@ -114,7 +116,7 @@ class Cells:
     minimum: int
     left_out: str = ""
     features: NDArray[Any] | None = None
-    among: Callable[[NDArray[np.int64]], NDArray[Any]] | None = None
+    among: Callable[[NDArray[np.int64]], Benchmark] | None = None
     summed: NDArray[np.int64] | None = None
 
 
@@ -272,6 +274,8 @@ class PartyData(OwnSamples):
         closed = isinstance(federation.method, ClosedForm)
         if closed and cells.minimum > 1 and "moments" not in self.consent:
             cells = self._without_alone(engine, cells, client)
+        if engine.masks is None and cells.minimum > 1:  # perhaps no ledger knows what is in sums
+            self._check_folder(engine.worker, benchmark, engine.worker.samples[client], cells)
         samples = engine.worker.restrict(client, np.setdiff1d(cells.taking, cells.few))
         cells = replace(cells, summed=engine.worker.held[client])
         classes = np.unique(benchmark.labels[samples])
@@ -292,9 +296,7 @@ class PartyData(OwnSamples):
         )
 
     def _without_alone(self, engine: InProcess, cells: Cells, client: int) -> Cells:
-        """Leave out samples that second moments would show alone. Without a ledger, which knows
-        what is in sums, refuse to remove some whose moments, or those of the others, would.
-        """
+        """Leave out samples that second moments would show alone."""
         worker = engine.worker
         method = worker.method
         assert isinstance(method, ClosedForm)
@@ -303,9 +305,6 @@ class PartyData(OwnSamples):
         moments = method.moments(*worker.read(held), *numbers)
         kept, sentence = without_alone(held, moments, cells.taking, self.folder)
         kept = worker.restrict(client, kept)
-        if self.removal is not None and not self.removal.consent and engine.masks is None:
-            removed = np.isin(kept, cells.taking)
-            check_removed(method.moments(*worker.read(kept), *numbers), removed, ~removed)
         few = np.union1d(cells.few, np.intersect1d(np.setdiff1d(held, kept), cells.taking))
         left_out = "; ".join(filter(None, (cells.left_out, sentence)))
         return replace(cells, few=few, left_out=left_out)
@@ -348,48 +347,71 @@ class PartyData(OwnSamples):
                 for which in (sums & of_class.keys(), removed & sums)
             )
             missing = len(sums - of_class.keys())
-            self._check_as_summed(cells, train, in_sums)
+            summed_as = self._checked_as_summed(cells, train, in_sums)
             check_removed_classes(
                 party_benchmark.space.names, held_labels, removed_labels, cells.minimum, missing
             )
+            parts = (removed & sums, sums - removed)
+            masks = [np.array([x in part for x in here])[in_sums] for part in parts]
+            given = train[in_sums], *masks, cells.minimum
+            self._check_parts(engine.worker, summed_as, *given)
             if "moments" not in self.consent:
                 check_known(released - of_class.keys(), {every for every, _ in sums_of_plans})
-                parts = (removed & sums, sums - removed)
-                masks = [np.array([x in part for x in here])[in_sums] for part in parts]
-                self._check_moments(engine.worker, train[in_sums], cells.minimum, *masks)
 
-    def _check_as_summed(
+    def _checked_as_summed(
         self, cells: Cells, train: NDArray[np.int64], in_sums: NDArray[np.bool_]
-    ) -> None:
-        """Refuse to remove samples with other features than sums have of them: samples that came
-        since change which cells are hidden, and which sample stands in for another.
+    ) -> Benchmark:
+        """Return samples with the features that sums have of them.
+
+        Refuse to remove some with others: samples that came since change which cells are hidden,
+        and which sample stands in for another.
         """
         assert cells.among is not None
         assert cells.features is not None
         assert cells.summed is not None
         rows = train[in_sums | ~np.isin(train, cells.summed)]  # all that were there, at least
         removed = np.intersect1d(cells.taking, train[in_sums])
-        if not np.array_equal(cells.among(rows)[removed], cells.features[removed]):
+        summed_as = cells.among(rows)
+        if not np.array_equal(summed_as.features[removed], cells.features[removed]):
             raise RefusedError(
                 "samples that came since the sums, or are here no more, change what is hidden of "
                 "the removed ones: let the folder hold those of the sums until it is done, "
                 "or consent to the removal if the owner agrees",
                 "removal-of-few",
             )
+        return summed_as
 
-    def _check_moments(
+    def _check_folder(
+        self, worker: Worker, benchmark: Benchmark, held: NDArray[np.int64], cells: Cells
+    ) -> None:
+        """Refuse a removal from the sums of the folder's samples that shows few of them."""
+        removed = np.isin(held, cells.taking)
+        if self.removal is None or self.removal.consent or not removed.any():
+            return
+        all_labels, removed_labels = (
+            benchmark.labels[some[first_of_equal(benchmark.told_apart(some))]]
+            for some in (held, held[removed])
+        )
+        check_removed_classes(benchmark.space.names, all_labels, removed_labels, cells.minimum)
+        self._check_parts(worker, benchmark, held, removed, ~removed, cells.minimum)
+
+    def _check_parts(
         self,
         worker: Worker,
+        summed_as: Benchmark,
         rows: NDArray[np.int64],
-        minimum: int,
         removed: NDArray[np.bool_],
         left: NDArray[np.bool_],
+        minimum: int,
     ) -> None:
-        """Refuse a removal from the sum of ``rows`` whose second moments show a sample alone."""
+        """Refuse a removal from the sum of ``rows`` if sums of what is removed, or left, show few
+        samples.
+        """
         method = worker.method
         if isinstance(method, ClosedForm):
+            check_removed_cells(summed_as, self.settings, rows, removed, left, minimum)
             moments = method.moments(*worker.read(rows), minimum, self.min_samples)
-            check_removed(moments, removed, left)
+            check_removed(moments, removed, left, alone="moments" not in self.consent)
 
     @property
     def _soft(self) -> bool:
@@ -456,7 +478,7 @@ class PartyData(OwnSamples):
             minimum,
             nearby,
             stood_in.features,
-            lambda some: as_summed(some)[0].features,
+            lambda some: as_summed(some)[0],
         )
         if not len(few):
             return stood_in, cells

@@ -55,6 +55,7 @@ from fedunseen.experiment.own_samples import (
 )
 from fedunseen.experiment.party_sums import (
     check_removed,
+    check_removed_cells,
     check_stand_ins,
     coded,
     samples_in_sums,
@@ -535,10 +536,12 @@ def write_removal(
         held = held.among(kept)
     rows = _removed_of(benchmark, held.rows, rows, minimum, consent)
     check_stand_ins(held.rows, held.summed, rows)
-    if minimum > 1 and not consent and not moments:
+    if minimum > 1 and not consent:
         read = coded(run, benchmark, held.summed, ids)
         removed = np.isin(held.rows, rows)
-        check_removed(method.moments(*read, minimum, min_samples), removed, ~removed)
+        check_removed_cells(benchmark, data, held.summed, removed, ~removed, minimum)
+        summed_as = method.moments(*read, minimum, min_samples)
+        check_removed(summed_as, removed, ~removed, alone=not moments)
     summed = held.among(rows).summed
     _statistics(run, benchmark, summed, held.summed, min_samples).save(out)
     return len(rows)

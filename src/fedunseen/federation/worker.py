@@ -341,19 +341,19 @@ class SoftWorker(Worker):
         few = self.method.min_samples
         clipped = inputs.clipped(rows) if isinstance(inputs, ScaledSamples) and few > 1 else None
         stages: list[Tensor] = []
-        named: Tensor | None = None
+        tabular = False
         same = pool.cpu().numpy()
         repeats = np.zeros((len(pool), 1), dtype=np.int64)
         if isinstance(inputs, ScaledSamples) and few > 1:
             same = inputs.told_apart()[rows.numpy()]
             repeats[:, 0] = inputs.repeated(rows)
             stages = inputs.stages(rows)
-            named = inputs.named
+            tabular = inputs.tabular
         first = torch.tensor(first_of_equal(same) if few > 1 else [True] * len(pool)).bool()
         counted = first
         if repeats.any():  # each counts in its class, as labeled samples do
             counted = torch.tensor(first_of_equal(np.concatenate([same, repeats], axis=1)))
-        sums = soft_statistics(scores, features, clipped, few, first, stages, named)
+        sums = soft_statistics(scores, features, clipped, few, first, stages, tabular)
         copies = not bool(counted.all())
         distinct = soft_statistics(scores, features[counted])["count"] if copies else None
         sums, small = without_small(sums, few, distinct)

@@ -45,15 +45,7 @@ def originals_of(
         for column, made in zip(columns, features, strict=True)
     ]
     cells, sides = (np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True))
-    named = [_named(column, made.shape[1]) for column, made in zip(columns, features, strict=True)]
-    return Originals(row_digests(block, names), cells, sides, np.concatenate(named))
-
-
-def _named(column: Column, width: int) -> NDArray[np.bool_]:
-    """Return (width,) which features of a column say only whether a cell has some value."""
-    named = np.full(width, column.kind in ("category", "boolean"))
-    named[width - column.indicator :] = True
-    return named
+    return Originals(row_digests(block, names), cells, sides)
 
 
 def _before(

@@ -18,13 +18,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedunseen.core.samples import CodedRows
+from fedunseen.core.samples import CodedRows, first_of_equal
 from fedunseen.data import Quantization
 from fedunseen.methods.closed_form.span import outside_span
 from fedunseen.methods.closed_form.statistics import (
@@ -111,11 +112,39 @@ class Moments:
         """
         if not len(places):
             return False
-        everyone = torch.arange(len(self.labels))
-        rows = self._rows(everyone)[places.to(self.labels.device)]
+        rows = torch.cat(list(self._blocks(*self._some(places), self._hidden, self.clip_norm)))
         copies = self._copies()
         found = _set_apart(rows, self.labels.cpu()[places], copies[places], self._whole)
         return bool(found.alone.any())
+
+    def show_few(self, places: Tensor) -> bool:
+        """Return whether sums of some of the samples show a feature of fewer than ``min_samples``
+        of a class, which sums of all do not: few of them are within a range, or few or one differ
+        from a number that half of the class or more have.
+        """
+        inputs, labels = self._some(places)
+        hidden = self._hidden
+        own = hidden_features(inputs, labels, self.classes, self.quantization, self.min_samples)
+        if not len(places) or hidden is None or own is None:
+            return False
+        rows = torch.cat(list(self._blocks(inputs, labels, hidden, None))).cpu()
+        labels = labels.cpu()
+        varies = hidden.least < hidden.most
+        narrow = (varies & own.narrow)[labels]
+        if bool((narrow & (own.applied(rows, labels) != rows)).any()):
+            return True
+        copies = self._copies()[places]
+        return any(
+            _few_differ(
+                rows[_once(copies, labels == c)][:, (varies & hidden.changed)[c]], self.min_samples
+            )
+            for c in torch.unique(labels).tolist()
+        )
+
+    @cached_property
+    def _hidden(self) -> Hidden | None:
+        given = self.inputs, self.labels, self.classes, self.quantization, self.min_samples
+        return hidden_features(*given)
 
     @property
     def _whole(self) -> bool:
@@ -125,7 +154,7 @@ class Moments:
         """Return some samples as statistics add them up."""
         inputs, labels = self._some(places)
         hidden = hidden_features(inputs, labels, self.classes, self.quantization, self.min_samples)
-        return torch.cat(list(self._blocks(inputs, labels, hidden)))
+        return torch.cat(list(self._blocks(inputs, labels, hidden, self.clip_norm)))
 
     def _some(self, places: Tensor) -> tuple[Tensor | CodedRows, Tensor]:
         inputs = self.inputs
@@ -135,11 +164,15 @@ class Moments:
         return inputs[places.to(inputs.device)], labels
 
     def _blocks(
-        self, inputs: Tensor | CodedRows, labels: Tensor, hidden: Hidden | None
+        self,
+        inputs: Tensor | CodedRows,
+        labels: Tensor,
+        hidden: Hidden | None,
+        clip_norm: float | None,
     ) -> Iterator[Tensor]:
         for start in range(0, len(labels), BLOCK):
             some = slice(start, start + BLOCK)
-            yield rows_summed(inputs, labels, some, self.clip_norm, self.quantization, hidden)[0]
+            yield rows_summed(inputs, labels, some, clip_norm, self.quantization, hidden)[0]
 
     def _copies(self) -> Tensor:
         """Return (n,) numbers that are the same for the same sample, saved again in any class, or
@@ -164,6 +197,27 @@ class Moments:
             of_class = labels == c
             if torch.unique(held[:, stays & of_class], dim=1).shape[1] < self.fewest:
                 stays &= ~of_class
+
+
+def _once(copies: Tensor, among: Tensor) -> Tensor:
+    """Return the places of different samples ``among`` some."""
+    places = torch.nonzero(among)[:, 0]
+    return places[torch.tensor(first_of_equal(copies[places].numpy()[:, None]), dtype=torch.bool)]
+
+
+def _few_differ(numbers: Tensor, few: int) -> bool:
+    """Return whether half or more of samples (n, k) have one number of a feature, and fewer than
+    ``few`` have others, or one of the others nearly all of the difference.
+    """
+    count = len(numbers)
+    ordered = numbers.sort(0).values.double()
+    for usual in ordered[[(count - 1) // 2, count // 2]] if count else ():
+        away = (numbers - usual).square()
+        others = (away > 0).sum(0)
+        shown = (others < few) | (away.amax(0) > _SHARE * away.sum(0))
+        if bool(((others > 0) & (2 * others <= count) & shown).any()):
+            return True
+    return False
 
 
 def _set_apart(rows: Tensor, labels: Tensor, copies: Tensor, whole: bool) -> Apart:

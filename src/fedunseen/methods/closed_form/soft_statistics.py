@@ -202,7 +202,7 @@ def soft_statistics(
     min_samples: int = 1,
     first: Tensor | None = None,
     stages: Sequence[Tensor] = (),
-    named: Tensor | None = None,
+    tabular: bool = False,
 ) -> Params:
     """Return a party's soft statistics of samples (n, d): those of a quantized model add up
     exactly.
@@ -213,7 +213,7 @@ def soft_statistics(
     its responsibility. That needs which features are ``clipped`` (n, d), and the ``stages`` (n, d)
     of scaling, of which the last become whole numbers.
     ``first`` (n,) says which samples no earlier one equals: only these are counted for that.
-    ``named`` (d,) says which features only tell whether a sample has some value.
+    ``tabular``: features are cells of a table.
     """
     sums = scores.no_samples()
     hides = min_samples > 1 and len(scores.unit) > 0 and len(rows) > 0
@@ -231,8 +231,7 @@ def soft_statistics(
     if hides:
         ends = torch.zeros(rows.shape, dtype=torch.bool) if clipped is None else clipped
         kept = torch.ones(len(rows), dtype=torch.bool) if first is None else first
-        names = torch.zeros(rows.shape[1], dtype=torch.bool) if named is None else named
-        known = (ends, stages, kept, names)
+        known = (ends, stages, kept, tabular)
         _hide(sums["total"], torch.cat(numbers), torch.cat(shares), known, min_samples)
     return sums
 
@@ -241,16 +240,16 @@ def _hide(
     total: Tensor,
     whole: Tensor,
     shares: Tensor,
-    known: tuple[Tensor, Sequence[Tensor], Tensor, Tensor],
+    known: tuple[Tensor, Sequence[Tensor], Tensor, bool],
     min_samples: int,
 ) -> None:
     """Replace features of ``total`` that would show few samples, in place, from whole numbers (n,
     d) and responsibilities (n, U); ``known``: which features are clipped, the stages of scaling,
-    which samples no earlier one equals, and which features are names.
+    which samples no earlier one equals, and whether features are cells.
     """
-    clipped, stages, first, named = known
+    clipped, stages, first, tabular = known
     weights = shares.double() * first[:, None]
-    least, most = weighted_bounds(whole, clipped, stages, weights, (LEVELS, min_samples), named)
+    least, most = weighted_bounds(whole, clipped, stages, weights, (LEVELS, min_samples), tabular)
     changed = torch.isfinite(least) | torch.isfinite(most)
     for column in torch.nonzero(changed.any(0))[:, 0].tolist():
         places = torch.nonzero(changed[:, column])[:, 0]
@@ -264,7 +263,7 @@ def weighted_bounds(
     stages: Sequence[Tensor],
     weights: Tensor,
     few: tuple[int, int],
-    named: Tensor | None = None,
+    tabular: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return (U, d) the smallest and the largest whole number of samples of each class in soft
     sums, infinite where a class shows a feature as it is.
@@ -278,7 +277,7 @@ def weighted_bounds(
         stages: (n, d) each, what they were made of, if that is known.
         weights: (n, U) float64, of samples in classes, whole numbers.
         few: what a whole sample weighs, and how many are few no more.
-        named: (d,) bool, which features only tell whether a sample has some value.
+        tabular: whether features are cells of a table.
     """
     one, min_samples = few
     enough = one * min_samples
@@ -295,8 +294,7 @@ def weighted_bounds(
         made_of = [stage[:, column] for stage in stages]
         numbers, place = torch.unique(whole[:, column], return_inverse=True)
         counts = _summed(weights, place, len(numbers))
-        merged = _merged(place, len(numbers), made_of)
-        merged |= torch.zeros(()).bool() if named is None else named[column]
+        merged = _merged(place, len(numbers), made_of) | tabular
         common, which = torch.where(merged[:, None] & _medians(counts, total), counts, 0).max(0)
         apart = total - common
         coarse = (2 * apart <= total) & (apart > 0)

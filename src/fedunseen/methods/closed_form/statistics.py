@@ -144,11 +144,13 @@ class Hidden:
         least: (C, d) the smallest whole number that samples of a class have in sums.
         most: (C, d) the largest. Where it is the smallest, all samples have it.
         changed: (C, d) bool, where a sample's number may be another in sums.
+        narrow: (C, d) bool, where all have one since few are within a range, or not more than half.
     """
 
     least: Tensor
     most: Tensor
     changed: Tensor
+    narrow: Tensor
 
     def applied(self, rows: Tensor, labels: Tensor) -> Tensor:
         """Return whole numbers (n, d) with others where they would show few samples."""
@@ -171,9 +173,9 @@ def hidden_features(
 
     - Where few are within the range, or not more than half, all have the end beyond which not only
       few are, or 0. None is few too: otherwise this would tell whether a sample is there.
-    - Where rounding leaves half or more one whole number of several values, no sample has one that
-      fewer have or exceed: of the others, a single one could weigh more than all. If all but few
-      have that number, all have it.
+    - Where rounding leaves half or more one whole number of several values, or half or more cells
+      of a table are equal, no sample has one that fewer have or exceed: of the others, a single one
+      could weigh more than all. If all but few have that number, all have it.
     - So do they where float32 has made half of the samples one value: of the others one could weigh
       more than all. The features of a pair could have one sample within both ranges.
     """
@@ -181,12 +183,14 @@ def hidden_features(
         return None
     most = torch.full((classes, inputs.shape[1]), quantization.levels, dtype=torch.int16)
     least = -most
+    narrow = torch.zeros(most.shape, dtype=torch.bool)
     labels = torch.as_tensor(labels).cpu()
     for c in np.unique(labels.numpy()).tolist():
         class_rows = torch.nonzero(labels == c)[:, 0]
-        least[c], most[c] = bounds_of_class(inputs, class_rows, quantization, min_samples)
+        bounds = bounds_of_class(inputs, class_rows, quantization, min_samples)
+        least[c], most[c], narrow[c] = bounds
     levels = quantization.levels
-    return Hidden(least, most, (least > -levels) | (most < levels))
+    return Hidden(least, most, (least > -levels) | (most < levels), narrow)
 
 
 def raw_rows(
@@ -205,9 +209,9 @@ def bounds_of_class(
     class_rows: Tensor,
     quantization: Quantization,
     min_samples: int,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return (d,) the smallest and the largest whole number of the samples ``class_rows`` of one
-    class in sums: see :func:`hidden_features`.
+    class in sums, and where few are within a range: see :func:`hidden_features`.
     """
     width = inputs.shape[1]
     class_rows = class_rows[first_of_equal(raw_rows(inputs, class_rows))]
@@ -228,8 +232,8 @@ def bounds_of_class(
     total = len(class_rows)
     within = total - below - above - absent
     narrow = (within < total) & ((within < min_samples) | (2 * within <= total + 1))
-    named = inputs.samples.named if isinstance(inputs, CodedRows) else None
-    unusual, usual = rounded.apart(total, named)
+    tabular = isinstance(inputs, CodedRows) and inputs.samples.tabular
+    unusual, usual = rounded.apart(total, tabular)
     coarse = (unusual > 0) & (unusual < min_samples) & (2 * unusual <= total)
     apart, _ = equal.apart(total)
     coarse |= (apart > 0) & (2 * apart <= total + 1)
@@ -247,7 +251,7 @@ def bounds_of_class(
         places = (min_samples - 1, total - min_samples)
         ordered = torch.from_numpy(np.partition(numbers, places, axis=0)).short()
         least[coarse], most[coarse] = ordered[list(places)]
-    return least, most
+    return least, most, narrow
 
 
 def _sides(
@@ -310,13 +314,12 @@ class _Middle:
                     stage_values.masked_fill(differs, -torch.inf).amax(0)
                 )
 
-    def apart(self, total: int, named: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def apart(self, total: int, tabular: bool = False) -> tuple[Tensor, Tensor]:
         """Return (d,) how many samples have another value than the most common median, and that;
-        more than ``total`` where neither a scaling has made different values one, nor a value is
-        only a name (``named``).
+        more than ``total`` where neither a scaling has made different values one, nor values are
+        cells of a table (``tabular``).
         """
-        merged = torch.stack([most > least for least, most in self.extremes]).any(0)
-        merged |= torch.zeros(()).bool() if named is None else named
+        merged = torch.stack([most > least for least, most in self.extremes]).any(0) | tabular
         fewest, which = torch.where(merged, self.unequal, total + 1).min(0)
         return fewest, self.medians.gather(0, which[None])[0]
 
