@@ -1,12 +1,13 @@
 """Many parties on one machine: memory of the coordinator for each party, and seconds of a round.
 
-    python benchmarks/scale/parties.py [--parties 3 10 30] [--rounds 6]
+    python benchmarks/scale/parties.py [--parties 3 10 30] [--rounds 6] [--megabytes 2.4] [--masked]
 
-The coordinator is a real process (`fedunseen host`) on loopback, with TLS and a model of 2.4 MB.
-The parties are threads of one other process, each with its own connection, folder and data, since
-thirty processes would need more memory than a small machine has. They have few samples, so that a
-round is mostly messages, and they share a processor: the seconds of a round are an upper bound for
-parties of their own.
+The coordinator is a real process (`fedunseen host`) on loopback, with TLS and a model of so many
+MB. The parties are threads of one other process, each with its own connection, folder and data,
+since thirty processes would need more memory than a small machine has. They have few samples, so
+that a round is mostly messages, they share a processor, and above 10 MB one works at a time: the
+seconds of a round are an upper bound for parties of their own. The peak is the highest that the
+system has recorded of the coordinator's process (VmHWM), report included.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
+WIDTH = 4054 / 2.4  # hidden units of a model of 1 MB
 SETTINGS = {
-    "method.kl": 0.0, "method.hidden": [4054], "data.train_per_class": 6, "data.test_per_class": 3,
+    "method.kl": 0.0, "data.train_per_class": 6, "data.test_per_class": 3,
     "evaluation.selection": "last", "evaluation.theory": False, "evaluation.embedding": False,
     "evaluation.clients": False,
 }  # fmt: skip
@@ -36,25 +39,41 @@ def resident(process: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def take_part(folder: Path, names: list[str], port: int) -> None:
+def peak_of(process: int) -> int:
+    """Return the most bytes of main memory that a process has had."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), 0)
+
+
+def take_part(folder: Path, names: list[str], port: int, large: bool, masked: bool) -> None:
     """Be all parties, each in a thread, until the run is over."""
     from fedunseen.deploy import websocket
     from fedunseen.deploy.client_data import PartyData
     from fedunseen.deploy.remote.link import Join
     from fedunseen.deploy.remote.party import Party
-    from fedunseen.deploy.site import Site
+    from fedunseen.deploy.site import Owner, Site
+
+    working = threading.Lock() if large else nullcontext()
 
     def work(name: str) -> None:
-        party = Party(PartyData(folder / "data" / name).prepare, Site(folder / "state" / name))
+        state, kit = folder / "state" / name, folder / "kits" / name
+        owner = Owner(folder / "data" / name, kit, (), masked)
+        held = PartyData(folder / "data" / name, masked=masked)
+        party = Party(held.prepare, Site(state, owner))
+
+        def answer(message: bytes) -> bytes:
+            with working:
+                return party.answer(message)
+
         place = Join(
-            folder / "state" / name / "engine",
+            state / "engine",
             "127.0.0.1",
             port,
-            folder / "kits" / name,
+            kit,
             name,
             300.0,
         )
-        websocket.join(place, party.answer, party.done)
+        websocket.join(place, answer, party.done)
 
     threads = [threading.Thread(target=work, args=(name,)) for name in names]
     for thread in threads:
@@ -63,7 +82,7 @@ def take_part(folder: Path, names: list[str], port: int) -> None:
         thread.join()
 
 
-def measure(count: int, rounds: int) -> tuple[int, int, float]:
+def measure(count: int, rounds: int, megabytes: float, masked: bool) -> tuple[int, int, float]:
     """Return the coordinator's memory before the parties came, at its peak, and the median seconds
     of a round.
     """
@@ -73,13 +92,17 @@ def measure(count: int, rounds: int) -> tuple[int, int, float]:
 
     names = [f"party{k}" for k in range(count)]
     settings = {**SETTINGS, "partition.clients": count, "strategy.rounds": rounds}
+    settings["method.hidden"] = [round(WIDTH * megabytes)]
+    if masked:
+        settings |= {"privacy.aggregation": "masked", "strategy.weights": "uniform"}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         deal(Experiment.load("digit-pairs", settings), folder / "data", names)
-        make(folder / "kits", "127.0.0.1", names, 1)
+        make(folder / "kits", "127.0.0.1", names, 90)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
+        settings |= {"engine.name": "websocket", "engine.timeout": 3600.0}
         words = [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
         command = [sys.executable, "-m", "fedunseen", "host", "digit-pairs", *words]
         command += ["--kit", str(folder / "kits" / "coordinator"), "--parties", ",".join(names)]
@@ -92,17 +115,14 @@ def measure(count: int, rounds: int) -> tuple[int, int, float]:
             if host.poll() is not None:
                 sys.exit((folder / "host.log").read_text())
             time.sleep(0.1)
+        how = [str(int(megabytes > 10)), str(int(masked))]
         parties = subprocess.Popen(
-            [sys.executable, __file__, "--take-part", str(folder), str(port), *names]
+            [sys.executable, __file__, "--take-part", str(folder), str(port), *how, *names]
         )
         lines, before, peak = folder / "run" / "metrics.jsonl", resident(host.pid), 0
-        while host.poll() is None and not (
-            lines.exists() and lines.read_text().count("\n") >= rounds
-        ):
-            peak = max(
-                peak, resident(host.pid)
-            )  # up to the last round: the report needs as much with any number
-            time.sleep(0.02)
+        while host.poll() is None and parties.poll() is None:
+            peak = max(peak, peak_of(host.pid))
+            time.sleep(0.05)
         if parties.wait() or host.wait():
             sys.exit((folder / "host.log").read_text())
         seconds = [json.loads(line)["seconds"] for line in lines.read_text().splitlines()]
@@ -116,21 +136,23 @@ def main() -> None:
     )
     parser.add_argument("--parties", nargs="*", default=[3, 10, 30], type=int)
     parser.add_argument("--rounds", default=6, type=int)
+    parser.add_argument("--megabytes", default=2.4, type=float, help="of the model")
+    parser.add_argument("--masked", action="store_true", help="the coordinator sees sums alone")
     parser.add_argument(
         "--smallest", action="store_true", help="two parties, one round: to see that it runs"
     )
     parser.add_argument("--take-part", nargs="*", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.take_part:
-        folder, port, *names = asked.take_part
-        take_part(Path(folder), names, int(port))
+        folder, port, large, masked, *names = asked.take_part
+        take_part(Path(folder), names, int(port), large == "1", masked == "1")
         return
     if asked.smallest:
         asked.parties, asked.rounds = [2], 1
     print("| parties | coordinator before, MB | at its peak, MB | seconds a round |")
     print("|--:|--:|--:|--:|", flush=True)
     for count in asked.parties:
-        before, peak, seconds = measure(count, asked.rounds)
+        before, peak, seconds = measure(count, asked.rounds, asked.megabytes, asked.masked)
         print(f"| {count} | {before / 1e6:.0f} | {peak / 1e6:.0f} | {seconds:.2f} |", flush=True)
 
 

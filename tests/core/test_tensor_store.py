@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from fedunseen.core import tensor_store
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.parameters import under
 from fedunseen.core.tensor_store import TensorStore, read_records, write_models, write_records
@@ -45,6 +46,18 @@ def test_tensors_come_back_one_by_one_or_at_once_and_a_change_of_what_was_read_c
     for value in read.values():
         value.zero_()
     same(kept, put)
+
+
+@pytest.mark.parametrize("types", [["w", "bias"], list(PARAMS)])
+def test_a_large_record_is_written_tensor_by_tensor_with_the_same_bytes(
+    types, monkeypatch, tmp_path
+):
+    put = {name: MORE[name] for name in types}
+    whole = TensorStore().put(put)
+    monkeypatch.setattr(tensor_store, "_LARGE", 0)
+    parts = TensorStore("cpu", tmp_path).put(put)
+    assert (parts.record(), parts.layout) == (whole.record(), whole.layout)
+    same(parts, put)
 
 
 @pytest.mark.slow
@@ -103,7 +116,5 @@ def test_a_full_disk_is_one_sentence(monkeypatch):
     monkeypatch.setattr(
         os, "pwrite", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     )
-    with pytest.raises(
-        FedUnseenError, match=r"No space left on device\): set the environment variable TMPDIR"
-    ):
+    with pytest.raises(FedUnseenError, match=r"No space left on device\): make room there"):
         TensorStore().put(PARAMS)

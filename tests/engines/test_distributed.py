@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from fedunseen.core.errors import FedUnseenError, QuorumError
-from fedunseen.deploy.remote import patience
-from fedunseen.deploy.remote.link import complete
-from fedunseen.deploy.remote.wire import failure, pack, unpack
+from fedunseen.core.tensor_store import TensorStore
+from fedunseen.deploy.remote import coordinator, patience
+from fedunseen.deploy.remote.link import Spooled, complete
+from fedunseen.deploy.remote.wire import WireError, failure, pack, unpack
 from fedunseen.experiment.running import run
 from fedunseen.federation.engine import needed
 from links import Inline, disturbed, elsewhere
@@ -312,3 +313,53 @@ def test_a_buffer_that_nobody_fills_pauses_the_run(tmp_path):
 )
 def test_quorum(quorum, clients, need):
     assert needed(quorum, clients) == need
+
+
+class OnDisk(Inline):
+    """A link whose answers wait on disk."""
+
+    def ask(self, name, message):
+        future = super().ask(name, message)
+        spooled = Spooled()
+        spooled.add(future.result())
+        held = Future()
+        complete(held, spooled)
+        return held
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"strategy__name": "scaffold"},
+        {"strategy__name": "fedadam"},
+        {"defence__name": "median"},
+    ],
+)
+def test_replies_on_disk_merge_to_the_same_bits(tmp_path, monkeypatch, settings):
+    expected = apart(tmp_path / "memory", **settings)
+    stored = []
+
+    class Noted(TensorStore):
+        def put(self, params):
+            stored.append(super().put(params))
+            return stored[-1]
+
+    monkeypatch.setattr(coordinator, "SPOOLED", 0)
+    monkeypatch.setattr(coordinator, "TensorStore", Noted)
+    found = apart(tmp_path / "disk", OnDisk(3), **settings)
+    assert same(found, expected)
+    assert len(stored) >= 3
+
+
+@pytest.mark.parametrize("cut", [0, 3, 40, -1])
+def test_a_damaged_answer_on_disk_is_refused_as_one_in_memory_is(cut):
+    whole = pack({"client": 1}, {"w": torch.ones(4)})
+    spooled = Spooled()
+    spooled.add(whole[:cut])
+    with pytest.raises(WireError) as memory:
+        unpack(whole[:cut])
+    with pytest.raises(WireError) as disk:
+        unpack(spooled)
+    assert str(disk.value).partition("(")[0] == str(memory.value).partition("(")[0]
+    assert unpack(bytes(whole))[0] == {"client": 1}

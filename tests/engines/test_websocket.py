@@ -5,6 +5,7 @@ and their end.
 import asyncio
 import contextlib
 import datetime
+import errno
 import json
 import os
 import shutil
@@ -18,7 +19,7 @@ import pytest
 
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, RefusedError
 from fedunseen.deploy import websocket
-from fedunseen.deploy.remote.link import Host, Join, PartyGone, exchange
+from fedunseen.deploy.remote.link import Host, Join, PartyGone, Spooled, exchange
 from processes import GUARD, Forked, command, free_port, until
 
 pytest.importorskip("websockets", reason="pip install 'fedunseen[masked]'")
@@ -717,12 +718,31 @@ def test_messages_of_any_size_arrive(place):
         parties = [place.join(name) for name in NAMES]
         until(lambda: len(link.present()) == 3)
         for body in (b"", b"\0", os.urandom(12_000_000), b"\0" * 12_000_000):
-            assert dict(exchange(link, sent(body), GUARD)) == answers(body)
+            found = dict(exchange(link, sent(body), GUARD))
+            assert {name: bytes(answer) for name, answer in found.items()} == answers(body)
         found = dict(exchange(link, {"south": b"only", "nobody": b"?"}, GUARD))
         assert found == {"south": b"south:only", "nobody": None}
         assert dict(exchange(link, sent(b"last"), GUARD)) == answers(b"last")
         assert [party.ended() for party in parties] == [None] * 3
         until(lambda: not link.present())
+
+
+def test_an_answer_that_a_full_disk_does_not_take_is_asked_for_again(place, monkeypatch, caplog):
+    full, add = [True], Spooled.add
+
+    def write(spooled, piece):
+        if full:
+            full.clear()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        add(spooled, piece)
+
+    monkeypatch.setattr(Spooled, "add", write)
+    with place.hosting("north") as link:
+        body = os.urandom(3_000_000)
+        assert dict(exchange(link, {"north": body}, GUARD)) == {"north": None}
+        assert "the answer of north cannot be stored: [Errno 28]" in caplog.text
+        found = dict(exchange(link, {"north": body}, GUARD))
+        assert bytes(found["north"]) == b"north:" + body
 
 
 def test_a_killed_party_is_left_out_and_comes_back(place, machine, tmp_path):

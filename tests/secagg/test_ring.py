@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from fedunseen.deploy.secagg import primitives
 from fedunseen.deploy.secagg.masks import ALL, Masks
-from fedunseen.deploy.secagg.primitives import SecAggError
+from fedunseen.deploy.secagg.primitives import SecAggError, apply_stream, key_stream
 from fedunseen.deploy.secagg.ring import Field, Layout, RangeError
 from fedunseen.strategies import FedAvg, Reply
 from fedunseen.strategies.summed import Summed
@@ -126,3 +127,14 @@ def test_fewer_shares_than_the_threshold_say_nothing_of_a_seed(threshold, count)
 def test_a_zero_key_is_no_key():
     with pytest.raises(SecAggError, match="a public key is invalid"):
         primitives.agree(bytes(range(32)), bytes(32), b"test")
+
+
+@pytest.mark.parametrize("count", [0, 1, 2**16 - 1, 2**16, 2**16 + 1, 200_001])
+def test_a_stream_in_blocks_is_the_cipher_s_key_stream(count):
+    key = bytes(range(32))
+    cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+    expected = np.frombuffer(cipher.update(bytes(8 * count)), dtype="<u8")
+    assert np.array_equal(key_stream(key, count), expected)
+    elements = expected.copy()
+    apply_stream(elements, key, np.subtract)
+    assert not elements.any()

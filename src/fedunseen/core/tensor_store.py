@@ -24,9 +24,12 @@ from torch import Tensor
 
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.files import parse_json, replacing, write_tensors
+from fedunseen.core.parameters import size_in_bytes
 
 _CODES = {torch.float32: "F32", torch.float64: "F64", torch.float16: "F16", torch.bfloat16: "BF16"}
 """What safetensors calls types."""
+
+_LARGE = 2**20  # bytes of a record whose tensors are written one by one
 
 Layout = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
 """Names, types and shapes of the tensors of a record, in the order in which they lie in the
@@ -53,10 +56,16 @@ class _Reading:
 
 
 class TensorStore:
-    """A file of records."""
+    """A file of records.
 
-    def __init__(self, device: torch.device | str = "cpu") -> None:
+    Args:
+        device: where tensors are read to.
+        folder: where the file is; None: where temporary files are.
+    """
+
+    def __init__(self, device: torch.device | str = "cpu", folder: Path | None = None) -> None:
         self.device = str(device)
+        self.folder = folder
         self.free: dict[int, list[int]] = {}
         self.layouts: dict[
             Layout, _Reading
@@ -66,29 +75,39 @@ class TensorStore:
     @cached_property
     def file(self) -> IO[bytes]:
         """The file, made with the first record."""
-        return tempfile.TemporaryFile(prefix="fedunseen-")
+        return tempfile.TemporaryFile(prefix="fedunseen-", dir=self.folder)
 
     def put(self, params: Mapping[str, Tensor]) -> "StoredTensors":
-        """Keep tensors."""
-        return self.put_record(*_record(params))
+        """Keep tensors; each is written by itself if they are large."""
+        if size_in_bytes(params) < _LARGE:
+            return self.put_record(*_record(params))
+        return self._put(_layout(params), (_record({n: v})[1] for n, v in params.items()))
 
     def put_record(self, layout: Layout, record: bytes) -> "StoredTensors":
         """Keep a record as :meth:`StoredTensors.record` returns it."""
-        free_places = self.free.get(len(record))
-        place = free_places.pop() if free_places else self.end
-        try:
-            if os.pwrite(self.file.fileno(), record, place) < len(record):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            raise FedUnseenError(
-                f"what clients reply and keep cannot be written to {tempfile.gettempdir()} "
-                f"({error.strerror}): set the environment variable TMPDIR to a folder with more "
-                "room"
-            ) from None
-        self.end = max(self.end, place + len(record))
+        return self._put(layout, [record])
+
+    def _put(self, layout: Layout, parts: Iterable[bytes]) -> "StoredTensors":
         reading = self.layouts.get(layout)
         if reading is None:
             reading = self.layouts[layout] = _Reading(layout)
+        free_places = self.free.get(reading.size)
+        place = free_places.pop() if free_places else self.end
+        try:
+            written = 0
+            for part in parts:
+                if os.pwrite(self.file.fileno(), part, place + written) < len(part):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                written += len(part)
+        except OSError as error:
+            if free_places is not None:
+                free_places.append(place)
+            where = self.folder or f"{tempfile.gettempdir()}, the folder that TMPDIR names,"
+            raise FedUnseenError(
+                f"what clients reply and keep cannot be written to {where} ({error.strerror}): "
+                "make room there"
+            ) from None
+        self.end = max(self.end, place + reading.size)
         return StoredTensors(self, place, reading)
 
 
@@ -141,9 +160,13 @@ class StoredTensors(Mapping[str, Tensor]):
         return os.pread(self.store.file.fileno(), self.size, self.place)
 
 
+def _layout(params: Mapping[str, Tensor]) -> Layout:
+    return tuple((name, value.dtype, value.shape) for name, value in params.items())
+
+
 def _record(params: Mapping[str, Tensor]) -> tuple[Layout, bytes]:
     """Return how tensors are laid out, and their bytes."""
-    layout = tuple((name, value.dtype, value.shape) for name, value in params.items())
+    layout = _layout(params)
     try:
         return layout, b"".join([value.numpy().data for value in params.values()])
     except (

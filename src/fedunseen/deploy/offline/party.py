@@ -32,9 +32,9 @@ from fedunseen.deploy.secagg.primitives import (
     Elements,
     SecAggError,
     agree,
+    apply_stream,
     canonical,
     digest,
-    key_stream,
 )
 from fedunseen.deploy.secagg.ring import Layout
 from fedunseen.deploy.site import Site, planned
@@ -82,11 +82,8 @@ def pair_masks(
     for peer in sorted(set(parties) - {credentials.name}):
         names = (name.encode() for name in sorted((credentials.name, peer)))
         purpose = digest(b"fedunseen offline pair", rho, *names)
-        stream = key_stream(
-            agree(credentials.exchange, credentials.enrolment.parties[peer][1], purpose),
-            len(elements),
-        )
-        (np.add if credentials.name < peer else np.subtract)(hidden, stream, out=hidden)
+        key = agree(credentials.exchange, credentials.enrolment.parties[peer][1], purpose)
+        apply_stream(hidden, key, np.add if credentials.name < peer else np.subtract)
     return hidden
 
 

@@ -22,7 +22,7 @@ from fedunseen.core.errors import FedUnseenError, QuorumError, RefusedError, cou
 from fedunseen.core.parameters import Params, to_device, under
 from fedunseen.core.party_names import FEDERATION
 from fedunseen.deploy.remote import wire
-from fedunseen.deploy.remote.link import barred, exchange
+from fedunseen.deploy.remote.link import Content, Letter, barred, exchange
 from fedunseen.deploy.remote.wire import NotFiniteError, WireError
 from fedunseen.federation.engine import PartyStatus, Session, needed
 from fedunseen.federation.server_step import diverged
@@ -128,8 +128,8 @@ class Clients:
             time.sleep(self.pause)
 
     def message(
-        self, header: Mapping[str, Any], client_state: Mapping[str, Tensor], body: Params
-    ) -> bytes:
+        self, header: Mapping[str, Any], client_state: Mapping[str, Tensor], body: wire.Body
+    ) -> bytes | Letter:
         """Return the message of an instruction; ``client_state`` is what the coordinator keeps."""
         raise NotImplementedError
 
@@ -221,10 +221,10 @@ class Workers(Clients):
             party.ready = True
 
     def message(
-        self, header: Mapping[str, Any], client_state: Mapping[str, Tensor], body: Params
+        self, header: Mapping[str, Any], client_state: Mapping[str, Tensor], body: wire.Body
     ) -> bytes:
         """Return the message of an instruction, with the experiment and the client's state."""
-        return wire.pack({**header, **self._job}, body | under("state/", client_state))
+        return wire.pack({**header, **self._job}, body.tensors | under("state/", client_state))
 
     def declared(self, client: int) -> None:
         """Return None: a worker process declares nothing."""
@@ -291,15 +291,14 @@ class Parties(Clients):
         self.job = replace(self.job, announced=announced, semantics=semantics)
 
     def message(
-        self, header: Mapping[str, Any], client_state: Mapping[str, Tensor], body: Params
-    ) -> bytes:
+        self, header: Mapping[str, Any], client_state: Mapping[str, Tensor], body: wire.Body
+    ) -> Letter:
         """Return the message of an instruction, with the last round that was merged of the client.
 
         The party then continues from the state that it kept after that round.
         """
-        return wire.pack(
-            {**header, "after": int(client_state[RECEIPT]) if client_state else -1}, body
-        )
+        after = int(client_state[RECEIPT]) if client_state else -1
+        return body.letter({**header, "after": after})
 
     def declared(self, client: int) -> tuple[int, int]:
         """Return how many classes and samples a party has declared."""
@@ -367,7 +366,7 @@ class Parties(Clients):
                 party.refused = str(error)
                 _log.warning("%s is refused: %s", name, error)
 
-    def _read_hello(self, party: PartyStatus, answer: bytes) -> str:
+    def _read_hello(self, party: PartyStatus, answer: Content) -> str:
         """Read what a party declares; return it in words."""
         if self.job.announced is not None:
             party.classes, party.samples, party.held, party.brought = wire.read_holdings(
@@ -493,7 +492,7 @@ class MaskedParties(Parties):
         hello, tensors = super().hello()
         return {**hello, "names": [party.name for party in self.parties]}, tensors
 
-    def _read_hello(self, party: PartyStatus, answer: bytes) -> str:
+    def _read_hello(self, party: PartyStatus, answer: Content) -> str:
         """Read the weight of a party; it says nothing else of its data."""
         header, _ = wire.unpack_answer(answer, 2**20)
         weight = header.get("weight")

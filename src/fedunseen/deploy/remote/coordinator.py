@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -29,14 +30,22 @@ from fedunseen.core.parameters import (
     finite,
     is_statistic,
     length,
+    size_in_bytes,
     to_device,
     under,
     wire_size,
 )
 from fedunseen.core.settings import NamedSettings
+from fedunseen.core.tensor_store import TensorStore
 from fedunseen.deploy.remote import wire
 from fedunseen.deploy.remote.clients import Clients, Parties
-from fedunseen.deploy.remote.link import PendingRequests, exchange
+from fedunseen.deploy.remote.link import (
+    SPOOLED,
+    Content,
+    Letter,
+    PendingRequests,
+    exchange,
+)
 from fedunseen.deploy.remote.patience import Patience, pause_after
 from fedunseen.deploy.remote.wire import Expected, NotFiniteError, PartyError, WireError
 from fedunseen.federation.engine import Engine, EngineSettings, PartyStatus, Session, needed
@@ -129,16 +138,19 @@ class Instructed:
     clients: Sequence[int]
     device: torch.device
 
+    @cached_property
+    def _body(self) -> wire.Body:
+        return wire.Body(under("params/", self.sent.params) | under("extras/", self.sent.extras))
+
     def messages(
         self, clients: Clients, recipients: Iterable[int], request: Mapping[str, Any]
-    ) -> dict[int, bytes]:
+    ) -> dict[int, bytes | Letter]:
         """Return the message for each client that is asked; ``request`` is added to its header."""
-        body = under("params/", self.sent.params) | under("extras/", self.sent.extras)
         return {
             client: clients.message(
                 {"kind": "round", "client": client, "round": self.round, **request},
                 self.client_states.get(client, {}),
-                body,
+                self._body,
             )
             for client in recipients
         }
@@ -183,6 +195,7 @@ class Distributed(Engine):
         self.classes = classes
         self.clients = clients
         self.notes = frozenset(notes)
+        self._store: TensorStore | None = None
 
     @property
     def parties(self) -> list[PartyStatus]:
@@ -317,7 +330,7 @@ class Distributed(Engine):
                 instructed.round, need, instructed.clients, answers.read, answers.refused
             )
 
-    def take(self, request: UpdateRequest, answer: bytes | None, answers: Answers) -> None:
+    def take(self, request: UpdateRequest, answer: Content | None, answers: Answers) -> None:
         """Add what has come from a client to ``answers``, or why it is refused; nothing may have
         come.
         """
@@ -342,7 +355,7 @@ class Distributed(Engine):
         else:
             party.refused = ""
 
-    def read_answer(self, request: UpdateRequest, answer: bytes) -> Any:
+    def read_answer(self, request: UpdateRequest, answer: Content) -> Any:
         """Read a client's reply; raises WireError if it is not what was asked for."""
         party = self.clients.parties[request.client]
         strategy = self.strategy
@@ -376,7 +389,19 @@ class Distributed(Engine):
         if why := strategy.check(decoded):
             raise WireError(why)
         kept = self.clients.kept(state, request.round, request.device)
-        return Arrived(request, decoded, wire_size(reply.update), kept)
+        return Arrived(request, self._stored(decoded, request), wire_size(reply.update), kept)
+
+    def _stored(self, reply: Reply, request: UpdateRequest) -> Reply:
+        """Return a reply that waits to be merged: on disk if it is large, so that memory holds one
+        of a round's at once.
+        """
+        if size_in_bytes(reply.update) < SPOOLED:
+            return reply
+        if self._store is None or self._store.device != str(request.device):
+            folder = self.clients.meeting.folder  # which only masked sums need
+            where = None if folder is None else folder.parent
+            self._store = TensorStore(request.device, where)
+        return replace(reply, update=self._store.put(reply.update))
 
     def arrivals_of(self, instructed: Instructed, answers: Answers) -> Arrivals:
         """Return replies that have been read, in client order."""

@@ -10,7 +10,10 @@ computes the answer to a message that comes again only once
 
 import contextlib
 import logging
+import os
 import queue
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, InvalidStateError
@@ -24,6 +27,69 @@ _log = logging.getLogger("fedunseen.federation")
 
 Answer = Callable[[bytes], bytes]
 """A party's answer to a message. It never raises: an error is part of the answer."""
+
+
+SPOOLED = 2**20
+"""Bytes from which on an answer waits on disk until it is read."""
+
+
+@dataclass(frozen=True, eq=False)
+class Letter:
+    """A message whose body is that of the messages to others too, and in memory once."""
+
+    head: bytes
+    body: bytes
+
+    def __len__(self) -> int:
+        return len(self.head) + len(self.body)
+
+    def __bytes__(self) -> bytes:
+        return self.head + self.body
+
+
+class Spooled:
+    """An answer on disk, in a file without a name that is gone with the process.
+
+    Args:
+        folder: where; None: where temporary files are.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+        self.file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+
+    def add(self, piece: bytes) -> None:
+        """Append bytes.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        rest = memoryview(piece)
+        while rest:
+            rest = rest[self.file.write(rest) :]
+
+    def __len__(self) -> int:
+        return os.fstat(self.file.fileno()).st_size
+
+    def __bytes__(self) -> bytes:
+        return self.read(0, len(self))
+
+    def read(self, first: int, count: int) -> bytes:
+        """Return some of its bytes."""
+        return os.pread(self.file.fileno(), count, first)
+
+    @contextlib.contextmanager
+    def tail(self, first: int) -> Iterator[Path]:
+        """Yield a file that holds all from a byte on."""
+        with tempfile.NamedTemporaryFile(dir=self.folder) as copy:
+            self.file.seek(first)
+            shutil.copyfileobj(self.file, copy, SPOOLED)
+            copy.flush()
+            yield Path(copy.name)
+
+
+Content = bytes | Spooled
+"""A party's answer."""
 
 
 class PartyGone(Exception):
@@ -47,12 +113,13 @@ class Link(Protocol):
         starts again.
         """
 
-    def ask(self, name: str, message: bytes) -> Future[bytes]:
-        """Send a party a message.
+    def ask(self, name: str, message: bytes) -> Future[Any]:
+        """Send a party a message. A link with an attribute ``letters`` gets a :class:`Letter` too.
 
         Returns:
-            Its answer, in a future that fails with :class:`PartyGone` or :class:`MessageLost` as
-            soon as that is known. Canceling it gives the message up; a later answer is dropped.
+            Its answer, bytes or :class:`Spooled`, in a future that fails with :class:`PartyGone`
+            or :class:`MessageLost` as soon as that is known. Canceling it gives the message up; a
+            later answer is dropped.
         """
 
 
@@ -62,7 +129,7 @@ def barred(link: Any) -> Mapping[str, str]:
     return {} if found is None else found()
 
 
-def complete(future: Future[bytes], result: bytes | Exception) -> None:
+def complete(future: Future[Any], result: Content | Exception) -> None:
     """Complete a future of :meth:`Link.ask` with an answer or an error, unless it is cancelled or
     complete already.
     """
@@ -105,9 +172,9 @@ class Join:
 @dataclass(eq=False)
 class _Request:
     name: str
-    message: bytes
+    message: bytes | Letter
     deadline: float
-    future: Future[bytes]
+    future: Future[Any]
 
 
 class PendingRequests(Generic[Key]):
@@ -116,9 +183,9 @@ class PendingRequests(Generic[Key]):
     def __init__(self, link: Link) -> None:
         self.link = link
         self.pending: dict[Key, _Request] = {}
-        self._done: queue.SimpleQueue[tuple[Key, Future[bytes]]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Key, Future[Any]]] = queue.SimpleQueue()
 
-    def send(self, key: Key, name: str, message: bytes, timeout: float) -> None:
+    def send(self, key: Key, name: str, message: bytes | Letter, timeout: float) -> None:
         """Ask a party; :meth:`next` returns its answer, or that there is none, with ``key``."""
         assert key not in self.pending
         request = _Request(name, message, time.monotonic() + timeout, Future())
@@ -126,10 +193,12 @@ class PendingRequests(Generic[Key]):
         self._ask(key, request)
 
     def _ask(self, key: Key, request: _Request) -> None:
-        request.future = future = self.link.ask(request.name, request.message)
+        letters: Any = hasattr(self.link, "letters")
+        message: Any = request.message if letters else bytes(request.message)
+        request.future = future = self.link.ask(request.name, message)
         future.add_done_callback(lambda done: self._done.put((key, done)))
 
-    def next(self, patience: float = float("inf")) -> tuple[Key, bytes | None] | None:
+    def next(self, patience: float = float("inf")) -> tuple[Key, Content | None] | None:
         """Return the next answer, None in place of one that will not come; None if nothing comes in
         ``patience`` s.
         """
@@ -169,8 +238,8 @@ class PendingRequests(Generic[Key]):
 
 
 def exchange(
-    link: Link, messages: Mapping[str, bytes], timeout: float
-) -> Iterator[tuple[str, bytes | None]]:
+    link: Link, messages: Mapping[str, bytes | Letter], timeout: float
+) -> Iterator[tuple[str, Content | None]]:
     """Send each party its message, all at once, and yield the answers in order of arrival."""
     requests: PendingRequests[str] = PendingRequests(link)
     try:

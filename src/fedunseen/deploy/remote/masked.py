@@ -12,6 +12,7 @@ from fedunseen.core.errors import QuorumError
 from fedunseen.core.parameters import to_device
 from fedunseen.deploy.remote.clients import RECEIPT, MaskedParties
 from fedunseen.deploy.remote.coordinator import HIDDEN, Distributed, Instructed, UpdateRequest
+from fedunseen.deploy.remote.link import Content
 from fedunseen.deploy.remote.patience import Patience
 from fedunseen.deploy.secagg.party import Message
 from fedunseen.deploy.secagg.primitives import SecAggError
@@ -49,7 +50,7 @@ class Masked(Distributed):
         """Return the remedy: masks hide the rest."""
         return HIDDEN
 
-    def read_answer(self, request: UpdateRequest, answer: bytes) -> Message:
+    def read_answer(self, request: UpdateRequest, answer: Content) -> Message:
         """Return the keys of a party's answer."""
         return self.clients.session.read_keys(answer)
 

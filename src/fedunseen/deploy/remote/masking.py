@@ -20,7 +20,7 @@ import torch
 from fedunseen.core.errors import QuorumError, RefusedError
 from fedunseen.core.files import parse_json, write_json
 from fedunseen.core.parameters import Params, under, within
-from fedunseen.deploy.remote.link import Link, exchange
+from fedunseen.deploy.remote.link import Content, Link, exchange
 from fedunseen.deploy.remote.patience import Patience
 from fedunseen.deploy.remote.wire import SEMANTICS, PartyError, WireError, pack, unpack_answer
 from fedunseen.deploy.secagg.driver import Exchange, Stage, gather, open_total
@@ -366,16 +366,16 @@ class SecAggSession:
             except WireError as error:
                 refused[name] = str(error)
 
-    def _send(self, requests: Mapping[str, Message]) -> Iterable[tuple[str, bytes | None]]:
+    def _send(self, requests: Mapping[str, Message]) -> Iterable[tuple[str, Content | None]]:
         messages = {name: pack(request) for name, request in requests.items()}
         self.down += sum(map(len, messages.values()))
         return exchange(self.link, messages, self.timeout)
 
-    def _read(self, answer: bytes | None, limit: int) -> tuple[dict[str, Any], Params]:
+    def _read(self, answer: Content | None, limit: int) -> tuple[dict[str, Any], Params]:
         self.up += len(answer or b"")
         return unpack_answer(answer, limit)
 
-    def read_keys(self, answer: bytes) -> Message:
+    def read_keys(self, answer: Content) -> Message:
         """Return the keys of a party's answer to an instruction."""
         keys = self._read(answer, _TEXT)[0].get("keys")
         extra = keys.get("extra") if isinstance(keys, dict) else None

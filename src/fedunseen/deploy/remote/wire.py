@@ -14,18 +14,21 @@ import struct
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
 from fedunseen.core.files import check_tensor_names, parse_json
 from fedunseen.core.parameters import Params, finite, fits_int32, size_in_bytes, under, within
 from fedunseen.data.names import is_visible
+from fedunseen.deploy.remote.link import Content, Letter, Spooled
 from fedunseen.deploy.remote.refusals import DATA, LEFT, described
 from fedunseen.strategies import Instruction, Reply
 
@@ -77,16 +80,38 @@ class PartyError(WireError):
     """It may depend on the party's samples: it would refuse again, and leave after many times."""
 
 
+@dataclass(frozen=True, eq=False)
+class Body:
+    """The tensors of messages that differ in their headers alone."""
+
+    tensors: Params
+
+    @cached_property
+    def _saved(self) -> tuple[dict[str, Any], bytes]:
+        return _save(self.tensors)
+
+    def letter(self, header: Mapping[str, Any]) -> Letter:
+        """Return one of the messages."""
+        shared, body = self._saved
+        return Letter(join({**header, **shared}, b""), body)
+
+
 def pack(header: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> bytes:
     """Return one message. int64 tensors travel in 32 bits where their numbers fit, and arrive as
     int64.
     """
+    shared, body = _save(tensors or {})
+    return join({**header, **shared}, body)
+
+
+def _save(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Any], bytes]:
+    """Return what a header says of tensors' format, and their bytes."""
     first: dict[int, str] = {}  # a tensor that has two names travels once
     same: dict[str, str] = {}
     wide: list[str] = []
     body: Params = {}
     storages: set[int] = set()
-    for name, value in (tensors or {}).items():
+    for name, value in tensors.items():
         if id(value) in first:
             same[name] = first[id(value)]
             continue
@@ -100,8 +125,7 @@ def pack(header: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None)
             kept.clone() if place in storages else kept
         )  # safetensors refuses views of the same numbers
         storages.add(place)
-    shared = {**({_SAME: same} if same else {}), **({_WIDE: wide} if wide else {})}
-    return join({**header, **shared}, save(body))
+    return {**({_SAME: same} if same else {}), **({_WIDE: wide} if wide else {})}, save(body)
 
 
 def join(header: Mapping[str, Any], body: bytes) -> bytes:
@@ -114,20 +138,33 @@ def join(header: Mapping[str, Any], body: bytes) -> bytes:
 
 def split(message: bytes, limit: int | None = None) -> tuple[dict[str, Any], bytes]:
     """Return a message's header and the bytes of its tensors; none is read."""
-    if limit is not None and len(message) > limit:
-        raise WireError(f"it has {len(message)} bytes, more than the {limit} that were asked for")
-    if len(message) < 4:
+    header, first = _header(message, limit)
+    return header, message[first:]
+
+
+def _header(message: Content, limit: int | None) -> tuple[dict[str, Any], int]:
+    """Return a message's header, and at which byte its tensors begin."""
+    size = len(message)
+    if limit is not None and size > limit:
+        raise WireError(f"it has {size} bytes, more than the {limit} that were asked for")
+    if size < 4:
         raise WireError("it is cut short")
-    (length,) = struct.unpack(">I", message[:4])
-    if length > min(_HEADER, len(message) - 4):
+    (length,) = struct.unpack(">I", _part(message, 0, 4))
+    if length > min(_HEADER, size - 4):
         raise WireError("its header is cut short or too long")
     try:
-        header = parse_json(message[4 : 4 + length])
+        header = parse_json(_part(message, 4, length))
     except ValueError as error:
         raise WireError(f"it cannot be read ({error})") from None
     if not isinstance(header, dict):
         raise WireError("its header is not a table")
-    return header, message[4 + length :]
+    return header, 4 + length
+
+
+def _part(message: Content, first: int, count: int) -> bytes:
+    if isinstance(message, Spooled):
+        return message.read(first, count)
+    return message[first : first + count]
 
 
 def own_fields(header: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,8 +172,11 @@ def own_fields(header: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in header.items() if key not in (_SAME, _WIDE)}
 
 
-def read_tensors(header: Mapping[str, Any], body: bytes) -> Params:
-    """Return a message's tensors, each converted once; the names of a header are checked first."""
+def read_tensors(header: Mapping[str, Any], body: bytes | Path) -> Params:
+    """Return a message's tensors, each converted once; the names of a header are checked first.
+
+    Those of a file stay there until their numbers are asked for, also where it is removed.
+    """
     wide = header.get(_WIDE, [])
     same = header.get(_SAME, {})
     if not isinstance(wide, list) or not isinstance(same, dict):
@@ -146,11 +186,15 @@ def read_tensors(header: Mapping[str, Any], body: bytes) -> Params:
         raise WireError("its header names tensors that are not there")
     if len(set(wide)) < len(wide) or max(Counter(same.values()).values(), default=0) > _ALIASES:
         raise WireError("its header names a tensor too often")
-    if int.from_bytes(body[:8], "little") > _NAMES:
+    if int.from_bytes(_first(body, 8), "little") > _NAMES:
         raise WireError("the names of its tensors are too long")
     try:
         check_tensor_names(body)
-        tensors = load(body)
+        if isinstance(body, Path):
+            with safe_open(body, "pt") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        else:
+            tensors = load(body)
     except (ValueError, SafetensorError) as error:  # safetensors repeats what it cannot read
         raise WireError(f"it cannot be read ({plain(error)})") from None
     if not tensors.keys() >= set(names) or tensors.keys() & same.keys():
@@ -161,13 +205,23 @@ def read_tensors(header: Mapping[str, Any], body: bytes) -> Params:
     return tensors | {name: tensors[source] for name, source in same.items()}
 
 
-def unpack(message: bytes, limit: int | None = None) -> tuple[dict[str, Any], Params]:
+def _first(body: bytes | Path, count: int) -> bytes:
+    if isinstance(body, bytes):
+        return body[:count]
+    with body.open("rb") as file:
+        return file.read(count)
+
+
+def unpack(message: Content, limit: int | None = None) -> tuple[dict[str, Any], Params]:
     """Take a message apart."""
-    header, body = split(message, limit)
-    return own_fields(header), read_tensors(header, body)
+    header, first = _header(message, limit)
+    if isinstance(message, Spooled):
+        with message.tail(first) as body:
+            return own_fields(header), read_tensors(header, body)
+    return own_fields(header), read_tensors(header, message[first:])
 
 
-def unpack_answer(answer: bytes | None, limit: int | None) -> tuple[dict[str, Any], Params]:
+def unpack_answer(answer: Content | None, limit: int | None) -> tuple[dict[str, Any], Params]:
     """Take a party's answer apart; raises WireError if there is none, PartyError if it is a
     :func:`failure`.
     """
@@ -207,7 +261,7 @@ def is_failure(answer: bytes) -> bool:
 
 
 def read_holdings(
-    answer: bytes, announced: Mapping[str, Any]
+    answer: Content, announced: Mapping[str, Any]
 ) -> tuple[int, int, tuple[str, ...], dict[str, NDArray[np.float64]]]:
     """Read what a party says it holds where the class space grows."""
     header, tensors = unpack_answer(answer, _CLASSES_SENT)
@@ -296,7 +350,7 @@ class Expected:
         )
 
 
-def read_reply(message: bytes, expected: Expected) -> tuple[Reply, Params, float, bool]:
+def read_reply(message: Content, expected: Expected) -> tuple[Reply, Params, float, bool]:
     """Read a reply, and refuse it if anything of it is not as it has to be."""
     header, tensors = unpack_answer(message, expected.limit)
     if (header.get("client"), header.get("round")) != (expected.client, expected.round):

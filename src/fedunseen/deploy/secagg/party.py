@@ -28,10 +28,10 @@ from fedunseen.deploy.secagg.plan import Plan, signers
 from fedunseen.deploy.secagg.primitives import (
     Elements,
     SecAggError,
+    apply_stream,
     canonical,
     digest,
     from_hex,
-    key_stream,
     seal,
     split,
 )
@@ -98,9 +98,9 @@ def share_commitment(rho: str, dealer: str, holder: str, share: bytes) -> str:
     return digest(b"fedunseen commitment", associated(rho, dealer, holder), share).hex()
 
 
-def own_mask(rho: str, seed: bytes, count: int) -> Elements:
-    """Return the mask that a party's own seed yields."""
-    return key_stream(digest(b"fedunseen own mask", bytes.fromhex(rho), seed), count)
+def own_key(rho: str, seed: bytes) -> bytes:
+    """Return the key of the mask that a party's own seed yields."""
+    return digest(b"fedunseen own mask", bytes.fromhex(rho), seed)
 
 
 @dataclass(eq=False)
@@ -390,11 +390,10 @@ class SecAggClient:
                 self._attempt = None  # nothing was masked, so that the revealed key opens nothing
                 return complaint
             shares[dealer] = share.hex()
-        hidden = elements + own_mask(now.rho, now.seed, len(elements))
+        hidden = elements.copy()
+        apply_stream(hidden, own_key(now.rho, now.seed))
         for peer, key in now.pairs.items():
-            (np.add if self.name < peer else np.subtract)(
-                hidden, key_stream(key, len(elements)), out=hidden
-            )
+            apply_stream(hidden, key, np.add if self.name < peer else np.subtract)
         shares = dict(sorted(shares.items()))  # as they are read from the ledger
         waiting = {
             "k": now.keys["k"],

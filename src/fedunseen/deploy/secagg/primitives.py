@@ -12,7 +12,7 @@ Mersenne Twister: 2^32 trials find a mask. Only fresh, full-length seeds are use
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,8 @@ SEED = 16
 """Bytes of a seed that is shared among parties: one block of Shamir's scheme."""
 
 Elements = NDArray[np.uint64]
+
+_BLOCK = 2**16  # ring elements of a stream that are made at once
 
 
 class SecAggError(Exception):
@@ -174,9 +176,30 @@ def combine(shares: Mapping[int, bytes]) -> bytes:
     )
 
 
-def key_stream(key: bytes, count: int) -> Elements:
-    """Return ``count`` uniform ring elements of 64 bits that this key alone yields. Use a key for
-    one stream only.
+def stream_blocks(key: bytes, count: int) -> Iterator[tuple[slice, Elements]]:
+    """Yield ``count`` uniform ring elements of 64 bits that this key alone yields, in blocks that
+    fit a processor's cache. Use a key for one stream only; a block is overwritten by the next.
     """
     cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
-    return np.frombuffer(cipher.update(bytes(8 * count)), dtype="<u8")
+    nothing = bytes(8 * _BLOCK)
+    buffer = bytearray(8 * _BLOCK + 15)  # as much as the library wants to have
+    block = np.frombuffer(buffer, dtype="<u8", count=_BLOCK)
+    for first in range(0, count, _BLOCK):
+        size = min(_BLOCK, count - first)
+        cipher.update_into(memoryview(nothing)[: 8 * size], buffer)
+        yield slice(first, first + size), block[:size]
+
+
+def apply_stream(
+    elements: Elements, key: bytes, operation: Callable[..., Elements] = np.add
+) -> None:
+    """Add the stream of a key to ring elements in place, or subtract it (``np.subtract``)."""
+    for place, block in stream_blocks(key, len(elements)):
+        operation(elements[place], block, out=elements[place])
+
+
+def key_stream(key: bytes, count: int) -> Elements:
+    """Return the whole stream of a key."""
+    elements = np.zeros(count, dtype=np.uint64)
+    apply_stream(elements, key)
+    return elements

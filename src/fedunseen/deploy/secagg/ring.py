@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedunseen.deploy.secagg.primitives import Elements, SecAggError, digest, key_stream
+from fedunseen.deploy.secagg.primitives import Elements, SecAggError, digest, stream_blocks
 
 PARTIES = 2**10
 """The largest number of parties."""
@@ -152,8 +152,11 @@ class Layout:
         return values.reshape(field.shape)
 
     def _check(self, elements: Elements, rho: bytes) -> np.uint64:
-        factors = key_stream(digest(b"fedunseen check", rho), len(elements)) | np.uint64(1)
-        return np.uint64((elements * factors).sum(dtype=np.uint64))
+        total = 0
+        key = digest(b"fedunseen check", rho)
+        for place, factors in stream_blocks(key, len(elements)):
+            total += int((elements[place] * (factors | np.uint64(1))).sum(dtype=np.uint64))
+        return np.uint64(total % 2**64)
 
 
 def _flat(value: Any) -> NDArray[Any]:

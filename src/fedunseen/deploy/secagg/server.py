@@ -27,6 +27,7 @@ from fedunseen.deploy.secagg.primitives import (
     SEED,
     Elements,
     SecAggError,
+    apply_stream,
     combine,
     digest,
     exchange_public,
@@ -111,9 +112,9 @@ class MaskedTotal:
             raise SecAggError(
                 f"{len(self.replies)} parties have opened the sum, and {self.threshold} must"
             )
-        total = self.total.copy()
         roster = self.roster
         holders = sorted(self.replies)[: self.threshold]
+        keys = []
         for dealer in roster:
             seed = combine(
                 {roster.index(holder): self.replies[holder][dealer] for holder in holders}
@@ -123,7 +124,10 @@ class MaskedTotal:
                     f"the shares that {dealer} has dealt do not restore its seed: keep it out of "
                     "the run"
                 )
-            total -= party.own_mask(self.rho, seed, len(total))
+            keys.append(party.own_key(self.rho, seed))
+        total = self.total.copy()
+        for key in keys:
+            apply_stream(total, key, np.subtract)
         return total
 
     def save(self, path: Path) -> None:
@@ -274,7 +278,10 @@ class SecAggServer:
             raise SecAggError(f"{name} has sent its masked elements twice, or is not in the roster")
         if elements.dtype != np.uint64 or elements.shape != (length,):
             raise SecAggError(f"{name} has sent {elements.size} masked elements, not {length}")
-        self._total = elements.copy() if self._total is None else self._total + elements
+        if self._total is None:
+            self._total = elements.copy()
+        else:
+            self._total += elements
         self.sent.add(name)
 
     def take_complaint(self, name: str, message: Message) -> None:

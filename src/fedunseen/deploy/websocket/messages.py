@@ -15,6 +15,7 @@ from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed
 
 from fedunseen.core.files import parse_json
+from fedunseen.deploy.remote.link import Letter
 
 CHUNK = (
     2**16
@@ -43,11 +44,13 @@ def holder_of(token: str) -> str:
     return token.partition(".")[0]
 
 
-def pieces(number: int, message: bytes) -> Iterator[str | memoryview]:
+def pieces(number: int, message: bytes | Letter) -> Iterator[str | memoryview]:
     """Yield a message as it is sent."""
     yield json.dumps({"id": number, "size": len(message)})
-    content = memoryview(message)
-    yield from (content[first : first + CHUNK] for first in range(0, len(content), CHUNK))
+    parts = (message.head, message.body) if isinstance(message, Letter) else (message,)
+    for part in parts:
+        content = memoryview(part)
+        yield from (content[first : first + CHUNK] for first in range(0, len(content), CHUNK))
 
 
 def read_head(head: str | bytes) -> tuple[int, int]:

@@ -34,7 +34,16 @@ from fedunseen.core.addresses import bracketed
 from fedunseen.core.errors import ConnectionLost, RefusedError
 from fedunseen.core.files import parse_json, write_json
 from fedunseen.core.validity import Validity
-from fedunseen.deploy.remote.link import Host, Link, MessageLost, PartyGone, complete
+from fedunseen.deploy.remote.link import (
+    SPOOLED,
+    Host,
+    Letter,
+    Link,
+    MessageLost,
+    PartyGone,
+    Spooled,
+    complete,
+)
 from fedunseen.deploy.websocket import kit, messages
 from fedunseen.deploy.websocket.messages import pieces
 
@@ -152,12 +161,17 @@ class _Ask:
     """A message that has no answer yet."""
 
     party: _Party
-    message: bytes
-    future: Future[bytes]
+    message: bytes | Letter
+    future: Future[Any]
 
 
 class Connections:
-    """A :class:`~fedunseen.deploy.remote.link.Link` over the connections of parties."""
+    """A :class:`~fedunseen.deploy.remote.link.Link` over the connections of parties.
+
+    Large answers are written to ``folder`` as they arrive, so that memory holds none of them.
+    """
+
+    letters = True
 
     def __init__(
         self,
@@ -165,7 +179,9 @@ class Connections:
         keys: Mapping[str, ec.EllipticCurvePublicKey] | None = None,
         valid: Mapping[str, Validity] | None = None,
         holders: Holders | None = None,
+        folder: Path | None = None,
     ) -> None:
+        self.folder = folder
         self.parties = parties
         self.holders = holders or Holders()
         self.keys = keys
@@ -178,7 +194,7 @@ class Connections:
         self.loop = asyncio.new_event_loop()
         self.over = asyncio.Event()
         self.tasks: set[asyncio.Task[None]] = set()
-        self.waiting: set[Future[bytes]] = set()
+        self.waiting: set[Future[Any]] = set()
 
     def present(self) -> Mapping[str, str]:
         """Return the parties that are connected now: name -> a token that changes when the party
@@ -195,9 +211,9 @@ class Connections:
         faults = {name: self.fault(name) for name in self.parties}
         return {name: f"its certificate {why}" for name, why in faults.items() if why}
 
-    def ask(self, name: str, message: bytes) -> Future[bytes]:
+    def ask(self, name: str, message: bytes | Letter) -> Future[Any]:
         """Send a party a message; see :class:`~fedunseen.deploy.remote.link.Link`."""
-        future: Future[bytes] = Future()
+        future: Future[Any] = Future()
         self.waiting.add(future)
         future.add_done_callback(self.waiting.discard)
         try:
@@ -206,7 +222,7 @@ class Connections:
             complete(future, PartyGone(name))
         return future
 
-    def _ask(self, name: str, message: bytes, future: Future[bytes]) -> None:
+    def _ask(self, name: str, message: bytes | Letter, future: Future[Any]) -> None:
         party = self.seen.get(name)
         if party is None or self.fault(name):
             complete(future, PartyGone(name))
@@ -308,15 +324,26 @@ class Connections:
         if not 0 <= size <= max(ALLOWED, 0 if ask is None else TIMES * len(ask.message)):
             raise ValueError(f"{size:,} bytes are too many")
         content = bytearray()
+        spool: Spooled | None = None
+        large = size >= SPOOLED
         while size > 0:
             piece = await messages.heard(party.connection)
             if isinstance(piece, str) or not 0 < len(piece) <= size:
                 raise ValueError("a message with a piece too many")
             size -= len(piece)
-            if ask is not None and not ask.future.done():
+            if ask is None or ask.future.done():
+                continue
+            if not large:
                 content += piece
+                continue
+            try:
+                spool = spool or Spooled(self.folder)
+                spool.add(piece)
+            except OSError as error:  # a full disk, which someone may empty: it is asked again
+                _log.warning("the answer of %s cannot be stored: %s", party.name, error)
+                complete(ask.future, PartyGone(party.name))
         if ask is not None:
-            complete(ask.future, bytes(content))
+            complete(ask.future, spool or bytes(content))
 
     def fault(self, name: str) -> str:
         """Say why a party's certificate is not valid; "" if it is, or if it has none."""
@@ -499,7 +526,7 @@ def serve(place: Host) -> Iterator[Link]:
     context, keys, valid = _admission(place)
     with _listener(place.address, place.port) as listener, _logged(place):
         holders = Holders(place.folder / "holders.json")
-        connections = Connections(place.parties, keys, valid, holders)
+        connections = Connections(place.parties, keys, valid, holders, place.folder)
         started: Future[None] = Future()
         watch = None if context is None else Credentials(place, context, connections).watch
         given = (listener, context, started, watch)
