@@ -7,6 +7,7 @@ import io
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -279,7 +280,8 @@ class Deployment:
         self.port, self.insecure = free_port(), ["--insecure"] if insecure else []
         who = ["--insecure", "--parties", ",".join(names)]
         if not insecure:
-            command("certs", "--parties", ",".join(names), "--out", machine.folder / "kits")
+            words = ["--out", machine.folder / "kits", "--authority", machine.folder / "authority"]
+            command("certs", "--parties", ",".join(names), *words)
             who = ["--kit", "kits/coordinator"]
         self.words = ["host", *host, *who, "--address", f"127.0.0.1:{self.port}", "--out", "run"]
 
@@ -297,6 +299,18 @@ class Deployment:
             *self.more,
         ]
         return self.machine.start(f"{name}.log", *words, killed_in=killed_in, **how)
+
+    def change(self, *words):
+        """Let the authority change the credentials, and copy what it writes to where it belongs."""
+        new = Path(tempfile.mkdtemp(dir=self.machine.folder)) / "new"
+        authority = self.machine.folder / "authority"
+        command("certs", *words, "--authority", authority, "--out", new)
+        kits = self.machine.folder / "kits"
+        shutil.copytree(new, kits, dirs_exist_ok=True)
+        for name in ("federation.json", "revoked.pem"):  # which everyone needs
+            if (new / "coordinator" / name).exists():
+                for kit in kits.iterdir():
+                    shutil.copy(new / "coordinator" / name, kit)
 
     def end(self, coordinator, parties):
         """Wait until all of them have ended well; ``parties``: name -> process."""

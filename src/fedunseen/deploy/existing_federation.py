@@ -61,11 +61,18 @@ def coordinated(
     from fedunseen.cli.console import write_pages
     from fedunseen.cli.progress import round_log
     from fedunseen.deploy.deployed import deployed, notes
+    from fedunseen.deploy.rosters import Roster, continued, record
     from fedunseen.experiment.result.run import load_run
     from fedunseen.experiment.running import run
     from fedunseen.experiment.schema import Experiment
+    from fedunseen.federation.engine import PartyStatus
 
     settings = {**settings, "engine.mode": "deployment"}
+    names = tuple(party.name for party in session.parties)
+    roster = Roster(0, names, names)
+    if (out / "manifest.json").exists():
+        roster, settings = continued(out, roster, settings)
+        session.parties[:] = [PartyStatus(name) for name in roster.parties]
     experiment = Experiment.load(source, {**settings, "partition.clients": len(session.parties)})
     experiment = deployed(experiment, settings)
     for note in notes(experiment):
@@ -73,6 +80,7 @@ def coordinated(
 
     @contextmanager
     def meet() -> Iterator[Session]:
+        record(out, roster)
         with logged_to(out / "engine" / "federation.log"):
             yield session
 

@@ -162,7 +162,10 @@ class RunDirectory:
 
     def identity(self) -> str:
         """Return the id of this run, which stays the same when it is resumed."""
-        return hashlib.sha256(self.manifest_path.read_bytes()).hexdigest()[:16]
+        content = self.manifest_path.read_bytes()
+        # a manifest that was changed for other parties has kept the id that it had
+        changed = parse_json(content).get("run")
+        return str(changed) if changed else hashlib.sha256(content).hexdigest()[:16]
 
     def note_parties(self, parties: Sequence[PartyStatus]) -> None:
         """Record who the parties of a deployment are, and what each held when it was last

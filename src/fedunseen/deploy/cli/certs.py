@@ -238,4 +238,4 @@ def _say_lists(out: Path, added: bool) -> None:
     lists = [name for name in (REVOKED, FEDERATION) if (folder / name).exists()]
     say(*(f"for every party's credentials folder: {folder / name}" for name in lists))
     if added:
-        say("then: fedunseen host ... in a new run; one that has begun keeps its parties")
+        say("then: fedunseen host ... --resume, with the new party or in a new run")

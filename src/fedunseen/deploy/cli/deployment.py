@@ -7,6 +7,7 @@ import shutil
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,11 +33,12 @@ from fedunseen.core.errors import (
     counted,
 )
 from fedunseen.core.files import existing_folder, free_folder, parse_json
-from fedunseen.core.party_names import party_names
+from fedunseen.core.party_names import FEDERATION, party_names
 from fedunseen.core.small_cells import MIN_SAMPLES
 from fedunseen.deploy.cli.own_overrides import own_overrides
 
 if TYPE_CHECKING:
+    from fedunseen.deploy.rosters import Roster
     from fedunseen.experiment.result.run import Run
 
 PORT = 8850
@@ -92,9 +94,18 @@ def host(
             f"{ENGINE!r}"
         )
     at, port = host_and_port(address, PORT)
-    fixed = {"engine.name": ENGINE, "engine.mode": "deployment", "partition.clients": len(names)}
     if resume and out is None:
         raise RunDirectoryError("--resume needs --out: say which run directory to continue with")
+    roster = _enrolled(kit, names)
+    before = settings
+    if resume and out is not None and (out / "manifest.json").exists():
+        from fedunseen.deploy.rosters import continued
+
+        roster, settings = continued(out, roster, settings)
+    else:
+        roster = replace(roster, parties=roster.expected)
+    names = list(roster.parties)
+    fixed = {"engine.name": ENGINE, "engine.mode": "deployment", "partition.clients": len(names)}
     glance(experiment, {**settings, **fixed})
     from fedunseen.cli.progress import (
         client_table,
@@ -102,6 +113,7 @@ def host(
     from fedunseen.deploy import websocket
     from fedunseen.deploy.deployed import deployed, notes
     from fedunseen.deploy.remote.link import Host
+    from fedunseen.deploy.rosters import record
     from fedunseen.experiment.manifest import free_directory
     from fedunseen.experiment.running import run as run_experiment
     from fedunseen.experiment.schema import Experiment
@@ -114,6 +126,9 @@ def host(
         place
     )  # now, because a manifest that is written stands in the way of the corrected command
     said = notes(chosen)
+    if settings is not before and roster.round:
+        here = ", ".join(roster.expected)
+        said = [*said, f"From round {roster.round + 1} on the parties are: {here}."]
     say(*(f"note: {note}" for note in said))
     if chosen.privacy.aggregation == "masked" and chosen.privacy.dropouts == "allow":
         say(_DROPOUTS)
@@ -125,6 +140,7 @@ def host(
             _log.info(
                 "listening at %s:%d%s", bracketed(at), port, " in plain text" if insecure else ""
             )
+            record(place.folder.parent, roster)
             yield Session(link, members, kit=kit)
 
     with (
@@ -134,6 +150,22 @@ def host(
     ):
         done = run_experiment(chosen, out, resume, on_round, meet, present)
     finish(done, write_pages(done), as_json, said=said)
+
+
+def _enrolled(kit: Path | None, names: Sequence[str]) -> Roster:
+    """Return who is in a coordinator's credentials, and who of them was not shut out."""
+    from fedunseen.deploy.rosters import Roster
+
+    if kit is None:
+        return Roster(0, tuple(names), tuple(names))
+    from fedunseen.deploy import websocket
+
+    websocket.check_installed("cryptography")
+    from fedunseen.deploy.secagg.enrolment import Enrolment
+    from fedunseen.deploy.websocket.kit import registered
+
+    serial = Enrolment.load(kit).serial if (kit / FEDERATION).exists() else 0
+    return Roster(0, tuple(names), tuple(registered(kit, names)), serial)
 
 
 def host_removal(run: Run, removing: str, kit: Path | None, address: str, out: Path) -> Run:

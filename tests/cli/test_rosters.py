@@ -1,0 +1,152 @@
+"""A run that goes on with one party more, or without one that was shut out: real processes, and the
+same bits as in one process that knew it from the start.
+"""
+
+import json
+import shutil
+
+import pytest
+
+from fedunseen import Experiment, load_run, run
+from fedunseen.core.errors import ExperimentError, RefusedError
+from fedunseen.deploy.rosters import Roster, continued, read, record
+from fedunseen.experiment.deal import deal
+from processes import Deployment, sets
+from same import same
+from small_runs import experiment as small
+
+NAMES = ("north", "south", "west", "east")
+SETTINGS = {
+    "data.train_per_class": 40,
+    "data.test_per_class": 10,
+    "evaluation.selection": "last",
+    "evaluation.theory": False,
+    "evaluation.embedding": False,
+    "evaluation.clients": False,
+}
+FEDAVG = {**SETTINGS, "method.hidden": [8], "method.kl": 0.0, "strategy.rounds": 2}
+
+
+def begun(machine, preset, settings, **more):
+    """Return a deployment of three, with data for a fourth party."""
+    whole = Experiment.load(preset, {**settings, "partition.clients": 4})
+    deal(whole, machine.folder / "data", list(NAMES))
+    host = [preset, *sets({**settings, "engine.patience": 60.0})]
+    return Deployment(machine, NAMES[:3], machine.folder / "data", *host, **more)
+
+
+def here(folder, preset, settings):
+    """Run the same in one process."""
+    rest = {"partition.clients": 4, "engine.mode": "one-at-a-time"}
+    return run(Experiment.load(preset, {**settings, **rest}), folder / "here")
+
+
+def out_of(process, name="out"):
+    return ["--out", f"runs/{process}-{name}", "--state", f"fedunseen-{process}"]
+
+
+@pytest.mark.slow
+def test_a_new_party_alone_sends_its_statistics_to_a_finished_run(machine, tmp_path):
+    deployment = begun(machine, "digit-pairs-gaussian", SETTINGS)
+    coordinator = deployment.host()
+    deployment.end(coordinator, {name: deployment.join(name) for name in NAMES[:3]})
+    first = load_run(tmp_path / "run").result["sums_sha256"]
+    deployment.change("add", "east")
+    coordinator = deployment.host("--resume")
+    deployment.end(coordinator, {"east": deployment.join("east")})  # no one else is asked
+    lived = load_run(tmp_path / "run")
+    assert "From round 2 on the parties are: north, south, west, east" in machine.said("host.log")
+    assert lived.result["sums_sha256"] != first
+    assert [line["participants"] for line in lived.metrics] == [[0, 1, 2], [3]]
+    assert [len(version.parties) for version in read(tmp_path / "run")] == [3, 4]
+    # the same command again changes nothing
+    before = (tmp_path / "run" / "model.safetensors").read_bytes()
+    deployment.end(deployment.host("--resume"), {})
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
+    # and a run with all four from the start ends with the same sums
+    (tmp_path / "run").rename(tmp_path / "lived")
+    words = ["digit-pairs-gaussian", *sets(SETTINGS)]
+    whole = Deployment(machine, NAMES, tmp_path / "data", *words, insecure=True)
+    coordinator = whole.host()
+    whole.end(coordinator, {name: whole.join(name) for name in NAMES})
+    expected = load_run(tmp_path / "run").result["sums_sha256"]
+    assert lived.result["sums_sha256"] == expected
+
+
+@pytest.mark.slow
+def test_training_goes_on_with_a_new_party_and_without_one_that_was_shut_out(machine, tmp_path):
+    deployment = begun(machine, "digit-pairs", FEDAVG)
+    coordinator = deployment.host()
+    deployment.end(coordinator, {name: deployment.join(name) for name in NAMES[:3]})
+    deployment.change("add", "east")
+    deployment.change("revoke", "south")
+    assert machine.ended(deployment.host("--resume")) == 2
+    assert "none is left for new parties: give more" in machine.said("host.log")
+    coordinator = deployment.host("--resume", "--set=strategy.rounds=4")
+    names = ("north", "west", "east")
+    more = {name: deployment.join(name) for name in names}
+    deployment.end(coordinator, more)
+    lived = load_run(tmp_path / "run")
+    assert [line["participants"] for line in lived.metrics] == [[0, 1, 2]] * 2 + [[0, 2, 3]] * 2
+    changes = {"strategy.rounds": 4, "partition.join": {"3": 2}, "partition.leave": {"1": 2}}
+    assert same(lived, here(tmp_path, "digit-pairs", {**FEDAVG, **changes}))
+    assert "lost what it remembered" not in machine.said("host.log")
+
+
+MASKED = {"privacy": {"aggregation": "masked", "dropouts": "refuse"}}
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """A run of three clients and two rounds."""
+    path = tmp_path / "run"
+    run(small(partition__clients=3, strategy__rounds=2), path)
+    record(path, Roster(0, NAMES[:3], NAMES[:3], 3))
+    return path
+
+
+def changed(path, **sections):
+    """Change what a run's manifest says of its settings."""
+    manifest = json.loads((path / "manifest.json").read_text())
+    for section, values in sections.items():
+        manifest["experiment"].setdefault(section, {}).update(values)
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("now", "sections", "code"),
+    [
+        (Roster(0, NAMES, NAMES, 2), {}, "roster-older"),
+        (Roster(0, NAMES[1:], NAMES[1:], 3), {}, "roster-lacks"),
+        (Roster(0, NAMES, NAMES, 4), {}, "roster-rounds"),
+        (Roster(0, NAMES, NAMES, 4), {"evaluation": {"selection": "validation"}}, "roster-of-choice"),
+        (Roster(0, NAMES, NAMES, 4), {**MASKED, "strategy": {"rounds": 9}}, "roster-consent"),
+        (Roster(0, NAMES, NAMES, 4), {**MASKED, "method": {"name": "gaussian"}}, "roster-alone"),
+    ],
+)  # fmt: skip
+def test_lists_that_a_run_cannot_go_on_with_change_nothing(finished, now, sections, code):
+    changed(finished, **sections)
+    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    with pytest.raises((RefusedError, ExperimentError)) as refused:
+        continued(finished, now, {})
+    assert refused.value.code == code
+    assert before == {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+
+
+def test_a_party_comes_goes_and_comes_back(finished):
+    more = {"strategy.rounds": 5}
+    three = ("north", "west", "east")
+    roster, settings = continued(finished, Roster(0, NAMES, three, 4), more)
+    assert (roster.round, roster.expected) == (2, three)
+    assert settings["partition.clients"] == 4
+    assert (settings["partition.join"], settings["partition.leave"]) == ({"3": 2}, {"1": 2})
+    again = continued(finished, Roster(0, NAMES, three, 5), {})[1]  # nothing new
+    assert {key: again[key] for key in settings} == settings
+    everyone = Roster(0, NAMES, NAMES, 5)
+    _, settings = continued(finished, everyone, more)
+    assert (settings["partition.join"], settings["partition.leave"]) == ({"3": 2}, {})
+    roster, settings = continued(finished, Roster(0, NAMES, NAMES[:3], 6), more)
+    assert settings["partition.without"] == [3]  # it came in no round
+    assert len(read(finished)) == 4
+    shutil.rmtree(finished / "checkpoints")
+    assert continued(finished, Roster(0, NAMES, NAMES, 6), more)[0].round == 0
