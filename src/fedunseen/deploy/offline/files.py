@@ -42,7 +42,7 @@ _LIMIT = 2**31  # bytes of a file whose plan is not known
 _SPARE = 2**21  # bytes that a header and the names of tensors may take
 _SECTIONS = ("method", "data", "strategy")  # of a plan's experiment, read before the whole is
 _NAME = 200  # characters of a party's name or a digest
-_NO_TENSORS = split(pack({}))[1]
+_NO_TENSORS = pack({})[split(pack({}))[1] :]
 _FIELDS: dict[str, dict[str, type]] = {
     "plan": {
         "plan": dict, "k": int, "parties": list, "masked": bool, "elements": int, "hello": dict, "withdrawals": list,
@@ -121,17 +121,17 @@ def signed(
     kind: str, fields: Mapping[str, Any], tensors: Params, enrolment: Enrolment, private: bytes
 ) -> bytes:
     """Return the content of a file."""
-    header, body = split(
-        pack(
-            {
-                "kind": kind,
-                "version": __version__,
-                "federation": enrolment.text().decode(),
-                **fields,
-            },
-            tensors,
-        )
+    message = pack(
+        {
+            "kind": kind,
+            "version": __version__,
+            "federation": enrolment.text().decode(),
+            **fields,
+        },
+        tensors,
     )
+    header, first = split(message)
+    body = message[first:]
     signature = sign(private, _PURPOSE + _id(header, body))
     return _FIRST + join({**header, "signature": signature}, body)
 
@@ -180,7 +180,9 @@ def read(path: Path, kind: str | None = None, limit: int = _LIMIT) -> Signed:
                 if other_version
                 else "its first line is missing"
             )
-        header, body = split(content[len(_FIRST) :])
+        message = content[len(_FIRST) :]
+        header, first = split(message)
+        body = message[first:]
         actual_kind = _checked(own_fields(header))
     except OSError as error:
         raise RefusedError(

@@ -224,7 +224,8 @@ class Workers(Clients):
         self, header: Mapping[str, Any], client_state: Mapping[str, Tensor], body: wire.Body
     ) -> bytes:
         """Return the message of an instruction, with the experiment and the client's state."""
-        return wire.pack({**header, **self._job}, body.tensors | under("state/", client_state))
+        tensors = {**body.tensors, **under("state/", client_state)}
+        return wire.pack({**header, **self._job}, tensors)
 
     def declared(self, client: int) -> None:
         """Return None: a worker process declares nothing."""
@@ -298,7 +299,7 @@ class Parties(Clients):
         The party then continues from the state that it kept after that round.
         """
         after = int(client_state[RECEIPT]) if client_state else -1
-        return body.letter({**header, "after": after})
+        return Letter(wire.join({**header, "after": after, **body.shared}, b""), body.content)
 
     def declared(self, client: int) -> tuple[int, int]:
         """Return how many classes and samples a party has declared."""

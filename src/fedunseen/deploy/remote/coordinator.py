@@ -16,7 +16,6 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -30,7 +29,6 @@ from fedunseen.core.parameters import (
     finite,
     is_statistic,
     length,
-    size_in_bytes,
     to_device,
     under,
     wire_size,
@@ -138,19 +136,19 @@ class Instructed:
     clients: Sequence[int]
     device: torch.device
 
-    @cached_property
-    def _body(self) -> wire.Body:
-        return wire.Body(under("params/", self.sent.params) | under("extras/", self.sent.extras))
-
     def messages(
         self, clients: Clients, recipients: Iterable[int], request: Mapping[str, Any]
     ) -> dict[int, bytes | Letter]:
         """Return the message for each client that is asked; ``request`` is added to its header."""
+        sent = under("params/", self.sent.params) | under("extras/", self.sent.extras)
+        packed = wire.pack({}, sent)
+        shared, first = wire.split(packed)
+        body = wire.Body(sent, shared, memoryview(packed)[first:])
         return {
             client: clients.message(
                 {"kind": "round", "client": client, "round": self.round, **request},
                 self.client_states.get(client, {}),
-                self._body,
+                body,
             )
             for client in recipients
         }
@@ -389,14 +387,14 @@ class Distributed(Engine):
         if why := strategy.check(decoded):
             raise WireError(why)
         kept = self.clients.kept(state, request.round, request.device)
-        return Arrived(request, self._stored(decoded, request), wire_size(reply.update), kept)
+        if (size := wire_size(reply.update)) >= SPOOLED:
+            decoded = self._stored(decoded, request)
+        return Arrived(request, decoded, size, kept)
 
     def _stored(self, reply: Reply, request: UpdateRequest) -> Reply:
         """Return a reply that waits to be merged: on disk if it is large, so that memory holds one
         of a round's at once.
         """
-        if size_in_bytes(reply.update) < SPOOLED:
-            return reply
         if self._store is None or self._store.device != str(request.device):
             folder = self.clients.meeting.folder  # which only masked sums need
             where = None if folder is None else folder.parent

@@ -38,13 +38,10 @@ class Letter:
     """A message whose body is that of the messages to others too, and in memory once."""
 
     head: bytes
-    body: bytes
+    body: memoryview
 
     def __len__(self) -> int:
         return len(self.head) + len(self.body)
-
-    def __bytes__(self) -> bytes:
-        return self.head + self.body
 
 
 class Spooled:
@@ -194,7 +191,9 @@ class PendingRequests(Generic[Key]):
 
     def _ask(self, key: Key, request: _Request) -> None:
         letters: Any = hasattr(self.link, "letters")
-        message: Any = request.message if letters else bytes(request.message)
+        message: Any = request.message
+        if isinstance(message, Letter) and not letters:
+            message = message.head + message.body
         request.future = future = self.link.ask(request.name, message)
         future.add_done_callback(lambda done: self._done.put((key, done)))
 

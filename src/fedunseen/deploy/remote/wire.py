@@ -14,7 +14,6 @@ import struct
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from torch import Tensor
 from fedunseen.core.files import check_tensor_names, parse_json
 from fedunseen.core.parameters import Params, finite, fits_int32, size_in_bytes, under, within
 from fedunseen.data.names import is_visible
-from fedunseen.deploy.remote.link import Content, Letter, Spooled
+from fedunseen.deploy.remote.link import Content, Spooled
 from fedunseen.deploy.remote.refusals import DATA, LEFT, described
 from fedunseen.strategies import Instruction, Reply
 
@@ -82,36 +81,29 @@ class PartyError(WireError):
 
 @dataclass(frozen=True, eq=False)
 class Body:
-    """The tensors of messages that differ in their headers alone."""
+    """The tensors of messages that differ in their headers alone.
 
-    tensors: Params
+    Attributes:
+        tensors: what travels.
+        shared: what a header says of how.
+        content: their bytes.
+    """
 
-    @cached_property
-    def _saved(self) -> tuple[dict[str, Any], bytes]:
-        return _save(self.tensors)
-
-    def letter(self, header: Mapping[str, Any]) -> Letter:
-        """Return one of the messages."""
-        shared, body = self._saved
-        return Letter(join({**header, **shared}, b""), body)
+    tensors: Mapping[str, Tensor]
+    shared: Mapping[str, Any]
+    content: memoryview
 
 
 def pack(header: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> bytes:
     """Return one message. int64 tensors travel in 32 bits where their numbers fit, and arrive as
     int64.
     """
-    shared, body = _save(tensors or {})
-    return join({**header, **shared}, body)
-
-
-def _save(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Any], bytes]:
-    """Return what a header says of tensors' format, and their bytes."""
     first: dict[int, str] = {}  # a tensor that has two names travels once
     same: dict[str, str] = {}
     wide: list[str] = []
     body: Params = {}
     storages: set[int] = set()
-    for name, value in tensors.items():
+    for name, value in (tensors or {}).items():
         if id(value) in first:
             same[name] = first[id(value)]
             continue
@@ -125,7 +117,8 @@ def _save(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Any], bytes]:
             kept.clone() if place in storages else kept
         )  # safetensors refuses views of the same numbers
         storages.add(place)
-    return {**({_SAME: same} if same else {}), **({_WIDE: wide} if wide else {})}, save(body)
+    shared = {**({_SAME: same} if same else {}), **({_WIDE: wide} if wide else {})}
+    return join({**header, **shared}, save(body))
 
 
 def join(header: Mapping[str, Any], body: bytes) -> bytes:
@@ -136,35 +129,24 @@ def join(header: Mapping[str, Any], body: bytes) -> bytes:
     return struct.pack(">I", len(text)) + text + body
 
 
-def split(message: bytes, limit: int | None = None) -> tuple[dict[str, Any], bytes]:
-    """Return a message's header and the bytes of its tensors; none is read."""
-    header, first = _header(message, limit)
-    return header, message[first:]
-
-
-def _header(message: Content, limit: int | None) -> tuple[dict[str, Any], int]:
-    """Return a message's header, and at which byte its tensors begin."""
+def split(message: Content, limit: int | None = None) -> tuple[dict[str, Any], int]:
+    """Return a message's header, and at which byte its tensors begin; none is read."""
     size = len(message)
     if limit is not None and size > limit:
         raise WireError(f"it has {size} bytes, more than the {limit} that were asked for")
     if size < 4:
         raise WireError("it is cut short")
-    (length,) = struct.unpack(">I", _part(message, 0, 4))
+    start = message.read(0, _HEADER + 4) if isinstance(message, Spooled) else message
+    (length,) = struct.unpack(">I", start[:4])
     if length > min(_HEADER, size - 4):
         raise WireError("its header is cut short or too long")
     try:
-        header = parse_json(_part(message, 4, length))
+        header = parse_json(start[4 : 4 + length])
     except ValueError as error:
         raise WireError(f"it cannot be read ({error})") from None
     if not isinstance(header, dict):
         raise WireError("its header is not a table")
     return header, 4 + length
-
-
-def _part(message: Content, first: int, count: int) -> bytes:
-    if isinstance(message, Spooled):
-        return message.read(first, count)
-    return message[first : first + count]
 
 
 def own_fields(header: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,9 +168,9 @@ def read_tensors(header: Mapping[str, Any], body: bytes | Path) -> Params:
         raise WireError("its header names tensors that are not there")
     if len(set(wide)) < len(wide) or max(Counter(same.values()).values(), default=0) > _ALIASES:
         raise WireError("its header names a tensor too often")
-    if int.from_bytes(_first(body, 8), "little") > _NAMES:
-        raise WireError("the names of its tensors are too long")
     try:
+        if isinstance(body, bytes) and int.from_bytes(body[:8], "little") > _NAMES:
+            raise WireError("the names of its tensors are too long")
         check_tensor_names(body)
         if isinstance(body, Path):
             with safe_open(body, "pt") as file:
@@ -205,17 +187,12 @@ def read_tensors(header: Mapping[str, Any], body: bytes | Path) -> Params:
     return tensors | {name: tensors[source] for name, source in same.items()}
 
 
-def _first(body: bytes | Path, count: int) -> bytes:
-    if isinstance(body, bytes):
-        return body[:count]
-    with body.open("rb") as file:
-        return file.read(count)
-
-
 def unpack(message: Content, limit: int | None = None) -> tuple[dict[str, Any], Params]:
     """Take a message apart."""
-    header, first = _header(message, limit)
+    header, first = split(message, limit)
     if isinstance(message, Spooled):
+        if int.from_bytes(message.read(first, 8), "little") > _NAMES:
+            raise WireError("the names of its tensors are too long")
         with message.tail(first) as body:
             return own_fields(header), read_tensors(header, body)
     return own_fields(header), read_tensors(header, message[first:])
@@ -249,8 +226,9 @@ def failure(code: str, text: str = "") -> bytes:
 
 def fields(message: bytes) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the header of an own message and the names of its tensors, without their numbers."""
-    header, body = split(message)
-    names = json.loads(body[8 : 8 + int.from_bytes(body[:8], "little")])
+    header, first = split(message)
+    length = int.from_bytes(message[first : first + 8], "little")
+    names = json.loads(message[first + 8 : first + 8 + length])
     tensor_names = (name for name in names if name != "__metadata__")
     return own_fields(header), (*tensor_names, *header.get(_SAME, {}))
 
