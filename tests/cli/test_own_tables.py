@@ -187,6 +187,10 @@ def test_odd_cells_are_refused_or_treated_as_stated(command, ship, tmp_path, cel
     if code:
         assert f"[{code}]" in done.err
         assert f"odd.csv, line 2, column {name!r}: " in done.err
+    if cell == "Atlantis":
+        assert (
+            "column 'port': 4 cells not among its values in data.columns, and read as" in done.err
+        )
     if cell == "900":
         assert "4 cells outside of its bounds" in done.err
 
@@ -195,6 +199,11 @@ def test_a_missing_column_is_refused_by_its_name(refused, ship, tmp_path):
     path = write_csv(tmp_path / "odd.csv", ROWS, [*HEADER[:3], "Fare", *HEADER[4:]])
     said = refused("predict", ship.run.path, path)
     assert f"{path} has no column 'fare' (did you mean 'Fare'?): " in said
+    sheet = tmp_path / "odd.xlsx"
+    sheet.write_bytes(b"PK")
+    assert f"{sheet} is no table: give a file that ends in .csv" in refused(
+        "predict", ship.run.path, sheet
+    )
 
 
 def test_a_table_shows_examples_of_classes(works, ship, tmp_path):

@@ -87,6 +87,9 @@ def data_checked(
     if "bytes" in info:
         size = info["bytes"] / 1e9
         lines.append(f"  decoded once, they take {size:.2f} GB in {info['cache']}")
+    if (unreadable := info.get("unreadable")) and not info["problems"]:
+        named = ", ".join(unreadable[:5]) + (", ..." if len(unreadable) > 5 else "")
+        lines.append(f"  of these, {len(unreadable)} cannot be read and are left out: {named}")
     if not (missing or info["problems"]):
         lines += _first_experiment(info, lacking)
     return "\n".join(lines)

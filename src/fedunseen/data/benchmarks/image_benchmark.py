@@ -158,7 +158,7 @@ class ImageBenchmark(BenchmarkLoader):
             files=tuple(files),
             users=None if listing.users is None else listing.users[kept],
             part=listing.part,
-            reading=tuple(described_windows(decoded.windows, settings.window)),
+            reading=(*described_windows(decoded.windows, settings.window), *_lost(decoded)),
             **splits,
         )
 
@@ -211,6 +211,17 @@ def few_levels(files: Sequence[str]) -> str:
         f"{counted(len(files), 'picture')} of more than 8 bits become fewer than {FEWEST} gray "
         f"levels, such as {named}: set data.window = [black, white] to the values that they use"
     )
+
+
+def _lost(decoded: Decoded) -> list[str]:
+    """Say how many pictures lose most of what they show, without their names: reports travel."""
+    if not (lost := len(decoded.few_levels)):
+        return []
+    become = "picture becomes" if lost == 1 else "pictures become"
+    return [
+        f"{lost} {become} fewer than {FEWEST} gray levels in this window: fedunseen data check "
+        "names them"
+    ]
 
 
 def described_windows(windows: Mapping[str, int], window: Window | None) -> list[str]:

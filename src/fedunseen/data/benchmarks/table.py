@@ -28,6 +28,7 @@ from fedunseen.data.columns import Column, Treatment
 from fedunseen.data.columns.first_look import look
 from fedunseen.data.columns.texts import ENCODER
 from fedunseen.data.columns.treatment import MISSING
+from fedunseen.data.io.features import FEATURE_SUFFIXES
 from fedunseen.data.io.tables import (
     SPLIT,
     Table,
@@ -165,7 +166,7 @@ def _without_labels(
     table: Table, treatment: Treatment, label: str
 ) -> Iterator[NDArray[np.float32]]:
     """Yield the features of a table, and say that its classes are ignored."""
-    for part in treatment.read(table):
+    for part in treatment.read(table, asked=True):
         yield part.features
     if label in table.names:
         warnings.warn(
@@ -268,7 +269,9 @@ def _place(settings: TableBenchmark.Settings, root: Path) -> Path:
 def _table_of(source: Any) -> Table | None:
     """Return a file, a folder, a data frame or rows as a table; None of anything else."""
     if isinstance(source, (str, Path)):
-        return open_table(Path(source)) if is_table(Path(source)) else None
+        path = Path(source)
+        other = path.is_file() and path.suffix.lower() not in FEATURE_SUFFIXES
+        return open_table(path) if other or is_table(path) else None  # other files are refused
     if is_frame(source):
         return of_frame(source)
     if isinstance(source, list) and source and all(isinstance(row, dict) for row in source):

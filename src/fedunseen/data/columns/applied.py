@@ -76,7 +76,12 @@ class Treatment:
         return [name for column in self.columns for name in feature_names(column)]
 
     def read(
-        self, table: Table, label: str = "", split: str = "", whole: bool = False
+        self,
+        table: Table,
+        label: str = "",
+        split: str = "",
+        whole: bool = False,
+        asked: bool = False,
     ) -> Iterator[Examples]:
         """Yield the features of a table, some thousand rows at a time.
 
@@ -85,6 +90,7 @@ class Treatment:
             label: the column with the classes; "": none is read.
             split: the column that says what is for tests; "": none is read.
             whole: read all other columns too, for ``originals``.
+            asked: a model is asked about the rows: values that no vocabulary has are counted.
 
         Raises:
             DataError: a column is missing or of another type, a cell cannot be read, or there is no
@@ -95,9 +101,9 @@ class Treatment:
         self._check_names(table, wanted)
         everything = [name for name in table.names if name not in table.other] if whole else []
         rows = 0
-        clipped = dict.fromkeys(names, 0)
+        odd = dict.fromkeys(names, 0)
         for block in table.blocks(list(dict.fromkeys((*wanted, *everything)))):
-            made = [self._features(table, block, column, clipped) for column in self.columns]
+            made = [self._features(table, block, column, odd) for column in self.columns]
             features = np.concatenate(made, axis=1)
             texts = [cell_texts(block.cells[name]) if name else None for name in (label, split)]
             rows += block.rows
@@ -110,7 +116,8 @@ class Treatment:
             raise DataError(
                 f"{table.source} has a header, but no row: give one for each sample", "empty-table"
             )
-        _warn_of_clipped(table, clipped)
+        for column in self.columns:
+            _warn_of_odd(table, column, odd[column.name], asked)
 
     def _check_names(self, table: Table, wanted: Sequence[str]) -> None:
         """Refuse a table without a column that is needed, or with cells that are not read."""
@@ -133,9 +140,11 @@ class Treatment:
                 )
 
     def _features(
-        self, table: Table, block: Block, column: Column, clipped: dict[str, int]
+        self, table: Table, block: Block, column: Column, odd: dict[str, int]
     ) -> NDArray[np.float32]:
-        """Return the features (n, width) of one column, and count its clipped cells."""
+        """Return the features (n, width) of one column, and count its cells beyond bounds or a
+        vocabulary.
+        """
         distinct, places = block.cells[column.name]
         try:
             if column.kind == "text":
@@ -143,7 +152,9 @@ class Treatment:
             features = encode(column, distinct, self.missing)
             if column.kind in ("number", "date"):
                 _, sides, _ = sides_of(column, distinct, self.missing)
-                clipped[column.name] += int((sides != 0)[places].sum())
+                odd[column.name] += int((sides != 0)[places].sum())
+            if column.kind == "category":
+                odd[column.name] += int(features[places, len(column.values)].sum())
         except CellError as error:
             _refuse(table, block, column.name, error)
         return features[places]
@@ -177,12 +188,18 @@ def _refuse(table: Table, block: Block, name: str, error: CellError) -> NoReturn
     raise DataError(f"{place}: {error}", error.code) from None
 
 
-def _warn_of_clipped(table: Table, clipped: dict[str, int]) -> None:
-    """Say how many cells are outside of the bounds of their column."""
-    for name, count in clipped.items():
-        if count:
-            warnings.warn(
-                f"{table.source}, column {name!r}: {counted(count, 'cell')} outside of its bounds "
-                "in data.columns, and clipped: widen the bounds before training if they are right",
-                stacklevel=4,
-            )
+def _warn_of_odd(table: Table, column: Column, count: int, asked: bool) -> None:
+    """Say how many cells are outside of the bounds of their column, or of its vocabulary."""
+    place = f"{table.source}, column {column.name!r}: {counted(count, 'cell')}"
+    if count and column.kind in ("number", "date"):
+        warnings.warn(
+            f"{place} outside of its bounds in data.columns, and clipped: widen the bounds before "
+            "training if they are right",
+            stacklevel=4,
+        )
+    if count and column.kind == "category" and asked:
+        warnings.warn(
+            f"{place} not among its values in data.columns, and read as 'other': correct their "
+            "spelling, or add the values before training",
+            stacklevel=4,
+        )
