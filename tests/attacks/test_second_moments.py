@@ -232,6 +232,27 @@ def test_a_relation_of_whole_numbers_that_one_sample_breaks_shows_it(bits, terms
     assert np.flatnonzero(left_out(rows, labels, quantization)).tolist() == [40]
 
 
+@pytest.mark.parametrize("apart", [11, 3])
+def test_a_relation_that_two_samples_break_shows_both_if_one_has_nearly_all_of_it(apart):
+    """Ages in years and in days, two of them corrected: the product is so many times one sample,
+    and the other, whose scores are smaller.
+    """
+    rng = np.random.default_rng(7)
+    rows, labels = many(rng, 4000, 8)
+    rows[:] = rng.integers(0, apart, rows.shape)
+    rows[:, 0] = rng.integers(0, 90, len(rows))
+    rows[:, 1] = 300 * rows[:, 0]
+    rows[[40, 41], 1] += [apart, 1]
+    quantization = Quantization(16, np.float32([1.0]), np.float32([0.0]))
+    _, _, square, sent = summed(rows, labels, quantization)
+    both = square[:, 1] - 300 * square[:, 0]
+    assert (both // apart)[2:].tolist() == sent[40, 2:].tolist()
+    assert (both % apart)[2:].tolist() == sent[41, 2:].tolist()
+    gone = left_out(rows, labels, quantization)
+    # the other is then alone; nine tenths of a direction that no one has named are not too much
+    assert np.flatnonzero(gone).tolist() == ([40, 41] if apart == 11 else [])
+
+
 def test_a_class_with_features_of_its_own_is_left_out_where_these_are_more_than_its_samples():
     rng = np.random.default_rng(3)
     rows, labels = many(rng, 206, 150)

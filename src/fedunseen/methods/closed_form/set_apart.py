@@ -10,7 +10,8 @@ from 0 reads that sample. The largest share that a sample has of a direction is 
 with W the scatter within classes. It is 1 for the only sample of a class, for a sample that alone
 has another value of some feature, and for every sample where these are no more than features and
 classes. Features are directions that anyone can try, so that there nine tenths are too much. Whole
-numbers are alone, too, where floating point finds next to nothing (:mod:`~.span`).
+numbers are alone, too, where floating point finds next to nothing (:mod:`~.span`). W is never
+formed: its smallest directions would be lost, since it has the squares of those of the samples.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from fedunseen.methods.closed_form.statistics import (
 _LEVERAGE = 0.99  # of a sample, at most
 _SHARE = 0.9  # of what a feature varies within classes, at most
 _NUMBERS = 2**24  # in float64 at once
-_RIDGE = 1e-12  # of W with a diagonal of 1: about what rounding leaves
+_ROUNDING = 1e-12  # what is left of a feature of length 1 that is a combination of others, at most
 _SMALLEST = float(torch.finfo(torch.float64).tiny)
 
 
@@ -240,18 +241,21 @@ def _set_apart(rows: Tensor, labels: Tensor, copies: Tensor, whole: bool) -> Apa
     for part in parts:
         means.index_add_(0, labels[part], rows[part].double())
     means /= count.clamp(min=1)[:, None]
-    within = means.new_zeros(rows.shape[1], rows.shape[1])
+    energy = means.new_zeros(rows.shape[1])
     for part in parts:
-        differences = rows[part] - means[labels[part]]
-        within.addmm_(differences.T, differences)
-    energy = within.diagonal().clone()
+        energy += (rows[part] - means[labels[part]]).square().sum(0)
     scale = torch.where(energy > 0, energy, 1.0).rsqrt()
-    factor = _factor(within * scale * scale[:, None])
+    factor = means.new_zeros(0, rows.shape[1])
+    for part in parts:
+        differences = (rows[part] - means[labels[part]]) * scale
+        factor = torch.linalg.qr(torch.cat([factor, differences]), mode="r").R
+    factor, features = _independent(factor)
     largest = []
     for part in parts:
         differences = rows[part] - means[labels[part]]
-        whitened = torch.linalg.solve_triangular(factor, (differences * scale).T, upper=False)
-        leverage = whitened.square().sum(0) + 1 / count[labels[part]]
+        scaled = (differences * scale)[:, features]
+        whitened = torch.linalg.solve_triangular(factor, scaled, upper=True, left=False)
+        leverage = whitened.square().sum(1) + 1 / count[labels[part]]
         share = (differences.square() / energy.clamp(min=_SMALLEST)).amax(1)
         largest.append(torch.maximum(leverage / _LEVERAGE, share / _SHARE).cpu())
     times = torch.bincount(copies)[copies]
@@ -274,16 +278,13 @@ def _outside(rows: Tensor, labels: Tensor, copies: Tensor) -> Tensor:
     return outside_span(torch.cat([indicators, rows.cpu()[once].long()], 1))[place]
 
 
-def _factor(within: Tensor) -> Tensor:
-    """Return the Cholesky factor of a scatter whose diagonal is 1 with as little on it as it
-    takes.
+def _independent(factor: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the triangular factor of features that are no combination of each other, and which
+    these are, from one (k, d) of all, whose length is 1.
     """
-    ridge = _RIDGE
-    while True:
-        padded = within.clone()
-        padded.diagonal().add_(ridge)
-        found = torch.linalg.cholesky_ex(padded)
-        if not int(found.info):
-            factor: Tensor = found.L
-            return factor
-        ridge *= 10
+    from scipy.linalg import qr  # takes a sixth of a second to import, and few runs ask
+
+    found, order = qr(factor.cpu().numpy(), mode="r", pivoting=True)
+    rank = int((np.abs(found.diagonal()) > _ROUNDING).sum())
+    kept = torch.from_numpy(found[:rank, :rank].copy()).to(factor)
+    return kept, torch.from_numpy(order[:rank].astype(np.int64)).to(factor.device)
