@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from fedunseen import Experiment, run
+from fedunseen import Experiment, load_run, run
 from fedunseen.cli.main import main
 from fedunseen.core.toml import toml_text
 from fedunseen.experiment.deal import deal
@@ -215,3 +215,45 @@ def adapting(make_folder, with_pool, tmp_path_factory):
     np.savez(place / "whole/features.npz", **whole)
     run(Experiment.from_dict({"data": {"root": str(place / "whole")}}, ADAPTING), place / "alone")
     return place
+
+
+COUNTING = {
+    "data.train_per_class": 6, "data.test_per_class": 2, "partition.clients": 3,
+    "evaluation.selection": "last", "evaluation.embedding": False, "evaluation.confidence": "none",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def counting_run(tmp_path_factory):
+    """The directory of a run in closed form."""
+    path = tmp_path_factory.mktemp("spread") / "run"
+    run(Experiment.load("digit-pairs-gaussian", COUNTING), path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def drawn_samples(counting_run):
+    """Features (300, d) and class names of the run's classes."""
+    stored = load_run(counting_run).first
+    width = stored.manifest["input_shape"][0]
+    rng = np.random.default_rng(0)
+    names = np.array(stored.space.names)[stored.space.seen]
+    return rng.random((300, width)).astype(np.float32), names[rng.integers(len(names), size=300)]
+
+
+@pytest.fixture
+def parquet(drawn_samples, tmp_path):
+    """A folder of Parquet files with row groups of 20."""
+    pa = pytest.importorskip("pyarrow", reason="pip install 'fedunseen[arrow]'")
+    from pyarrow.parquet import write_table
+
+    folder = tmp_path / "parquet"
+    folder.mkdir()
+    rows, names = drawn_samples
+    for part in range(3):
+        some = slice(100 * part, 100 * part + 100)
+        flat = pa.array(rows[some].ravel())
+        vectors = pa.FixedSizeListArray.from_arrays(flat, rows.shape[1])
+        table = pa.table({"features": vectors, "label": pa.array(names[some].tolist())})
+        write_table(table, folder / f"{part}.parquet", row_group_size=20)
+    return folder

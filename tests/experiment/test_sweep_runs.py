@@ -2,10 +2,12 @@
 
 import csv
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
@@ -165,39 +167,44 @@ def start(file, out, jobs):
     )
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux")
-def test_two_processes_share_a_sweep_and_one_is_killed(file, whole, tmp_path):
-    out, heard = tmp_path / "out", []
-    slow, other = out / "cells" / "slow", start(file, out, "1")
-    until(lambda: other.poll() is not None or (slow / "seed-0" / "manifest.json").exists())
-    held = [other.pid, *descendants(other.pid)]
-    for pid in held:  # it stands still in the midst of a cell, which is then its own
-        os.kill(pid, signal.SIGSTOP)
-    assert not (slow / "result.json").exists()
+def test_any_executor_runs_the_cells_to_the_same_results(file, whole, tmp_path):
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as executor:
+        assert completed(file, tmp_path / "out", executor=executor)[1] == whole[2]
+
+
+def test_an_executor_whose_worker_dies_lists_its_cells_and_goes_on_after_it(
+    file, whole, tmp_path, monkeypatch
+):
+    out = tmp_path / "out"
+    sweep = read_sweep(file)
+
+    def divided(task):
+        return 1 // 0
+
+    class Dies(ThreadPoolExecutor):
+        def submit(self, fn, task):
+            return super().submit(divided if task["cell"] == "fast" else fn, task)
+
+    with Dies(1) as executor:
+        found = {row.cell.key: row for row in run_sweep(sweep, out, executor=executor)}
+    assert {key: row.status for key, row in found.items()} == {
+        "slow": "done", "fast": "failed", "last": "done",
+    }  # fmt: skip
+    assert "its worker has failed" in found["fast"].problem
+    before = times(out)
+    assert completed(file, out, resume=True)[1] == whole[2]
+    assert before.items() <= times(out).items()  # not run again
+
+
+def test_a_second_process_is_kept_out(changed, tmp_path):
+    sweep = changed("rounds = 15", "rounds = 1")
+    out = tmp_path / "out"
 
     def on_cell(row, left):
-        heard.append(row.cell.key)
-        if left == 1:
-            for pid in held:
-                os.kill(pid, signal.SIGKILL)
-            other.communicate()
-
-    assert completed(file, out, resume=True, on_cell=on_cell)[1] == whole[2]
-    assert heard == ["fast", "last", "slow"]
-
-
-def test_what_another_process_runs_meanwhile_is_not_run_again(changed, tmp_path):
-    """A second sweep finishes all of the grid while the first one hears of its first cell."""
-    sweep, out, heard = changed("rounds = 15", "rounds = 1"), tmp_path / "out", []
-
-    def on_cell(row, left):
-        if not heard:
+        with pytest.raises(RunDirectoryError, match="in use by another process"):
             run_sweep(sweep, out, resume=True, jobs=1)
-            heard.append(times(out))
 
     assert [row.status for row in run_sweep(sweep, out, jobs=1, on_cell=on_cell)] == ["done"] * 3
-    assert heard == [times(out)]
-    assert len(heard[0]) == 3
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux")

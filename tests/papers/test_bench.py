@@ -4,7 +4,8 @@ parts.
 
 import csv
 import json
-import signal
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,7 +27,6 @@ from fedunseen.research.papers.bench import (
 )
 from fedunseen.research.papers.conditions import halves, measured
 from fedunseen.research.sweep.schema import read_sweep, select
-from processes import GUARD, Forked, until
 
 TINY = """
 title = "Two methods"
@@ -148,29 +148,13 @@ def test_no_time_left_starts_nothing(small, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_share_a_bench_and_one_is_killed(small, tmp_path):
+def test_any_executor_runs_the_bench_to_the_same_results(small, tmp_path):
     out, said = tmp_path / "out", []
-    words = ["bench", str(small.out.with_name("tiny.toml")), "--out", str(out)]
-    other = Forked(words, None, tmp_path, "log")
-    until(
-        lambda: (
-            other.poll() is not None or (out / "cells" / "gaussian--0" / "manifest.json").exists()
-        ),
-        tmp_path,
-    )
-    other.send_signal(
-        signal.SIGSTOP
-    )  # it stands still in the midst of a cell, which is then its own
-    assert not (out / "measured" / "gaussian--0.json").exists()
-
-    def say(words):
-        said.append(words.partition(": ZSL")[0])
-        if words.startswith("fedzsl: seed 1"):
-            other.kill()
-
-    assert not run_bench(small.sweep, small.bench, out, small.sweep.cells, say=say)
-    assert said == ["fedzsl: seed 0", "fedzsl: seed 1", "gaussian: seed 0", "gaussian: seed 1"]
-    assert other.wait(GUARD) == -signal.SIGKILL
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as executor:
+        assert not run_bench(
+            small.sweep, small.bench, out, small.sweep.cells, say=said.append, executor=executor
+        )
+    assert sum(words.count(": ZSL") for words in said) == 4
     for path in (small.out / "measured").iterdir():
         one, single = (
             json.loads((folder / "measured" / path.name).read_text()) for folder in (out, small.out)

@@ -190,9 +190,10 @@ def sums(
 
 def statistics(
     sources: Annotated[
-        list[Path],
+        list[str],
         typer.Argument(
-            metavar="SOURCE...", help="Your samples, as for sums; or files of statistics to add up."
+            metavar="SOURCE...",
+            help="Your samples, as for sums or encode; or files of statistics to add up.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The new file.")],
@@ -200,6 +201,9 @@ def statistics(
         Path | None,
         typer.Option(metavar="RUN", help="The run whose classes, encoder and scaling are taken."),
     ] = None,
+    engine: opt.Engine = "loop",
+    address: opt.ClusterAddress = "",
+    workers: opt.Workers = 0,
     plugins: opt.Plugins = None,
     as_json: opt.Json = False,
 ) -> None:
@@ -209,16 +213,18 @@ def statistics(
     from fedunseen.experiment.party_statistics import merge_files, write_statistics
     from fedunseen.experiment.result.run import load_run
 
-    if all(source.is_file() for source in sources):
-        if plan is not None:
-            raise ArgumentError("--plan: files of statistics have theirs: leave it out")
-        done = merge_files(sources, out)
-    elif len(sources) > 1 or plan is None:
-        raise ArgumentError(
-            "give one folder of samples with --plan RUN, or files of statistics alone"
-        )
+    places = added("SPREAD")
+    party = (Path(sources[0]) / "classes.csv").is_file() and engine == "loop" and not address
+    if plan is None:
+        if not all(Path(source).is_file() for source in sources):
+            raise ArgumentError("--plan: name the run whose plan counts these samples: --plan RUN")
+        done = merge_files([Path(source) for source in sources], out)
+    elif len(sources) > 1:
+        raise ArgumentError("give one SOURCE with --plan RUN, or files of statistics without it")
+    elif places and not party:
+        done = at(places[0])(sources[0], out, plan, engine, address, workers)
     else:
-        done = write_statistics(load_run(plan).first, sources[0], out, _tell)
+        done = write_statistics(load_run(plan).first, Path(sources[0]), out, _tell)
     say(
         f"samples:     {done.samples}",
         f"sums_sha256: {done.sums_sha256}",

@@ -162,6 +162,15 @@ Consent = Annotated[
         "coordinator hosts: refuse again, after so many that the party has left)."
     ),
 ]
+Engine = Annotated[
+    str, typer.Option(help="Where the work is done: loop (this process), or ray (a cluster).")
+]
+ClusterAddress = Annotated[
+    str, typer.Option(help="--engine ray: the cluster's address; without it, one is started here.")
+]
+Workers = Annotated[
+    int, typer.Option(min=0, help="--engine ray: processes at once (default: all).")
+]
 Counted = Annotated[
     Path | None,
     typer.Option(

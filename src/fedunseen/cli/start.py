@@ -150,6 +150,7 @@ _EXTRAS = {
     "flower": ("flwr", "runs as an app in a federation of Flower"),
     "medical": ("pydicom", "reads DICOM"),
     "nvflare": ("nvflare", "runs as a job in a federation of NVFlare"),
+    "ray": ("ray", "encodes, counts and runs sweeps on a Ray cluster"),
     "arrow": ("pyarrow", "reads Parquet and Arrow tables"),
     "privacy": ("dp-accounting", "adds up what differential privacy costs"),
     "masked": ("pycryptodome", "connects parties, and hides single updates from the coordinator"),

@@ -21,3 +21,5 @@ COMMANDS = (
     Command("ledger", "fedunseen.deploy.cli.health:ledger", "Deploy"),
 )
 REMOTE_REMOVAL = ("fedunseen.deploy.cli.deployment:host_removal",)
+SPREAD = ("fedunseen.deploy.cli.encode:spread_statistics",)
+EXECUTORS = (("ray", "fedunseen.deploy.engines.ray_engine:RayExecutor"),)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import functools
 import math
 import re
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +15,8 @@ import typer
 
 from fedunseen.cli import options as opt
 from fedunseen.cli.console import overrides_of, pages_of, print_json, say, write_pages
-from fedunseen.core.errors import ExperimentError
+from fedunseen.core.errors import ArgumentError, ExperimentError, unknown
+from fedunseen.core.extensions import added, at
 from fedunseen.research.sweeps import sweep_names, sweep_source, sweep_text
 
 if TYPE_CHECKING:
@@ -62,6 +66,8 @@ def sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the cells and run nothing.")
     ] = False,
+    engine: opt.Engine = "loop",
+    address: opt.ClusterAddress = "",
     as_json: opt.Json = False,
 ) -> None:
     """Run a grid of experiments, and show the results beside the paper's."""
@@ -81,7 +87,8 @@ def sweep(
     )
     if resume and not (out / "sweep.json").exists():
         say(f"note: {out} holds no sweep yet: starting a new one")
-    done = _run(read, cells, out, resume, jobs)
+    with executor_of(engine, address) as executor:
+        done = _run(read, cells, out, resume, jobs, executor)
     say(f"sweep:  {out}", f"table:  {out / 'results.csv'}", f"report: {out / 'results.html'}")
     chosen = {cell.folder for cell in cells}
     failed = [row for row in done if row.cell.folder in chosen and row.status == "failed"]
@@ -133,14 +140,37 @@ def _list(read: Sweep, cells: list[Cell], as_json: bool) -> None:
     )
 
 
-def _run(read: Sweep, cells: list[Cell], out: Path, resume: bool, jobs: int | None) -> list[Row]:
+@contextmanager
+def executor_of(engine: str, address: str) -> Iterator[Executor | None]:
+    """Yield what runs cells elsewhere; None: processes here."""
+    known = dict(added("EXECUTORS"))
+    if engine == "loop":
+        if address:
+            raise ArgumentError("--address is for --engine ray: leave it out")
+        yield None
+        return
+    if engine not in known:
+        raise ArgumentError(f"--engine: {unknown('engine', engine, ['loop', *known])}")
+    executor: Executor
+    with at(known[engine])(address) as executor:
+        yield executor
+
+
+def _run(
+    read: Sweep,
+    cells: list[Cell],
+    out: Path,
+    resume: bool,
+    jobs: int | None,
+    executor: Executor | None,
+) -> list[Row]:
     """Run, and write what there is, also after an interrupt."""
     from fedunseen.experiment.result.run import load_run
     from fedunseen.research.sweep import rows, run_sweep
 
     warn = functools.cache(lambda words: say(f"warning: {words}"))
     try:
-        done = run_sweep(read, out, resume, cells, jobs, _tell, warn)
+        done = run_sweep(read, out, resume, cells, jobs, _tell, warn, executor)
     except KeyboardInterrupt:  # caught here, because typer ends the process without a word
         if (out / "sweep.json").exists():
             _write_page(read, rows(read, out), out)
@@ -237,6 +267,8 @@ def bench(
             metavar="METHOD", help="Compare with this method instead of the file's reference."
         ),
     ] = "",
+    engine: opt.Engine = "loop",
+    address: opt.ClusterAddress = "",
     as_json: opt.Json = False,
 ) -> None:
     """Compare methods that are tuned alike, with examples and unlabelled pools, as a
@@ -248,7 +280,8 @@ def bench(
     sweep, settings = read_bench(source or SHIPPED, overrides_of(overrides), against)
     cells = select(sweep, parts_of(only or []))
     try:
-        code = int(run_bench(sweep, settings, out, cells, seconds_of(budget), say))
+        with executor_of(engine, address) as executor:
+            code = int(run_bench(sweep, settings, out, cells, seconds_of(budget), say, executor))
     except KeyboardInterrupt:  # caught here, because typer ends the process without a word
         code = 130
         say("interrupted: the same command continues")

@@ -10,8 +10,8 @@ and ``failed/`` (why a cell failed, until it succeeds).
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from fedunseen.metrics import harmonic_mean, t_critical
 from fedunseen.research.papers.conditions import POOL, PerClass, measured
 from fedunseen.research.papers.tuning import Found, at_edges, search
 from fedunseen.research.sweep import Cell, Sweep, read_sweep
-from fedunseen.research.sweep.runner import begin, claim
+from fedunseen.research.sweep.runner import alone_in, begin
 from fedunseen.research.sweep.schema import Bench, Step
 
 SHIPPED = Path(__file__).with_name("bench.toml")
@@ -134,11 +134,9 @@ def run_bench(
     cells: Sequence[Cell],
     budget: float = math.inf,
     say: Callable[[str], None] = lambda words: None,
+    executor: Executor | None = None,
 ) -> bool:
-    """Run what is not done yet, cell by cell, in this process; return whether a cell has failed.
-
-    Other processes may take part in the same directory: this returns when none of them has a cell
-    left.
+    """Run what is not done yet, cell by cell; return whether a cell has failed.
 
     Args:
         sweep: what :func:`read_bench` returned.
@@ -147,22 +145,53 @@ def run_bench(
         cells: which cells to run, in order.
         budget: seconds after which no further run is started.
         say: called with a line for every run that ended.
+        executor: runs the cells, in place of this process; its workers reach ``out``.
 
     Raises:
-        RunDirectoryError: ``out`` holds something else, or a bench with other settings.
+        RunDirectoryError: another process has ``out``, or it holds something else, or a bench with
+            other settings.
     """
-    begin(sweep, out, resume=True)
-    end = time.monotonic() + budget
-    failed = False
-    waiting = deque((cell, cell.experiment) for cell in cells if cell.experiment is not None)
-    while waiting and time.monotonic() <= end:
-        cell, experiment = waiting.popleft()
-        with claim(out, cell.folder) as ours:
-            if ours:
-                failed |= not _run_cell(cell, experiment, out, bench, end, say)
-            else:
-                waiting.append((cell, experiment))
-    return failed
+    end = time.time() + budget
+    tasks = [(cell, cell.experiment, out, bench, end) for cell in cells if cell.experiment]
+    with alone_in(sweep, out, resume=True):
+        begin(sweep, out, resume=True)
+        if executor is not None:
+            return not all(_submitted(executor, tasks, say))
+        failed = False
+        for task in tasks:
+            failed |= not _run_cell(*task, say)
+        return failed
+
+
+_Task = tuple[Cell, Experiment, Path, Bench, float]
+"""What :func:`_run_cell` takes, but for who hears of it."""
+
+
+def _submitted(
+    executor: Executor, tasks: Sequence[_Task], say: Callable[[str], None]
+) -> list[bool]:
+    """Return for each cell whether it has not failed, on an executor; a worker that dies fails its
+    cell.
+    """
+    futures = {executor.submit(_told, task): task for task in tasks}
+    done = []
+    for future in as_completed(futures):
+        cell, _, out, *_ = futures[future]
+        try:
+            whole, lines = future.result()
+        except Exception as error:  # of the executor: a cell records its own
+            whole = False
+            lines = [f"{cell.key}: its worker has failed: {error}"]
+            write_json(out / "failed" / f"{cell.folder}.json", {"problem": lines[0]})
+        say("\n".join(lines))
+        done.append(whole)
+    return done
+
+
+def _told(task: _Task) -> tuple[bool, list[str]]:
+    """Run a cell in a worker; return what it says, too."""
+    lines: list[str] = []
+    return _run_cell(*task, lines.append), lines
 
 
 def _run_cell(
@@ -179,7 +208,7 @@ def _run_cell(
     for seed in _seeds(experiment, bench):
         if seed in kept and kept[seed]["conditions"].keys() >= set(_conditions(bench)):
             continue
-        if time.monotonic() > end:
+        if time.time() > end:
             break
         try:
             outcome = _run_seed(cell, experiment, out, seed, bench, say)

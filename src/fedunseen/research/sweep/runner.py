@@ -6,22 +6,22 @@ directories), ``failed/NAME.json`` (why a cell failed, until a later attempt suc
 ``results.csv``. A worker is a process that runs cell after cell: if it crashes, its cell has
 failed; if the sweep is killed, its workers end with it.
 
-Several sweeps may run in one directory, also on several machines: a worker locks
-``claims/NAME.lock`` while it runs a cell. The operating system frees the lock of a process that
-dies, so another one continues with its cell.
+On several machines, an executor of ``concurrent.futures`` runs the cells, such as that of a Ray
+cluster. One process at a time works in a directory.
 """
 
 import itertools
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
-import time
 import traceback
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -39,20 +39,6 @@ from fedunseen.research.sweep.schema import Cell, Sweep
 
 OnCell = Callable[[Row, int], None]
 """Called for every cell that is done or has failed, with its row and the number of cells left."""
-
-PAUSE = 0.5  # seconds after another process was found to run a cell
-
-
-@contextmanager
-def claim(out: Path, cell: str) -> Iterator[bool]:
-    """Hold a cell of a sweep or bench in the directory ``out``; yield False, after a pause, if
-    another process does.
-    """
-    (out / "claims").mkdir(parents=True, exist_ok=True)
-    with holding(out / "claims", f"{cell}.lock") as ours:
-        if not ours:
-            time.sleep(PAUSE)
-        yield ours
 
 
 def _check_cells(sweep: Sweep, cells: Sequence[Cell]) -> dict[str, str]:
@@ -95,11 +81,9 @@ def run_sweep(
     jobs: int | None = None,
     on_cell: OnCell | None = None,
     warn: Callable[[str], None] | None = None,
+    executor: Executor | None = None,
 ) -> list[Row]:
     """Run the cells of a sweep that are not done yet; a cell that fails does not stop the others.
-
-    Other processes may take part in the same directory: this returns when none of them has a cell
-    left.
 
     Args:
         sweep: what :func:`read_sweep` returned.
@@ -111,6 +95,7 @@ def run_sweep(
             used.
         on_cell: called for every cell that is done or has failed.
         warn: called with every warning of a worker.
+        executor: runs the cells, in place of processes of its own; its workers reach ``out``.
 
     Returns:
         A row for each cell of the sweep, in order.
@@ -122,26 +107,47 @@ def run_sweep(
     """
     path = Path(out)
     wanted = sweep.cells if cells is None else cells
-    _prepare(sweep, path, resume, wanted)
-    rows = _Rows(sweep, path)
-    rows.read()
-    waiting = [cell for cell in wanted if rows.status(cell) not in ("done", "refused")]
-    failed_before = {cell.folder for cell in waiting if rows.status(cell) == "failed"}
-    remaining = itertools.count(len(waiting) - 1, -1)
-
-    def has_ended(cell: Cell) -> bool:
-        status = row(sweep, cell, path).status  # another process may have run it
-        return status == "done" or (status == "failed" and cell.folder not in failed_before)
-
-    def cell_ended(cell: Cell) -> None:
+    with alone_in(sweep, path, resume):
+        _prepare(sweep, path, resume, wanted)
+        rows = _Rows(sweep, path)
         rows.read()
-        if on_cell is not None:
-            on_cell(rows.rows[cell.folder], next(remaining))
+        waiting = [cell for cell in wanted if rows.status(cell) not in ("done", "refused")]
+        remaining = itertools.count(len(waiting) - 1, -1)
 
-    if waiting:
-        limit = min(jobs or _default_jobs(waiting), len(waiting))
-        _Pool(sweep, path, limit, cell_ended, warn or (lambda words: None)).run(waiting, has_ended)
-    return list(rows.rows.values())
+        def cell_ended(cell: Cell) -> None:
+            rows.read()
+            if on_cell is not None:
+                on_cell(rows.rows[cell.folder], next(remaining))
+
+        told = cell_ended, warn or (lambda words: None)
+        if waiting and executor is None:
+            limit = min(jobs or _default_jobs(waiting), len(waiting))
+            _Pool(sweep, path, limit, *told).run(waiting)
+        elif executor is not None:
+            _submit(executor, sweep, path, waiting, *told)
+        return list(rows.rows.values())
+
+
+@contextmanager
+def alone_in(sweep: Sweep, out: Path, resume: bool) -> Iterator[None]:
+    """Hold the directory of a sweep or bench against a second process.
+
+    Raises:
+        RunDirectoryError: another process has it, or it holds something else.
+    """
+    _check(sweep, out, resume)
+    new = not out.exists()
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        with holding(out) as ours:
+            if not ours:
+                raise RunDirectoryError(
+                    f"{out} is in use by another process: wait for it, or choose another --out"
+                )
+            yield
+    finally:
+        if new and not is_occupied(out, lambda name: name.startswith(".")):
+            shutil.rmtree(out)
 
 
 @dataclass(eq=False)
@@ -171,7 +177,7 @@ def _prepare(sweep: Sweep, path: Path, resume: bool, wanted: Sequence[Cell]) -> 
         cell for cell in wanted if row(sweep, cell, path).status not in ("done", "refused")
     ]
     refused = _check_cells(sweep, open_cells)
-    begin(sweep, path, resume)  # checked again: another process may have been quicker
+    begin(sweep, path, resume)
     for folder, problem in refused.items():
         write_json(path / "failed" / f"{folder}.json", {"problem": problem, "refused": True})
 
@@ -256,21 +262,17 @@ class _Pool:
     workers: dict[Connection, BaseProcess] = field(default_factory=dict)
     running: dict[Connection, Cell] = field(default_factory=dict)
 
-    def run(self, cells: Sequence[Cell], has_ended: Callable[[Cell], bool]) -> None:
+    def run(self, cells: Sequence[Cell]) -> None:
         """Run cells in order, as many at once as ``limit`` says."""
         waiting = deque(cells)
         try:
             with _threads(self.limit):
                 while waiting or self.running:
                     while waiting and len(self.running) < self.limit:
-                        cell = waiting.popleft()
-                        if has_ended(cell):
-                            self.ended(cell)
-                        else:
-                            self._start(cell)
-                    ready = wait(self.workers) if self.running else []
-                    heard = [self._hear(worker) for worker in list(self.workers) if worker in ready]
-                    waiting.extend(cell for cell in heard if cell is not None)
+                        self._start(waiting.popleft())
+                    for worker in wait(self.workers) if self.running else []:
+                        assert isinstance(worker, Connection)
+                        self._hear(worker)
         finally:
             for (
                 process
@@ -279,13 +281,11 @@ class _Pool:
                 process.join()
 
     def _start(self, cell: Cell) -> None:
-        assert cell.experiment is not None
         idle = [worker for worker in self.workers if worker not in self.running]
         worker = idle[0] if idle else self._hire()
         self.running[worker] = cell
-        task = {"experiment": cell.experiment.to_dict(), "out": str(self.path), "cell": cell.folder}
         with suppress(OSError):  # the worker has died: `_hear` notices it next
-            worker.send_bytes(json.dumps(task).encode())
+            worker.send_bytes(json.dumps(_task(cell, self.path)).encode())
 
     def _hire(self) -> Connection:
         context = multiprocessing.get_context("spawn")
@@ -295,29 +295,66 @@ class _Pool:
         theirs.close()
         return ours
 
-    def _hear(self, worker: Connection) -> Cell | None:
-        """Act on a worker's message, or on its death; return its cell if another process runs
-        that.
-        """
+    def _hear(self, worker: Connection) -> None:
+        """Act on a worker's message, or on its death."""
         try:
             message = json.loads(worker.recv_bytes())
         except (EOFError, OSError):
             message = {"problem": _end_of(self.workers.pop(worker)), "refused": False}
         if "warning" in message:
             self.warn(message["warning"])
-            return None
+            return
         cell = self.running.pop(worker, None)
-        if cell is None or "elsewhere" in message:
-            return cell
-        record = self.path / "failed" / f"{cell.folder}.json"
-        if "problem" in message:
-            write_json(
-                record, {**message, "refused": message["refused"] and self.sweep.file.skip_refused}
-            )
-        else:
-            record.unlink(missing_ok=True)
-        self.ended(cell)
-        return None
+        if cell is not None:
+            _record(self.sweep, self.path, cell, message)
+            self.ended(cell)
+
+
+def _task(cell: Cell, path: Path) -> dict[str, Any]:
+    """Return what a worker needs to know of a cell, as JSON."""
+    assert cell.experiment is not None
+    tree = cell.experiment.to_dict()
+    return {"experiment": tree, "out": str(path.resolve()), "cell": cell.folder}
+
+
+def _record(sweep: Sweep, path: Path, cell: Cell, message: Mapping[str, Any]) -> None:
+    """Keep why a cell has failed, or that it has not."""
+    record = path / "failed" / f"{cell.folder}.json"
+    if "problem" in message:
+        refused = message["refused"] and sweep.file.skip_refused
+        write_json(record, {**message, "refused": refused})
+    else:
+        record.unlink(missing_ok=True)
+
+
+def _submit(
+    executor: Executor,
+    sweep: Sweep,
+    path: Path,
+    cells: Sequence[Cell],
+    ended: Callable[[Cell], None],
+    warn: Callable[[str], None],
+) -> None:
+    """Run cells on an executor; a worker that dies fails its cell."""
+    futures = {executor.submit(run_cell, _task(cell, path)): cell for cell in cells}
+    for future in as_completed(futures):
+        try:
+            message = future.result()
+        except Exception as error:  # of the executor: run_cell returns its own
+            words = str(error).strip().splitlines() or [type(error).__name__]
+            message = {"problem": f"its worker has failed: {words[0]}", "refused": False}
+        for words in message.pop("warnings", ()):
+            warn(words)
+        _record(sweep, path, futures[future], message)
+        ended(futures[future])
+
+
+def run_cell(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a cell, or continue with it; return why it failed, and its warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        message = _attempt(task)
+    return {**message, "warnings": sorted({str(warning.message) for warning in caught})}
 
 
 def _end_of(process: BaseProcess) -> str:
@@ -373,38 +410,37 @@ def _work(connection: Connection) -> None:
         connection.send_bytes(json.dumps(message).encode())
 
     warnings.showwarning = lambda message, *place, **options: say(warning=str(message))
-    from fedunseen.experiment.running import run
-    from fedunseen.experiment.schema import Experiment
-
     while True:
         try:
             task = json.loads(connection.recv_bytes())
         except EOFError:
             return
-        problem: dict[str, Any] = {}
-        try:
-            out = Path(task["out"])
-            with claim(out, task["cell"]) as ours:
-                if ours:
-                    run(
-                        Experiment.from_dict(task["experiment"]),
-                        out / "cells" / task["cell"],
-                        resume=True,
-                    )
-                else:
-                    problem = {"elsewhere": True}
-        except FedUnseenError as error:
-            problem = {"problem": str(error), "refused": isinstance(error, ExperimentError)}
-        except (
-            Exception
-        ) as error:  # an error in a method, perhaps another package's: the other cells continue
-            words = str(error).strip().splitlines()
-            problem = {
-                "problem": f"{type(error).__name__}: {words[0]}" if words else type(error).__name__,
-                "refused": False,
-                "traceback": traceback.format_exc(),
-            }
-        say(**problem)
+        say(**_attempt(task))
+
+
+def _attempt(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a cell, or continue with it; return why it failed, empty where it has not."""
+    from fedunseen.experiment.running import run
+    from fedunseen.experiment.schema import Experiment
+
+    try:
+        run(
+            Experiment.from_dict(task["experiment"]),
+            Path(task["out"]) / "cells" / task["cell"],
+            resume=True,
+        )
+    except FedUnseenError as error:
+        return {"problem": str(error), "refused": isinstance(error, ExperimentError)}
+    except (
+        Exception
+    ) as error:  # an error in a method, perhaps another package's: the other cells continue
+        words = str(error).strip().splitlines()
+        return {
+            "problem": f"{type(error).__name__}: {words[0]}" if words else type(error).__name__,
+            "refused": False,
+            "traceback": traceback.format_exc(),
+        }
+    return {}
 
 
 def _end_with_parent() -> None:

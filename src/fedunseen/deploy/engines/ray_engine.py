@@ -1,0 +1,171 @@
+"""Tasks on a Ray cluster (extra ``ray``): actors of Ray Data that each hold a task.
+
+Items and results are small: what a task makes goes to files that all nodes reach. If a node dies,
+Ray gives the items that it was at to another one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import socket
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from typing import Any
+
+from fedunseen import __version__
+from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, MissingDependencyError
+from fedunseen.deploy.engines.engine import Task
+
+NO_CLUSTER = "no-cluster"
+FAILED = "worker-failed"
+
+_PATIENCE = 10.0  # seconds to reach a cluster
+_STORE = 2**27  # bytes of the object store of a cluster that is started here: items are small
+
+
+def _ray() -> Any:
+    try:
+        return importlib.import_module("ray"), importlib.import_module("ray.data")
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"--engine ray needs Ray ({error}): pip install 'fedunseen[ray]'"
+        ) from None
+
+
+def _check_reached(address: str) -> None:
+    """Raise an OSError where nothing answers at HOST:PORT: Ray itself would look for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
+
+
+class _Actor:
+    """Holds a task in a worker process, and does one item after another."""
+
+    def __init__(self, make: Callable[[], Task], version: str) -> None:
+        self.problem = ""
+        if version != __version__:
+            self.problem = (
+                f"a node of the cluster has fedunseen {__version__}, and this is {version}: "
+                "install the same version everywhere"
+            )
+            return
+        try:
+            self.task = make()
+        except FedUnseenError as error:
+            self.problem = str(error)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
+        """Do the items of a batch; a refusal is a part of the answer."""
+        return {"answer": [json.dumps(self._answer(json.loads(item))) for item in batch["item"]]}
+
+    def _answer(self, item: Any) -> dict[str, Any]:
+        if self.problem:
+            return {"problem": self.problem}
+        try:
+            return {"result": self.task(item)}
+        except FedUnseenError as error:
+            return {"problem": str(error)}
+
+
+class RayEngine:
+    """Maps tasks over items on a Ray cluster."""
+
+    def __init__(self, address: str = "", workers: int = 0) -> None:
+        self.ray, self.data = _ray()
+        self.workers = workers
+        self._started = not self.ray.is_initialized()
+        if self._started:
+            self._connect(address, workers)
+        context = self.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        context.print_on_execution_start = False
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+
+    def _connect(self, address: str, workers: int) -> None:
+        quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
+        here: dict[str, Any] = {"include_dashboard": False, "object_store_memory": _STORE}
+        here |= {"num_cpus": workers} if workers else {}
+        try:
+            _check_reached(address)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of what Ray will do in a later version
+                self.ray.init(**quiet, **({"address": address} if address else here))
+        except (OSError, ValueError, RuntimeError) as error:
+            why = str(error).strip().partition("\n")[0]
+            raise ExperimentError(
+                f"the Ray cluster {address or 'on this machine'} cannot be used ({why}): start "
+                "one with `ray start --head`, with the same versions of Ray and Python on all "
+                "nodes, or leave out --engine",
+                NO_CLUSTER,
+            ) from None
+
+    def map(self, make: Callable[[], Task], items: Sequence[Any]) -> Iterator[Any]:
+        """Yield the results as they come.
+
+        After a refusal the other items are done first: Ray ends this process without a word where
+        it is closed in the midst of its work.
+        """
+        if not items:
+            return
+        problem = ""
+        most = self.workers or max(1, int(self.ray.cluster_resources().get("CPU", 1)))
+        most = min(most, len(items))
+        rows = [{"item": json.dumps(item)} for item in items]
+        answers = self.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
+            _Actor,
+            batch_size=1,
+            fn_constructor_args=(make, __version__),
+            compute=self.data.ActorPoolStrategy(min_size=1, max_size=most, initial_size=most),
+            num_cpus=1,
+        )
+        try:
+            for row in answers.iter_rows():
+                answer = json.loads(row["answer"])
+                problem = problem or answer.get("problem", "")
+                if "result" in answer:
+                    yield answer["result"]
+        except (self.ray.exceptions.RayError, ValueError) as error:
+            why = str(error).strip().rpartition("\n")[2]
+            raise DataError(
+                f"a worker has failed ({why}): repeat the command, which continues behind the "
+                "blocks that are done",
+                FAILED,
+            ) from None
+        if problem:
+            raise DataError(problem)
+
+    def close(self) -> None:
+        """End the cluster that was started here, or leave the one that was there."""
+        if self._started:
+            with suppress(Exception):  # what has ended already
+                self.ray.shutdown()
+
+
+class RayExecutor(Executor):
+    """Calls functions on a Ray cluster, as ``concurrent.futures`` has them.
+
+    Args:
+        address: of the cluster; "": one is started here, and ends with the executor.
+    """
+
+    def __init__(self, address: str = "") -> None:
+        self._engine = RayEngine(address)
+        self._call = self._engine.ray.remote(_call).options(max_retries=0)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Return what a call on any node will return."""
+        future: Future[Any] = self._call.remote(fn, args, kwargs).future()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End a cluster that was started here."""
+        self._engine.close()
+
+
+def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return fn(*args, **kwargs)

@@ -1,0 +1,151 @@
+"""``--engine ray``: real processes on one machine, three nodes of which one is killed."""
+
+import os
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import noted_tasks
+from fedunseen import Statistics, load_run
+from fedunseen.core.errors import MissingDependencyError
+from fedunseen.core.toml import toml_text
+from fedunseen.deploy.engines import ray_engine, spread
+from fedunseen.deploy.engines.engine import engine_of
+from noted_tasks import Noted, lines
+from processes import is_running
+
+pytestmark = pytest.mark.slow
+GUARD = 90.0
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    """Ray, where it is installed; its workers find the modules of tests."""
+    found = pytest.importorskip("ray", reason="pip install 'fedunseen[ray]'")
+    place = [str(Path(noted_tasks.__file__).parent), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(place))
+    yield found
+    found.shutdown()
+
+
+@pytest.fixture
+def nodes(ray):
+    """Three nodes of a cluster, one processor each; the first is the head."""
+    from ray.cluster_utils import Cluster
+
+    small = {"num_cpus": 1, "object_store_memory": 2**27}
+    cluster = Cluster(initialize_head=True, head_node_args={**small, "include_dashboard": False})
+    cluster.others = [cluster.add_node(**small) for _ in range(2)]
+    cluster.wait_for_nodes()
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.fixture
+def expected(counting_run, drawn_samples):
+    return Statistics.plan(load_run(counting_run).model).add(
+        drawn_samples[0], drawn_samples[1].tolist()
+    )
+
+
+def test_a_node_that_is_killed_costs_its_blocks_in_flight_alone(
+    nodes, counting_run, parquet, expected, tmp_path, monkeypatch
+):
+    journal = tmp_path / "journal"
+    make = partial(Noted, journal=str(journal), pause=0.5)
+    monkeypatch.setattr(spread, "Counting", make)
+    killed = []
+
+    def kill():
+        began = time.monotonic()
+        while time.monotonic() - began < GUARD:
+            notes = lines(journal)
+            workers = {process for what, _, process, _ in notes if what == "done"}
+            if len(workers) == 3:  # each node has done a block
+                victim = nodes.others[0]
+                nodes.remove_node(victim, allow_graceful=False)
+                killed.extend(lines(journal))
+                return
+            time.sleep(0.1)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    engine = engine_of("ray", nodes.address)
+    total = spread.statistics(counting_run, str(parquet), tmp_path / "sums", engine)
+    killer.join()
+    engine.close()
+    assert killed
+    assert total.sha256 == expected.sha256
+    notes = lines(journal)
+    assert len({name for what, name, *_ in notes if what == "done"}) == 15
+    begun = [(name, process) for what, name, process, _ in notes if what == "begun"]
+    gone = {process for _, process in begun if not is_running(process)}
+    again = [name for name, _ in begun if [n for n, _ in begun].count(name) > 1]
+    done = {name for what, name, process, _ in killed if what == "done"}
+    assert not done & set(again)  # what was whole before the kill was not done again
+    assert len(set(again)) <= 1  # of one node, that does one block at a time
+    assert gone or not again
+
+
+def test_a_cluster_of_its_own_has_the_sums_of_a_loop(
+    ray, counting_run, parquet, expected, tmp_path, works
+):
+    words = ("--plan", counting_run, "--engine", "ray", "--workers", 2, "--json")
+    done = works("statistics", parquet, *words, "--out", tmp_path / "sums")
+    assert done.answer["sha256"] == expected.sha256
+    assert "15 of 15 blocks" in done.err
+
+
+def test_what_a_worker_refuses_and_a_cluster_that_is_not_there_are_one_sentence(
+    ray, counting_run, parquet, tmp_path, refused, command
+):
+    pq = pytest.importorskip("pyarrow.parquet", reason="pip install 'fedunseen[arrow]'")
+    words = ("statistics", parquet, "--plan", counting_run, "--out", tmp_path / "sums")
+    gone = (*words, "--engine", "ray", "--address")
+    assert "start one with `ray start --head`" in refused(*gone, "127.0.0.1:1")
+    file = parquet / "1.parquet"
+    table = pq.read_table(file)
+    names = ["no such", *table["label"].to_pylist()[1:]]
+    pq.write_table(table.set_column(1, "label", [names]), file, row_group_size=20)
+    done = command(*words, "--engine", "ray", "--workers", 1)
+    told = done.err.splitlines()
+    assert done.code == 2
+    assert "14 of 15 blocks" in told  # the other blocks are done
+    assert str(file) in told[-1]
+    assert "'no such' is no class of the plan" in told[-1]
+    assert not (tmp_path / "sums").exists()
+
+
+def test_a_sweep_on_a_cluster_has_the_results_of_one_process(ray, tmp_path, works):
+    base = {"data.train_per_class": 4, "data.test_per_class": 2, "partition.clients": 2}
+    axes = {"method.shrinkage": [0.1, 0.5]}
+    text = toml_text({"title": "t", "base": "digit-pairs-gaussian"})
+    text += "".join(f"experiment.{key} = {value}\n" for key, value in base.items())
+    text += 'experiment.evaluation = { selection = "last", embedding = false }\n'
+    text += "".join(f'[axes]\n"{key}" = {values}\n' for key, values in axes.items())
+    (tmp_path / "small.toml").write_text(text)
+    digests = []
+    for name, words in (("here", ()), ("there", ("--engine", "ray"))):
+        out = tmp_path / name
+        done = works("sweep", tmp_path / "small.toml", "--out", out, "--json", *words).answer
+        assert done["done"] == 2
+        digests.append(
+            [load_run(out / cell["run"]).result["sums_sha256"] for cell in done["cells"]]
+        )
+    assert digests[0] == digests[1]
+
+
+def test_without_ray_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(MissingDependencyError, match=r"fedunseen\[ray\]"):
+        engine_of("ray")
+
+
+def test_another_version_on_a_node_is_refused():
+    actor = ray_engine._Actor(lambda: None, "0.0.1")
+    answer = actor({"item": ["1"]})["answer"][0]
+    assert "install the same version everywhere" in answer

@@ -1,0 +1,33 @@
+"""Tasks that note what they begin and end, for workers in other processes."""
+
+import json
+import os
+import time
+
+from fedunseen.deploy.engines import spread
+
+
+class Noted(spread.Counting):
+    """Counts blocks, and notes each of them before and after."""
+
+    def __init__(self, plan, source, parts, journal, pause):
+        super().__init__(plan, source, parts)
+        self.journal, self.pause = journal, pause
+
+    def note(self, what, item):
+        line = json.dumps([what, item[0], os.getpid(), os.environ.get("RAY_NODE_MARK", "")])
+        with open(self.journal, "a") as file:
+            file.write(line + "\n")
+
+    def __call__(self, item):
+        there = (self.parts / item[0]).exists()
+        self.note("repeated" if there else "begun", item)
+        time.sleep(self.pause)
+        name = super().__call__(item)
+        self.note("done", item)
+        return name
+
+
+def lines(path):
+    """Return what was noted."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
