@@ -454,10 +454,9 @@ def test_a_name_of_few_rows_that_stay_is_hidden(few, min_samples):
     features = np.zeros((20, 1), dtype=np.float32)
     features[:3] = 1.0
     features = np.abs(features - few)
-    originals = Originals(
-        np.arange(640, dtype=np.uint8).reshape(20, 32), features.astype(float),
-        np.zeros((20, 1), dtype=np.int8),
-    )  # fmt: skip
+    digests = np.arange(640, dtype=np.uint8).reshape(20, 32)
+    sides = np.zeros((20, 1), dtype=np.int8)
+    originals = Originals(digests, digests, features.astype(float), sides)
     scaler = Scaler((), Quantization.of_grey_values(8).statistics)
     samples = ScaledSamples(features, torch.device("cpu"), scaler, originals)
     read = CodedRows(samples, torch.arange(20))
@@ -475,7 +474,7 @@ def test_what_is_absent_is_within_no_range():
     features[:11] = 0.5
     digests = rng.integers(0, 256, (20, 32), dtype=np.uint8)
     scaler = Scaler((), Quantization.of_grey_values(8).statistics)
-    originals = Originals(digests, features.astype(float), sides)
+    originals = Originals(digests, digests, features.astype(float), sides)
     samples = ScaledSamples(features, torch.device("cpu"), scaler, originals)
     read = CodedRows(samples, torch.arange(20))
     *ends, narrow = bounds_of_class(read, torch.arange(20), scaler.quantization, 5)
@@ -525,6 +524,33 @@ def test_a_date_that_few_rows_have_counts_as_the_most_common_one(min_samples, tm
     update = sums(tmp_path, rows, [day, AGE], min_samples)
     read = (update["total"][:2, 0] + LEVELS * update["count"][:2]) / (2 * LEVELS) * 364
     assert np.rint(read.numpy()).tolist() == ([136, 60] if min_samples == 1 else [0, 0])
+
+
+@pytest.mark.parametrize("consent", [(), ("moments",)])
+def test_a_row_that_is_saved_under_two_classes_is_one_row(consent, tmp_path):
+    """Two columns are the same but in that row, so that their difference shows it."""
+    ages = [f"{20 + i / 2}" for i in range(40)]
+    rows = [row for deck in "AB" for row in rows_of(deck, age=ages, fare=ages)]
+    twice = ["41", "55", *rows[0][2:-1]]
+    rows = [*rows, [*twice, "A"], [*twice, "B"]]
+    folder = write_table(tmp_path / "north", rows, HEADER)
+    columns = [{**AGE, "name": name} for name in ("fare", "age")]
+    header, tensors = greeting(experiment(tmp_path / "coordinator", columns), tmp_path / "run")
+    party = PartyData(folder, {"data.label": "deck"}, masked=True)
+    party.consent = consent
+    ready = party.prepare(header, tensors)
+    assert ready.samples == (82 if consent else 80)
+    update = sums_of(ready)
+    square = np.zeros((2, 2))
+    square[np.triu_indices(2)] = update["square"]
+    fare_by_both, age_by_both = square[0, 0] - square[0, 1], square[0, 1] - square[1, 1]
+    away = update["total"][:, 0] - update["total"][:, 1]
+    if not consent:
+        assert not away.any()
+        assert fare_by_both == age_by_both == 0
+        return
+    read = np.array([fare_by_both, age_by_both]) / int(away.sum())
+    assert np.rint((read + LEVELS) / (2 * LEVELS) * 100).tolist() == [55, 41]
 
 
 @BOTH

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -19,23 +19,23 @@ class Originals:
 
     Attributes:
         digests: (n, 32) bytes, of each sample as a whole: no setting that reads it changes them.
+        unlabelled: (n, 32) bytes, of each sample without its class: saved under another one, it is
+            the same.
         cells: (n, d) what each feature was made of: a number before bounds clip it.
         sides: (n, d) -1 below the bounds, 1 above, 0 within, and :data:`ABSENT`.
     """
 
     digests: NDArray[np.uint8]
+    unlabelled: NDArray[np.uint8]
     cells: NDArray[np.float64]
     sides: NDArray[np.int8]
 
     @classmethod
     def joined(cls, parts: Sequence[Originals]) -> Originals:
         """Return the samples of all parts, in their order."""
-        digests, cells, sides = (
-            np.concatenate([getattr(part, name) for part in parts])
-            for name in ("digests", "cells", "sides")
-        )
-        return cls(digests, cells, sides)
+        names = [field.name for field in fields(cls)]
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
     def __getitem__(self, rows: Any) -> Originals:
         """Return some of them."""
-        return Originals(self.digests[rows], self.cells[rows], self.sides[rows])
+        return Originals(*(getattr(self, field.name)[rows] for field in fields(self)))

@@ -91,7 +91,7 @@ class ScaledSamples:
         """Return (N, ...) what is the same for the same sample alone; one that another stands in
         for is that other one.
         """
-        return self.rows if self.originals is None else self.originals.digests
+        return self.rows if self.originals is None else self.originals.unlabelled
 
     def repeated(self, rows: Tensor) -> NDArray[np.int64]:
         """Return (n,) which of the samples that have the same features these are, where one stands

@@ -319,7 +319,7 @@ class Benchmark:
         """
         samples = self.features if self.pictures is None else self.pictures
         if self.originals is not None:
-            samples = self.originals.digests
+            samples = self.originals.unlabelled
         repeats = np.zeros(len(samples), np.int64) if self.repeats is None else self.repeats
         numbered = zip(rows, repeats[rows], strict=True)
         return (np.append(samples[row], k) if k else samples[row] for row, k in numbered)

@@ -110,7 +110,7 @@ class Treatment:
             originals = None
             if whole:
                 given = everything, self.columns, self.missing, made
-                originals = originals_of(block, *given)
+                originals = originals_of(block, *given, labels=(label, split))
             yield Examples(features, texts[0], texts[1], block, originals)
         if not rows:
             raise DataError(

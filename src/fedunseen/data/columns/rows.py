@@ -7,7 +7,7 @@ for missing cells. So what is hidden of few samples is decided by what the cells
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from datetime import date
 from typing import Any
@@ -30,6 +30,7 @@ def originals_of(
     columns: Sequence[Column],
     words: Sequence[str],
     features: Sequence[NDArray[np.float32]],
+    labels: Collection[str] = (),
 ) -> Originals:
     """Return the rows of a block as the table holds them.
 
@@ -39,13 +40,15 @@ def originals_of(
         columns: those that become features.
         words: texts that stand for a missing cell.
         features: (n, width) of each of these.
+        labels: the columns with the class of a row, and with what it is for.
     """
     parts = [
         _before(column, block.cells[column.name], words, made)
         for column, made in zip(columns, features, strict=True)
     ]
     cells, sides = (np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True))
-    return Originals(row_digests(block, names), cells, sides)
+    others = [name for name in names if name not in labels]
+    return Originals(row_digests(block, names), row_digests(block, others), cells, sides)
 
 
 def _before(
