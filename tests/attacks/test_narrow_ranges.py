@@ -822,4 +822,4 @@ def test_acceptance_does_not_show_whether_a_far_sample_is_there(tmp_path):
         np.savez(folder / "features.npz", **arrays)
         left_out.append(PartyData(folder, masked=True).prepare(header, tensors).left_out)
     assert left_out[0] == ""
-    assert "1 samples that second moments would show" in left_out[1]  # the line is reached
+    assert "1 sample that second moments would show" in left_out[1]  # the line is reached

@@ -344,7 +344,7 @@ def test_a_party_leaves_out_a_sample_that_stands_alone_and_says_so(consent, tmp_
     party.consent = consent
     ready = party.prepare(header, tensors)
     assert ready.samples == (18 if consent else 17)
-    assert ("1 samples that second moments would show" in ready.left_out) != bool(consent)
+    assert ("1 sample that second moments would show" in ready.left_out) != bool(consent)
     assert len(list(ready.raw())) == ready.samples  # the ledger has those that are sent
 
 

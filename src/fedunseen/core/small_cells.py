@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from fedunseen.core.errors import counted
+
 MIN_SAMPLES = 5
 """Samples that a party of a deployment must have of a class, unless its owner or the coordinator
 says otherwise.
@@ -44,9 +46,10 @@ def alone_sentence(count: int) -> str:
     """
     if not count:
         return ""
+    stand = "it stands" if count == 1 else "they stand"
     return (
-        f"left out of all sums: {count} samples that second moments would show, since they stand "
-        "alone in some feature or direction; --consent moments sends them"
+        f"left out of all sums: {counted(count, 'sample')} that second moments would show, since "
+        f"{stand} alone in some feature or direction; --consent moments sends them"
     )
 
 
@@ -56,8 +59,9 @@ def near_mean_sentence(count: int) -> str:
     """
     if not count:
         return ""
+    they = "it is" if count == 1 else "they are"
     return (
-        f"others of their classes stand in for {count} samples in all sums: they are near the mean "
-        "that the coordinator takes off, and unit length would make them stand out; --min-samples "
-        "1 sends them, unless the coordinator asks for more (method.min_samples)"
+        f"others of their classes stand in for {counted(count, 'sample')} in all sums: {they} near "
+        "the mean that the coordinator takes off, and unit length would make that plain; "
+        "--min-samples 1 sends them, unless the coordinator asks for more (method.min_samples)"
     )
