@@ -12,6 +12,7 @@ cost at size.
     attacked  one of ten parties makes samples up
     turns     calibration with few validation classes
     few       5 to 20 seen classes, 20 or 40 samples each
+    lengths   seen classes play unseen ones: prototypes of one length
     bits      features of 4 to 16 bits
     speed     beside scikit-learn's shrinkage LDA
     sizes     seconds and memory at size
@@ -68,6 +69,7 @@ FC100 = (
     "fox", "porcupine", "possum", "raccoon", "skunk", "baby", "boy", "girl", "man", "woman",
 )  # fmt: skip
 FEW_CLASSES = ((5, 2), (7, 3), (10, 4), (20, 8))  # seen and unseen
+LENGTHS = (0.0, 0.5, 0.75, 1.0)
 EXAMPLES = (0, 1, 2, 5, 10, 20)
 
 
@@ -791,6 +793,76 @@ def few_classes(sets: Sequence[tuple[str, Benchmark]], seeds: int) -> None:
         print(f"| {name} | {seen}, {unseen} | {samples} | {cells} |", flush=True)
 
 
+def of_seen(whole: Benchmark, seen: int, unseen: int, draw: int, own: int | None) -> Benchmark:
+    """Return training samples alone, of some seen classes, ``unseen`` of which play unseen ones.
+
+    ``own`` samples of a class train, by default four fifths; at most 60 others are tests.
+    """
+    rng = np.random.default_rng(7000 + draw)
+    chosen = rng.permutation(whole.space.seen)[: seen + unseen]
+    train: list[NDArray[np.int64]] = []
+    tests: list[NDArray[np.int64]] = []
+    for place, c in enumerate(chosen):
+        rows = rng.permutation(whole.train[whole.labels[whole.train] == c])
+        count = 0 if place >= seen else own or 4 * len(rows) // 5
+        train.append(rows[:count])
+        tests.append(rows[count : count + 60])
+    space = replace(
+        whole.space,
+        seen=np.sort(chosen[:seen]),
+        validation=np.array([], dtype=np.int64),
+        unseen=np.sort(chosen[seen:]),
+    )
+    return replace(
+        whole,
+        space=space,
+        train=np.concatenate(train),
+        test_seen=np.concatenate(tests[:seen]),
+        test_unseen=np.concatenate(tests[seen:]),
+    )
+
+
+def lengths(sets: Sequence[tuple[str, Benchmark]], seeds: int) -> None:
+    """Print what bringing prototypes to one length adds, on seen classes that play unseen ones;
+    test classes have no part in it.
+    """
+    cells = [f"{value:g}: ZSL | H" for value in LENGTHS]
+    cells += ["standard error of the gain in H"]
+    print(f"| data | seen, unseen classes | samples of each | {' | '.join(cells)} |")
+    print(f"|---|---|--:{'|--:|--:' * len(LENGTHS)}|---|", flush=True)
+    for name, whole in sets:
+        many = len(whole.space.seen)
+        played = len(whole.space.unseen)
+        shapes = [(8, 2, 32), (16, 4, 32), (24, 6, 150), (many - played, played, None)]
+        for seen, unseen, own in shapes[:1] if many < 40 else shapes:
+            found = []
+            for seed in range(seeds):
+                drawn = of_seen(whole, seen, unseen, seed, own)
+                scaler = Scaler.fit(drawn.features[drawn.train], ("l2",))
+                drawn = replace(drawn, features=scaler(drawn.features))
+                found.append([_with_length(drawn, value) for value in LENGTHS])
+            numbers = " | ".join(f"{value:.1f}" for value in np.mean(found, 0).ravel())
+            spread = np.std(np.array(found)[:, :, 1] - np.array(found)[:, :1, 1], axis=0)
+            errors = ", ".join(f"{value / seeds**0.5:.1f}" for value in spread[1:])
+            print(
+                f"| {name} | {seen}, {unseen} | {own or 'all'} | {numbers} | {errors} |", flush=True
+            )
+
+
+def _with_length(benchmark: Benchmark, value: float) -> tuple[float, float]:
+    """Return ZSL and the best harmonic mean with ``method.equalize``."""
+    method, inputs = made(Gaussian, Gaussian.Settings(shrinkage=0.3, equalize=value), benchmark)
+    train = torch.from_numpy(benchmark.train)
+    model = method.solve(
+        method.statistics(inputs[train], torch.from_numpy(benchmark.labels)[train])
+    )
+    rows = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
+    scores = method.known_scores(model, inputs[torch.from_numpy(rows)])
+    answers = answer([scores], benchmark.labels[rows], benchmark.space)
+    found = accuracies(answers, best_offset([answers]))
+    return found.zsl, found.gzsl_harmonic
+
+
 def per_class(answers: NDArray[np.int64], labels: NDArray[np.int64]) -> float:
     """Return per-class accuracy in percent."""
     return 100 * float(np.mean([(answers[labels == c] == c).mean() for c in np.unique(labels)]))
@@ -1023,7 +1095,13 @@ def sizes(smallest: bool) -> None:
         solved(width, classes)
 
 
-ON_SETS = {"private": private, "floor": floors, "attacked": attacked, "few": few_classes}
+ON_SETS = {
+    "private": private,
+    "floor": floors,
+    "attacked": attacked,
+    "few": few_classes,
+    "lengths": lengths,
+}
 
 
 def main() -> None:
@@ -1045,6 +1123,7 @@ def main() -> None:
             "attacked",
             "turns",
             "few",
+            "lengths",
             "bits",
             "speed",
             "sizes",

@@ -23,6 +23,7 @@ APART = {
 # of scripts with several tables
 PARTS = (
     "closed_form same", "closed_form private", "closed_form floor", "closed_form attacked", "closed_form few",
+    "closed_form lengths",
     "secure_sums malicious", "living growing", "unlabelled guard", "unlabelled draws", "unlabelled "
                                                                                        "beside",
     "unlabelled parties", "unlabelled episodes",

@@ -33,19 +33,23 @@ def models(samples):
     described, x, y, _ = samples
     names = ("stripes", "legs", "fins", "horns")
 
-    def made(method):
-        fitted = ZeroShotClassifier(method, calibration=0.5, prior="balanced")
+    def made(method, **settings):
+        fitted = ZeroShotClassifier(
+            method, calibration=0.5, prior="balanced", method_params=settings
+        )
         model = fitted.fit(x, y, classes=described)._model
         object.__setattr__(model.space, "attribute_names", names)
         return model
 
-    return {method: made(method) for method in ("gaussian", "ridge", "eszsl", "sae")}
+    found = {method: made(method) for method in ("gaussian", "ridge", "eszsl", "sae")}
+    return found | {"of one length": made("gaussian", equalize=0.75)}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("top", [None, 2, 0])
-def test_classes_sum_to_the_score(models, samples, top):
-    model = models["gaussian"]
+@pytest.mark.parametrize("which", ["gaussian", "of one length"])
+def test_classes_sum_to_the_score(models, samples, top, which):
+    model = models[which]
     scores = model.scores(samples[3]).max(1)
     found = model.explain(samples[3], top)
     assert {one.answer for one in found} & {f"c{i}" for i in range(SEEN, ALL)}
@@ -68,8 +72,9 @@ def test_attributes_of_a_linear_method_sum_to_the_score(models, samples, method)
         assert one.attributes[0].name in one.sentence()
 
 
-def test_attributes_of_a_gaussian_sum_to_its_lead_over_the_mean_description(models, samples):
-    model = models["gaussian"]
+@pytest.mark.parametrize("which", ["gaussian", "of one length"])
+def test_attributes_of_a_gaussian_sum_to_its_lead_over_the_mean_description(models, samples, which):
+    model = models[which]
     method = model.method
     rows = torch.from_numpy(model.scaler(samples[3]))
     mean = method.semantics.double().mean(0, keepdim=True)

@@ -92,6 +92,51 @@ def test_prototypes_and_scores_are_those_of_a_dense_gaussian_process_over_classe
     )
 
 
+@pytest.mark.parametrize("power", [0.75, 1.0])
+def test_prototypes_are_brought_to_one_length_under_sigma(space, power):
+    """Against distances to the dense process's prototypes, each stretched on its own."""
+    settings = {**FIXED, "equalize": power}
+    method, model, x, labels = solved(space, **settings)
+    mean, _, sigma = by_hand(method, x, labels, settings)
+    centre = model["centre"].numpy()
+    lengths = np.array([np.sqrt(m @ np.linalg.solve(sigma, m)) for m in mean - centre])
+    usual = np.mean([lengths[c] for c in (0, 1, 3, 4)])  # of classes with samples
+    stretched = [
+        centre + (usual / own) ** power * (m - centre) for m, own in zip(mean, lengths, strict=True)
+    ]
+    found = method.prototypes(model, method.semantics.double()).numpy() + centre
+    np.testing.assert_allclose(found, stretched, rtol=1e-8, atol=1e-10)
+    densities = np.stack(
+        [scipy.stats.multivariate_normal(m, sigma).logpdf(x.numpy()) for m in stretched], 1
+    )
+    for scores in (
+        method.scores(model, x, method.semantics),
+        method.graph_scores(model, x, method.semantics.double()),
+        method.answers_of_sums(
+            method.statistics(x, labels), x, torch.arange(8), torch.zeros(0).long()
+        )[0],
+    ):
+        scores = scores.numpy()
+        np.testing.assert_allclose(
+            scores - scores[:, :1], densities - densities[:, :1], rtol=1e-7, atol=1e-7
+        )
+    if power == 1.0:  # cosines order classes
+        whitened = np.linalg.cholesky(np.linalg.inv(sigma))
+        rows, ways = (x.numpy() - centre) @ whitened, (mean - centre) @ whitened
+        cosines = rows @ (ways / np.linalg.norm(ways, axis=1, keepdims=True)).T
+        np.testing.assert_array_equal(scores.argmax(1), cosines.argmax(1))
+
+
+def test_a_model_without_a_length_keeps_its_own(space):
+    """One that an earlier version has saved."""
+    _, old, *_ = solved(space, **FIXED)
+    method = on(Gaussian, space, (WIDTH,), **{**FIXED, "equalize": 0.75})
+    rows = torch.from_numpy(np.random.default_rng(2).normal(size=(4, WIDTH)))
+    learned = method.extend(old, method.semantics, *added(8, [5], [rows]))
+    plain = on(Gaussian, space, (WIDTH,), **FIXED)
+    torch.testing.assert_close(learned, plain.extend(old, method.semantics, *added(8, [5], [rows])))
+
+
 def test_the_evidence_is_the_density_of_the_class_means_and_its_gradient_that_of_finite_differences(
     space,
 ):
@@ -186,7 +231,7 @@ def test_what_is_expected_of_left_out_classes_is_what_samples_of_them_show():
     found = gp.moments(statistics(torch.from_numpy(images), torch.from_numpy(labels), space))
     white = gp.whitened(found, 0.5)
     kernel = gp.fit_kernel(white, s, found.count, (None, None, None))
-    expected = gp.leave_class_out(white, s, found.count, kernel, 3)
+    expected = gp.leave_class_out(white, s, found.count, kernel, 3, 0.0)
     # slow: sigma, prototypes and samples as they are
     sigma0 = found.covariance.numpy()
     sigma = 0.5 * sigma0 + 0.5 * np.trace(sigma0) / 64 * np.eye(64)
@@ -209,6 +254,46 @@ def test_what_is_expected_of_left_out_classes_is_what_samples_of_them_show():
         accuracies.append((among_out[out].mean(), among_all[out].mean(), among_all[kept].mean()))
     zsl, u, v = 100 * np.mean(accuracies, 0)
     assert (expected.zsl, expected.harmonic) == pytest.approx((zsl, 2 * u * v / (u + v)), abs=1)
+
+
+def test_scores_of_left_out_classes_are_those_of_prototypes_of_one_length():
+    """Real digits: the mean and the covariance of scores, against prototypes as they are."""
+    images, labels = load_digits(return_X_y=True)
+    rng = np.random.default_rng(0)
+    s = torch.from_numpy(rng.normal(size=(10, 6)))
+    space = ClassSpace(tuple("0123456789"), s.numpy(), tuple("abcdef"), range(10), [], [])
+    found = gp.moments(statistics(torch.from_numpy(images), torch.from_numpy(labels), space))
+    white = gp.whitened(found, 0.5)
+    kernel = gp.Kernel(0.5, 0.1, 20.0)
+    cross = kernel.within(s)
+    full = gp.posterior(cross, cross, cross.diagonal(), found.count)
+    length = gp._usual_length(white, full.weights, 0.75)
+    out = torch.tensor([2, 5, 8])
+    kept = torch.tensor([0, 1, 3, 4, 6, 7, 9])
+    everyone = torch.arange(10)
+    mean, factor = gp._scores_of(
+        white, cross, found.count, kept, out, full.weights, everyone, length
+    )
+    sigma0 = found.covariance.numpy()
+    inverse = np.linalg.inv(0.5 * sigma0 + 0.5 * np.trace(sigma0) / 64 * np.eye(64))
+    k, count, means = cross.numpy(), found.count.numpy(), found.means.numpy()
+
+    def prototypes(ids):
+        apart = means[ids] - means[ids].mean(0)
+        inner = k[np.ix_(ids, ids)] + np.diag(1 / count[ids])
+        return means[ids].mean(0), k[:, ids] @ np.linalg.solve(inner, apart)
+
+    def length_of(rows):
+        return np.sqrt(np.einsum("cd,de,ce->c", rows, inverse, rows))[:, None]
+
+    middle, whole = prototypes(np.arange(10))
+    usual = length_of(whole).mean()
+    centre, apart = prototypes(kept.numpy())
+    apart = ((usual / length_of(apart)) ** 0.75 * apart)[out.numpy()]
+    weights = apart @ inverse
+    wanted = (middle + whole - centre) @ weights.T - (weights * apart).sum(1) / 2
+    np.testing.assert_allclose(mean, wanted, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(factor @ factor.T, weights @ sigma0 @ weights.T, rtol=1e-6)
 
 
 @pytest.mark.parametrize("shrinkage", [0.03, 0.1, 0.5, 1.0])
@@ -348,10 +433,17 @@ def test_a_class_without_a_description_is_its_examples_drawn_to_the_middle(space
     )  # variance * (1 + nugget), and 4 examples
     torch.testing.assert_close(larger["weight"][8] @ torch.linalg.inv(model["precision"]), wanted)
     torch.testing.assert_close(larger["weight"][:8], model["weight"])
+    even = model | {"length": torch.tensor([2.0, 1.0]).double()}
+    larger = method.extend(even, semantics, *added(9, [8], [rows]), np.array([True] * 8 + [False]))
+    squared = wanted @ model["precision"] @ wanted
+    torch.testing.assert_close(
+        larger["weight"][8] @ torch.linalg.inv(model["precision"]), 2 * wanted / squared.sqrt()
+    )
+    torch.testing.assert_close(larger["bias"][8], torch.tensor(-2.0).double())
 
 
 def test_a_class_told_in_scores_is_the_class_of_that_description(space):
-    method, model, x, _ = solved(space)
+    method, model, x, _ = solved(space, equalize=0.75)
     scores = method.scores(model, x, method.semantics)
     longer = torch.cat([method.semantics, method.semantics[5:6], method.semantics[6:7] * 0.5])
     extended = method.scores(model, x, longer)
@@ -505,12 +597,12 @@ def test_prototypes_from_texts_are_those_of_a_dense_process_around_them():
     torch.testing.assert_close(extended[:, 12], extended[:, 2])
 
 
-@pytest.mark.parametrize("texts", [False, True])
-def test_left_out_classes_are_scored_as_if_sums_were_solved_without_them(texts):
+@pytest.mark.parametrize(("texts", "equalize"), [(False, 0.0), (False, 0.75), (True, 0.0)])
+def test_left_out_classes_are_scored_as_if_sums_were_solved_without_them(texts, equalize):
     """But for a factor: Sigma is taken over."""
     method, x, labels = aligned()
     if not texts:
-        method = on(Gaussian, method.space, backbone=method.backbone)
+        method = on(Gaussian, method.space, backbone=method.backbone, equalize=equalize)
     sums = method.statistics(x, labels)
     model = method.solve(sums)
     quick, out = method.quick(model), torch.tensor([3, 7, 8])
@@ -534,11 +626,13 @@ def test_left_out_classes_are_scored_as_if_sums_were_solved_without_them(texts):
     torch.testing.assert_close(fast, slow, rtol=0, atol=1e-10 * float(slow.abs().max()))
 
 
-@pytest.mark.parametrize("texts", [False, True])
-def test_a_score_is_the_sum_of_what_each_observed_class_speaks_for_it(texts):
+@pytest.mark.parametrize(("texts", "equalize"), [(False, 0.0), (False, 0.75), (True, 0.0)])
+def test_a_score_is_the_sum_of_what_each_observed_class_speaks_for_it(texts, equalize):
     method, x, labels = aligned()
     if not texts:
-        method = on(Gaussian, method.space, backbone=method.backbone, calibration=True)
+        method = on(
+            Gaussian, method.space, backbone=method.backbone, equalize=equalize, calibration=True
+        )
     seen = torch.isin(labels, torch.from_numpy(method.space.seen))
     model = method.solve(method.statistics(x[seen], labels[seen]))
     asked = torch.arange(len(x)) % len(method.space.names)
@@ -584,6 +678,7 @@ def test_classes_that_say_nothing_of_each_other_are_solved_one_by_one(width):
     settings = {**FIXED, "width": width}
     quick = alone(**settings)
     model, dense = quick[0].solve(quick[1]), densely(*alone(**settings))
+    assert "length" not in model
     assert model.keys() == dense.keys()
     for name, value in dense.items():
         torch.testing.assert_close(model[name], value, rtol=1e-7, atol=1e-10, msg=name)

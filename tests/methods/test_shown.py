@@ -104,8 +104,9 @@ def _scores_of(model, means, rows):
     return features @ precision @ apart.T - ((apart @ precision) * apart).sum(1) / 2
 
 
-def test_classes_one_after_the_other_are_as_if_they_were_shown_at_once():
-    model, means = fitted(10, calibration=3.0)
+@pytest.mark.parametrize("equalize", [0.0, 0.75])
+def test_classes_one_after_the_other_are_as_if_they_were_shown_at_once(equalize):
+    model, means = fitted(10, calibration=3.0, method_params={"equalize": equalize})
     known = model._model
     method = known.method
     rng = np.random.default_rng(4)
@@ -115,7 +116,7 @@ def test_classes_one_after_the_other_are_as_if_they_were_shown_at_once():
         total = known.scaled(rows).double().sum(0)
         grown = grown.add(None, len(rows), total)
     once = known.learn(examples={f"new {c}": rows for c, rows in shown.items()})
-    for name in ("bias", "variance", "raised"):
+    for name in ("weight", "bias", "variance", "raised"):
         torch.testing.assert_close(grown.params[name], once.params[name])
     assert (once.params["raised"] != 0).tolist() == [False] * CLASSES + [True] * 3
     later = known

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedunseen.confidence.folds import class_folds
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.closed_form import gaussian_process as gp
-from fedunseen.methods.closed_form.gaussian import Gaussian, covariance_with
+from fedunseen.methods.closed_form.gaussian import Gaussian, covariance_with, discriminants_of
 from fedunseen.methods.closed_form.statistics import few_threads
 from fedunseen.model import Model
 
@@ -165,8 +165,9 @@ class _Draws:
             apart, less = self.predicted(self.covariance[out], kept)
             weight = self.weight.clone()
             bias = self.bias.clone()
-            weight[out] = apart @ self.model.params["precision"]
-            bias[out] = (weight[out] * apart).sum(1) / -2
+            weight[out], bias[out] = discriminants_of(
+                apart, self.model.params["precision"], self.model.params.get("length")
+            )
             for row, c, lessened in zip(apart, left.tolist(), less.tolist(), strict=True):
                 scores = self.drawn(row, lessened) @ weight[ids].T + bias[ids]
                 right.append((ids[scores.argmax(1)] == c).double().mean())
@@ -189,8 +190,8 @@ class _Draws:
         known = self.model.method.semantics.double().cpu()[self.observed]
         cross = kernel(gp.squared_distances(described, known)) * params["described"][self.observed]
         apart, less = self.predicted(cross, self.observed)
-        own = (apart @ params["precision"])[0]
-        scores = self.drawn(apart[0], float(less[0])) @ torch.cat([self.weight, own[None]]).T
-        scores += torch.cat([self.bias, (own @ apart[0])[None] / -2])
+        weight, bias = discriminants_of(apart, params["precision"], params.get("length"))
+        scores = self.drawn(apart[0], float(less[0])) @ torch.cat([self.weight, weight]).T
+        scores += torch.cat([self.bias, bias])
         right = (scores.argmax(1) == len(self.weight)).double().view(-1, _SAMPLES).sum(1)
         return np.asarray(right.numpy())

@@ -16,6 +16,9 @@ analysis.
 - v, lambda and w maximize the likelihood of the class means; s and the offset of seen classes are
   best for left-out classes, whose samples are drawn (:func:`~.gaussian_process.leave_class_out`).
 - Scores are linear: mu_c^T Sigma^-1 x - mu_c^T Sigma^-1 mu_c / 2.
+- With ``equalize`` a prototype less m of length l under Sigma is multiplied by (L / l)^p, L being
+  the mean of l over classes with samples. With p = 1 classes compare by cosines: a prototype that
+  is predicted is shorter than one that is observed, by how little its description says.
 - With the prior ``semantics`` the mean is m + a (s_c - s), a being the slope of least squares and s
   the mean of the observed semantics; without any sample that is the class with the nearest text
   (zero-shot CLIP).
@@ -80,6 +83,11 @@ class GaussianSettings(ClosedFormSettings):
     logit_scale: float = Field(1.0, gt=0)
     """With `prior = "semantics"` and no sample at all: what cosines are multiplied by, 100 in
     CLIP."""
+    equalize: float = Field(0.0, ge=0, le=1)
+    """How far prototypes are brought to the same length under Sigma, from the mean of all class
+    means, p: 0 leaves their own, so that classes compare by distances; with 1 they compare by
+    cosines. Not used with `prior = "semantics"`, nor where classes are described by themselves
+    alone."""
     calibration: bool = False
     """Lower seen classes by the offset that is best for classes that are left out, by draws at the
     server; what `evaluation.selection` chooses on validation classes is added to it. For runs
@@ -105,6 +113,7 @@ class Gaussian(ClosedForm, name="gaussian"):
     ``offset``    ()       see :func:`~.gaussian_process.leave_class_out`
     ``raised``    (C,)     by how much biases of classes shown since training are raised
                            (:mod:`~.shown`); only once there are any
+    ``length``    (2,)     L and p; only where lengths change
     ``expected``  (2,)     ZSL accuracy and harmonic mean of left-out classes, in percent; only with
     ``calibration`` ``slope``     ()       a; only with the prior ``semantics``
     ``middle``    (d,)     s; only with the prior ``semantics``
@@ -132,6 +141,12 @@ class Gaussian(ClosedForm, name="gaussian"):
             and bool((rows.diagonal() == 1).all())
             and int((rows != 0).sum()) == len(rows)
         )
+
+    @property
+    def length_power(self) -> float:
+        """How far prototypes are brought to the same length."""
+        s = self.settings
+        return 0.0 if s.prior != "mean" or self.says_nothing else s.equalize
 
     def solve(self, sums: Params) -> Params:
         """Return the model of these sums: no seed, no order, no rounds."""
@@ -167,7 +182,9 @@ class Gaussian(ClosedForm, name="gaussian"):
                 )
                 if len(shrinkages) > 1:
                     white = gp.with_new_samples(white, found)
-                    zsl = gp.zsl_of_left_out(white, own, found.count, kernel, unseen)
+                    zsl = gp.zsl_of_left_out(
+                        white, own, found.count, kernel, unseen, self.length_power
+                    )
                     zsl += AS_GOOD if few and shrinkage == USUAL else 0.0
             if best is None or zsl > best[2]:
                 best = white, kernel, zsl
@@ -177,14 +194,25 @@ class Gaussian(ClosedForm, name="gaussian"):
         expected = gp.LeaveClassOut(0.0, 0.0, 0.0)
         if some > 1 and s.calibration:
             white = gp.with_new_samples(white, found) if len(shrinkages) == 1 else white
-            expected = gp.leave_class_out(white, own, found.count, kernel, unseen)
+            expected = gp.leave_class_out(
+                white, own, found.count, kernel, unseen, self.length_power
+            )
         model = self._unscored(kernel.packed(white.shrinkage), white.factor, all_observed)
         if s.calibration:
             model["offset"] = torch.tensor(expected.offset, dtype=torch.float64)
             model["expected"] = torch.tensor([expected.zsl, expected.harmonic], dtype=torch.float64)
         prototypes, factor = _prototypes(kernel, semantics, sums, fit)
         model |= prototypes
+        model |= self._usual_length(model, semantics)
         return model | self._linear(model, semantics, factor)
+
+    def _usual_length(self, model: Params, semantics: Tensor) -> Params:
+        """Return the ``length`` of a model without one, where lengths change."""
+        if not self.length_power:
+            return {}
+        apart = self._own_prototypes(model, semantics)[model["count"] > 0]
+        squared = _squared(apart, model["precision"])
+        return {"length": gp.usual_length(squared, self.length_power)}
 
     def _unscored(self, kernel: Tensor, factor: Tensor, observed: NDArray[np.int64]) -> Params:
         """Return what a model has beside its classes' prototypes, with no offset."""
@@ -232,7 +260,7 @@ class Gaussian(ClosedForm, name="gaussian"):
         prototypes[there] = alone.prototypes
         variance[there] = alone.variance
         model = self._unscored(kernel.packed(shrinkage), factor, found.classes)
-        weight, bias = _discriminants(prototypes, model["precision"])
+        weight, bias = discriminants_of(prototypes, model["precision"])
         return model | {
             "centre": centre,
             "dual_coefficients": dual,
@@ -275,8 +303,14 @@ class Gaussian(ClosedForm, name="gaussian"):
         model, _ = _prototypes(kernel, semantics, sums, fit)
         model["kernel"] = kernel.packed(s.shrinkage)
         model["described"] = torch.ones(len(semantics), dtype=torch.float64)
-        apart = self.prototypes(model, semantics)
+        apart = self._own_prototypes(model, semantics)
         half = torch.linalg.solve_triangular(factor, apart.T, upper=False)
+        if self.length_power:
+            squared = half.square().sum(0)
+            usual = gp.usual_length(squared[torch.from_numpy(found.classes)], self.length_power)
+            times = gp.stretch(squared, usual)
+            half *= times
+            apart = apart * times[:, None]
         weight = torch.linalg.solve_triangular(factor.T, half, upper=True)  # (d, C)
         bias = half.square().sum(0) / -2
         shifted = bias - model["centre"] @ weight
@@ -318,7 +352,10 @@ class Gaussian(ClosedForm, name="gaussian"):
             k[there], semantics[there], sums["count"][there], sums["total"][there], fit
         )
         apart = from_prior(fit, k[classes] @ dual, semantics[classes])
-        return centre, *_discriminants(apart, precision)
+        length = None
+        if self.length_power:
+            length = gp.usual_length(_squared(k[there] @ dual, precision), self.length_power)
+        return centre, *discriminants_of(apart, precision, length)
 
     def units(self, model: Params) -> dict[str, float]:
         """Return the shrinkage: scores are distances in the shrunk Sigma, and many times as large
@@ -382,6 +419,8 @@ class Gaussian(ClosedForm, name="gaussian"):
             "kernel": (4,), "centre": (width,), "precision": (width, width), "offset": (),
             "weight": (classes, width), "dual_coefficients": (classes, width), **dict.fromkeys(each, (classes,)),
         }  # fmt: skip
+        if "length" in model:
+            shapes["length"] = (2,)
         for name, shape in shapes.items():
             if name not in model or model[name].shape != shape:
                 found = (
@@ -468,9 +507,8 @@ class Gaussian(ClosedForm, name="gaussian"):
         cross = torch.where(
             params["described"] > 0, variance * torch.exp(distances / (-2 * width)), 0.0
         )
-        weight, bias = _discriminants(
-            from_prior(params, cross @ params["dual_coefficients"], s), params["precision"]
-        )
+        apart = from_prior(params, cross @ params["dual_coefficients"], s)
+        weight, bias = discriminants_of(apart, params["precision"], params.get("length"))
         mine = close.any(1)
         weight = torch.where(mine[:, None], own @ params["weight"], weight)
         bias = torch.where(mine, (own @ params["bias"][:, None])[:, 0], bias)
@@ -497,7 +535,7 @@ class Gaussian(ClosedForm, name="gaussian"):
             params["described"] > 0, cross, 0.0
         )  # who has no samples has no effect either
         apart = from_prior(params, cross @ params["dual_coefficients"], semantics.to(known))
-        return _discriminants(apart, params["precision"])
+        return discriminants_of(apart, params["precision"], params.get("length"))
 
     def extend(
         self,
@@ -576,6 +614,14 @@ class Gaussian(ClosedForm, name="gaussian"):
         """Return the prototypes (C, d) of the model's classes, whose semantics are (C, a), less the
         centre.
         """
+        apart = self._own_prototypes(model, semantics)
+        if "length" not in model:
+            return apart
+        times = gp.stretch(_squared(apart, model["precision"]), model["length"])
+        return apart * times[..., None]
+
+    def _own_prototypes(self, model: Params, semantics: Tensor) -> Tensor:
+        """Return prototypes (C, d), less the centre, of their own lengths."""
         observed = torch.nonzero(model["count"] > 0)[:, 0]
         described = model["described"]
         if len(semantics) > gp.MANY:
@@ -615,9 +661,12 @@ class Gaussian(ClosedForm, name="gaussian"):
         a = covariance_with(kernel, known, params["described"], observed)[observed]
         a.diagonal().add_(1 / params["count"][observed])
         means = a @ params["dual_coefficients"][observed]  # less m, and less what was expected
-        apart = self.prototypes(params, known)
+        apart = self._own_prototypes(params, known)
         weights = _posterior_of(params, known).weights
         own = apart - weights @ means
+        if "length" in params:
+            times = gp.stretch(_squared(apart, params["precision"]), params["length"])[:, None]
+            apart, weights, own = (times * rows for rows in (apart, weights, own))
         features = self.backbone(params, inputs).double() - params["centre"]
         direction = (features - apart[classes] / 2) @ params["precision"]
         return weights[classes] * (direction @ means.T), (own[classes] * direction).sum(1)
@@ -665,11 +714,24 @@ class Gaussian(ClosedForm, name="gaussian"):
         prototypes = from_prior(params, cross @ params["dual_coefficients"][shown], places)
         found = torch.zeros(len(features), len(end), dtype=torch.float64)
         for place, k, prototype, share in zip(places, cross, prototypes, shares / 2, strict=True):
-            apart = (features - prototype) @ params["precision"]
+            apart = self._pull(params, features, prototype)
             pull = (apart @ params["dual_coefficients"][shown].T) * k / kernel.width
             slope = pull @ own - pull.sum(1, keepdim=True) * place
             found += share * (slope + params["slope"] * apart if "slope" in params else slope)
         return found
+
+    @staticmethod
+    def _pull(params: Params, features: Tensor, prototype: Tensor) -> Tensor:
+        """Return the slopes (n, d) of a score in a prototype (d,), less the centre."""
+        precision = params["precision"]
+        if "length" not in params:
+            return (features - prototype) @ precision
+        turned = prototype @ precision
+        squared = turned @ prototype
+        times = gp.stretch(squared, params["length"])
+        apart = features - times * prototype
+        along = params["length"][1] * (apart @ turned) / squared.clamp(min=gp.TINY)
+        return times * (apart @ precision - along[:, None] * turned)
 
     def _linear(self, model: Params, semantics: Tensor, factor: Tensor | None = None) -> Params:
         """Return the weights, biases and variances of all classes, from what their observed ones
@@ -677,7 +739,8 @@ class Gaussian(ClosedForm, name="gaussian"):
 
         ``factor``: (O, O) of their covariance, if it is known.
         """
-        weight, bias = _discriminants(self.prototypes(model, semantics), model["precision"])
+        apart = self._own_prototypes(model, semantics)
+        weight, bias = discriminants_of(apart, model["precision"], model.get("length"))
         if factor is None or len(factor) <= gp.MANY:
             variance = _posterior_of(model, semantics).variance
         else:
@@ -823,9 +886,20 @@ def _distances(apart: Tensor, precision: Tensor, scores: Tensor) -> Tensor:
     return ((apart @ precision) * apart).sum(1) - 2 * scores.amax(1)
 
 
-def _discriminants(apart: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
-    """Return weights (..., T, d) and biases (..., T) from prototypes less the centre (..., T,
-    d).
+def _squared(apart: Tensor, precision: Tensor) -> Tensor:
+    """Return the squared lengths (...) of vectors (..., d) under Sigma."""
+    return ((apart @ precision) * apart).sum(-1)
+
+
+def discriminants_of(
+    apart: Tensor, precision: Tensor, length: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return weights (..., T, d) and biases (..., T) from prototypes less the centre (..., T, d),
+    stretched towards a length if there is one.
     """
     weight = apart @ precision
-    return weight, (weight * apart).sum(-1) / -2
+    squared = (weight * apart).sum(-1)
+    if length is None:
+        return weight, squared / -2
+    times = gp.stretch(squared, length)
+    return weight * times[..., None], times.square() * squared / -2

@@ -27,6 +27,8 @@ _AT_ONCE = 2**20  # covariances of classes
 _STEPS = 100
 _LONGEST = 2.0
 _LEAST_SHRINKAGE = 1e-6
+_NO_LENGTH = 1e-6  # of a prototype, as a share of the usual length: rounding
+TINY = float(torch.finfo(torch.float64).tiny)
 EVIDENCE_CLASSES = (
     400  # the evidence of more classes is that of a spread of them: a step takes their number cubed
 )
@@ -430,25 +432,27 @@ class LeaveClassOut:
 
 
 def leave_class_out(
-    white: Whitened, semantics: Tensor, count: Tensor, kernel: Kernel, classes: int
+    white: Whitened, semantics: Tensor, count: Tensor, kernel: Kernel, classes: int, power: float
 ) -> LeaveClassOut:
     """Leave classes out, predict them from their descriptions, and recognize samples that are
     drawn, not sent.
 
     Samples are drawn from the posterior of a class's prototype, given all data, and Sigma_0. As
-    scores are linear, scores are drawn in place of samples.
+    scores are linear, scores are drawn in place of samples. ``power``: how far prototypes are
+    brought to the same length.
     """
     total = len(count)
     draws = max(4, min(30, 2000 // total))
     everyone = torch.arange(total)
     full = posterior(k := kernel.within(semantics), k, k.diagonal(), count)
+    length = _usual_length(white, full.weights, power) if power else None
     hits = []
     gaps = []
     held = []
     for out, rng in _left_out(total, classes):
         kept = everyone[~torch.isin(everyone, out)]
         order = torch.cat([kept, out])  # neighbors are sliced, which copies nothing
-        mean, spread = _scores_of(white, k, count, kept, order, full.weights, everyone)
+        mean, spread = _scores_of(white, k, count, kept, order, full.weights, everyone, length)
         noise = torch.from_numpy(rng.standard_normal((total, draws, total), dtype=np.float32))
         noise *= (1 + full.variance).sqrt().float()[:, None, None]
         scores = torch.baddbmm(mean.float()[:, None], noise, spread.T.float().expand(total, -1, -1))
@@ -470,17 +474,18 @@ def leave_class_out(
 
 
 def zsl_of_left_out(
-    white: Whitened, semantics: Tensor, count: Tensor, kernel: Kernel, classes: int
+    white: Whitened, semantics: Tensor, count: Tensor, kernel: Kernel, classes: int, power: float
 ) -> float:
     """Return the ZSL accuracy of :func:`leave_class_out` alone, in percent: a fraction of its
     time.
     """
     full = posterior(k := kernel.within(semantics), k, k.diagonal(), count)
     total = len(count)
+    length = _usual_length(white, full.weights, power) if power else None
     right = []
     parts = (torch.split(each, max(1, _AT_ONCE // total**2)) for each in _zsl_draws(total, classes))
     for out, kept, normal in zip(*parts, strict=True):
-        mean, spread = _scores_of(white, k, count, kept, out, full.weights, out)
+        mean, spread = _scores_of(white, k, count, kept, out, full.weights, out, length)
         scores = (normal.flatten(1, 2) @ spread.mT.float()).view_as(normal)
         scores += (mean / (1 + full.variance[out]).sqrt()[..., None]).float()[
             ..., None, :
@@ -526,11 +531,13 @@ def _scores_of(
     targets: Tensor,
     weights: Tensor,
     drawn: Tensor,
+    length: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Return how scores of ``targets``, predicted from ``kept`` classes, are distributed for
     samples of ``drawn``.
 
     Classes are ids (..., n); ``weights`` (C, C) are those of the posterior given all classes.
+    Prototypes are stretched towards the ``length``, if there is one.
     """
     cross = k[targets[..., None], kept[..., None, :]]
     inner = posterior(
@@ -541,13 +548,22 @@ def _scores_of(
     combined = k.new_zeros(*targets.shape, len(k)).scatter_(
         -1, kept[..., None, :].expand_as(values), values
     )
-    combined -= combined.mean(-1, keepdim=True)
     centres = weights[drawn]
+    if length is not None:  # lengths are from the mean of the kept classes
+        middle = k.new_zeros(*kept.shape[:-1], 1, len(k))
+        middle.scatter_(-1, kept[..., None, :], 1 / kept.shape[-1])
+        combined = combined - middle
+        centres = centres - middle
+    combined -= combined.mean(-1, keepdim=True)
     if len(white.gram) > len(k):  # and each class's own prior mean
         identity = torch.eye(len(k), dtype=k.dtype)
         combined = torch.cat([combined, identity[targets]], -1)
         centres = torch.cat([centres, identity[drawn]], -1)
     projected = combined @ white.gram
+    if length is not None:
+        times = stretch((projected * combined).sum(-1), length)[..., None]
+        combined = times * combined
+        projected = times * projected
     mean = centres @ projected.mT - (projected * combined).sum(-1)[..., None, :] / 2
     covariance = combined @ white.spread @ combined.mT
     diagonal = covariance.diagonal(dim1=-2, dim2=-1)
@@ -559,6 +575,26 @@ def _scores_of(
         diagonal += (failed > 0)[..., None] * (1e-9 * white.gram.diagonal().mean())
         factor = torch.linalg.cholesky(covariance)
     return mean, factor
+
+
+def _usual_length(white: Whitened, weights: Tensor, power: float) -> Tensor:
+    """Return :func:`usual_length` of prototypes with the posterior's weights (C, C)."""
+    return usual_length(((weights @ white.gram) * weights).sum(1).clamp(min=0.0), power)
+
+
+def usual_length(squared: Tensor, power: float) -> Tensor:
+    """Return (2,) the mean length of prototypes with these squared lengths (C,), and the power."""
+    mean = squared.sqrt().mean()
+    return torch.stack([mean, mean.new_tensor(power)])
+
+
+def stretch(squared: Tensor, length: Tensor) -> Tensor:
+    """Return what prototypes of these squared lengths are multiplied by to be as long as usual, or
+    nearly so; those of next to no length, which have no direction, stay short.
+    """
+    usual, power = length.unbind()
+    shortest = (_NO_LENGTH * usual).square().clamp(min=TINY)
+    return (usual / squared.clamp(min=shortest).sqrt()) ** power
 
 
 def _best_offset(

@@ -4,7 +4,7 @@ for all again.
 With :math:`B = K_{OO} + \mathrm{diag}(1 / n) = L L^T`, a new class with covariances k to the
 observed ones and a mean that lies r from its prediction changes their coefficients by
 :math:`-B^{-1} k\, a^T`, where :math:`a = r / (K_{cc} + 1 / n_c - k^T B^{-1} k)`. Every prototype
-then moves along a: weights change by rank one.
+then moves along a: weights change by rank one. Lengths are changed afterwards, class by class.
 """
 
 from dataclasses import dataclass, replace
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
-from fedunseen.methods.closed_form.gaussian import covariance_with, from_prior
-from fedunseen.methods.closed_form.gaussian_process import Kernel, squared_distances
+from fedunseen.methods.closed_form.gaussian import covariance_with, discriminants_of, from_prior
+from fedunseen.methods.closed_form.gaussian_process import Kernel, squared_distances, stretch
 from fedunseen.methods.closed_form.shown import Correction
 
 
@@ -29,6 +29,8 @@ class IncrementalModel:
         factor: (O, O) L.
         cross: (C, O) covariances K.
         dual: (O, d) coefficients of the observed classes.
+        weight: (C, d) of prototypes of their own lengths.
+        bias: (C,) of these, without any offset.
         correction: by how much scores of shown classes are raised.
     """
 
@@ -38,6 +40,8 @@ class IncrementalModel:
     factor: Tensor
     cross: Tensor
     dual: Tensor
+    weight: Tensor
+    bias: Tensor
     correction: Correction
 
     @staticmethod
@@ -54,8 +58,14 @@ class IncrementalModel:
         dual = params["dual_coefficients"][observed]
         factor = torch.linalg.cholesky(a)
         params = {"raised": torch.zeros_like(params["count"]), **params}
+        weight = params["weight"]
+        bias = params["bias"] - _raised(params)
+        if "length" in params:  # a prior mean of its own goes with own lengths
+            weight, bias = discriminants_of(cross @ dual, params["precision"])
         correction = Correction.of(params, semantics, offset)
-        return IncrementalModel(params, semantics, observed, factor, cross, dual, correction)
+        return IncrementalModel(
+            params, semantics, observed, factor, cross, dual, weight, bias, correction
+        )
 
     def add(self, semantics: Tensor | None, count: float, total: Tensor) -> "IncrementalModel":
         """Add a class by its description (a,), by ``count`` samples with the sum ``total`` (d,), or
@@ -73,7 +83,7 @@ class IncrementalModel:
         variance = kernel.variance * (1 + kernel.nugget)
         k = near[self.observed]
         prior = from_prior(p, torch.zeros_like(total)[None], row, near.new_tensor([described]))[0]
-        bias = p["bias"]
+        bias = self.bias
         apart = prior + k @ self.dual
         changed = self
         classes, shown = self.cross.shape
@@ -92,10 +102,10 @@ class IncrementalModel:
             a = (total / count - p["centre"] - apart) / square
             step = a @ p["precision"]
             moved = near - self.cross @ effect
-            bias = bias - moved * (p["weight"] @ a) - moved.square() * (a @ step) / 2
+            bias = bias - moved * (self.weight @ a) - moved.square() * (a @ step) / 2
             variances = variances - moved.square() / square
             new_variance = new_variance / (count * square)
-            torch.addr(p["weight"], moved, step, out=weight[:-1])
+            torch.addr(self.weight, moved, step, out=weight[:-1])
             apart = apart + (variance - k @ effect) * a
             factor = _with_row(self.factor, half[:, 0], square)
             cross[:-1, -1] = near
@@ -104,19 +114,34 @@ class IncrementalModel:
             dual = torch.cat([self.dual - torch.outer(effect, a), a[None]])
             changed = replace(self, observed=observed, factor=factor, dual=dual)
         else:
-            weight[:-1] = p["weight"]
+            weight[:-1] = self.weight
         weight[-1] = apart @ p["precision"]
+        bias = torch.cat([bias, (weight[-1] @ apart)[None] / -2])
         params = _appended(p, count=count, described=described, seen_mask=0.0, raised=0.0)
-        params |= {
-            "weight": weight,
-            "bias": torch.cat([bias, (weight[-1] @ apart)[None] / -2]),
-            "variance": torch.cat([variances, variances.new_tensor([float(new_variance)])]),
-        }
+        params["variance"] = torch.cat([variances, variances.new_tensor([float(new_variance)])])
+        params |= _scored(params, weight, bias)
         if count:
             now = torch.arange(len(params["count"])) == classes
             params = self.correction.applied(params, now)
         semantics = torch.cat([self.semantics, row])
-        return replace(changed, params=params, semantics=semantics, cross=cross)
+        return replace(
+            changed, params=params, semantics=semantics, cross=cross, weight=weight, bias=bias
+        )
+
+
+def _scored(params: Params, weight: Tensor, bias: Tensor) -> Params:
+    """Return what scores classes, from prototypes of their own lengths."""
+    if "length" in params:
+        times = stretch(-2 * bias, params["length"])
+        weight = times[:, None] * weight
+        bias = times.square() * bias
+    return {"weight": weight, "bias": bias + _raised(params)}
+
+
+def _raised(params: Params) -> Tensor:
+    """Return (C,) what biases have beside prototypes."""
+    raised: Tensor = params["raised"] - params["offset"] * params["seen_mask"]
+    return raised
 
 
 def _with_row(factor: Tensor, half: Tensor, square: Tensor) -> Tensor:
