@@ -56,10 +56,11 @@ def make(folder: Path, rows: int, width: int, seed: int) -> None:
     vector = pa.list_(pa.float32(), width)
     schema = pa.schema([("features", vector), ("label", pa.string())])
     seen = np.array(names[: CLASSES - 5])
+    drawn = rng.normal(size=GROUP * width).astype(np.float32)  # rolled on: other rows each time
     with ParquetWriter(folder / "parquet" / "0.parquet", schema, compression="none") as writer:
         for start in range(0, rows, GROUP):
             count = min(GROUP, rows - start)
-            flat = pa.array(rng.normal(size=count * width).astype(np.float32))
+            flat = pa.array(np.roll(drawn, start // GROUP)[: count * width])
             vectors = pa.FixedSizeListArray.from_arrays(flat, width)
             chosen = pa.array(seen[rng.integers(len(seen), size=count)].tolist())
             writer.write_table(pa.table([vectors, chosen], schema=schema), row_group_size=GROUP)

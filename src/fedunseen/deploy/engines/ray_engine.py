@@ -11,7 +11,7 @@ import json
 import logging
 import socket
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
 from typing import Any
@@ -72,6 +72,23 @@ class _Actor:
             return {"problem": str(error)}
 
 
+def actors_for(resources: Mapping[str, float], workers: int, items: int) -> tuple[int, int]:
+    """Return how many actors a cluster gets, and how many GPUs each of them holds.
+
+    Args:
+        resources: of the cluster, as Ray names them.
+        workers: that the user asks for; 0: as many as fit.
+        items: that there are.
+
+    Example:
+        >>> actors_for({"CPU": 16.0, "GPU": 2.0}, 0, 100), actors_for({"CPU": 4.0}, 0, 3)
+        ((2, 1), (3, 0))
+    """
+    gpus = int(resources.get("GPU", 0))
+    places = gpus or max(1, int(resources.get("CPU", 1)))
+    return min(workers or places, items), min(gpus, 1)
+
+
 class RayEngine:
     """Maps tasks over items on a Ray cluster."""
 
@@ -113,8 +130,7 @@ class RayEngine:
         if not items:
             return
         problem = ""
-        most = self.workers or max(1, int(self.ray.cluster_resources().get("CPU", 1)))
-        most = min(most, len(items))
+        most, gpus = actors_for(self.ray.cluster_resources(), self.workers, len(items))
         rows = [{"item": json.dumps(item)} for item in items]
         answers = self.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
             _Actor,
@@ -122,6 +138,7 @@ class RayEngine:
             fn_constructor_args=(make, __version__),
             compute=self.data.ActorPoolStrategy(min_size=1, max_size=most, initial_size=most),
             num_cpus=1,
+            num_gpus=gpus,
         )
         try:
             for row in answers.iter_rows():

@@ -22,7 +22,7 @@ from fedunseen.core.array_cache import keeping_nothing
 from fedunseen.core.arrays import load_arrays
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.files import free_folder, parse_json, replacing, whole_folder, write_json
-from fedunseen.deploy.engines.engine import Engine
+from fedunseen.deploy.engines.engine import Engine, Loop
 from fedunseen.deploy.engines.sources import Source, open_source
 from fedunseen.experiment.party_statistics import Tell
 from fedunseen.experiment.result.run import load_run
@@ -238,9 +238,8 @@ def _added(engine: Engine, files: Sequence[Path], parts: Path) -> Statistics:
             [f"sum-{level}-{start:06d}", names[start : start + FAN]]
             for start in range(0, len(names), FAN)
         ]
-        if len(items) == 1:
-            return _read(parts / Merging(str(parts))(items[0]))
-        names = sorted(engine.map(partial(Merging, str(parts)), items))
+        where = engine if len(items) > FAN else Loop()  # a few are quicker than workers start
+        names = sorted(where.map(partial(Merging, str(parts)), items))
     return _read(parts / names[0])
 
 
