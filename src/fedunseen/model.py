@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedunseen.confidence import Confidence, Prior
+from fedunseen.confidence.confidence import log_lengths
 from fedunseen.confidence.counted import fit_counts
 from fedunseen.confidence.explanation import Asked, Explanation
 from fedunseen.confidence.places import split_places
@@ -378,18 +379,22 @@ class Model:
         return self.confidence
 
     def distance(self, rows: Rows) -> NDArray[np.float64] | None:
-        """Return (n,) how far samples are from the nearest prototype; None: there is no such
-        distance.
+        """Return (n,) how far samples are from the nearest prototype, and farther where their
+        features are unusually short or long; None: there is no such distance.
         """
         if not isinstance(self.method, ClosedForm):
             return None
+        sure = self.confidence
         with torch.no_grad():
             distances = [
                 self.method.distances(self.params, part, self.method.semantics)
                 for part in torch.split(self.scaled(rows), _BLOCK)
             ]
         parts = [part.double().numpy() for part in distances if part is not None]
-        return np.concatenate(parts) if parts else None
+        if not parts:
+            return None
+        distance = np.concatenate(parts)
+        return distance if sure is None else sure.farther(distance, log_lengths(rows))
 
     def rank(
         self,

@@ -1,10 +1,12 @@
 """Probabilities, sets and p-values on made-up scores whose truth is known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedunseen.confidence import Confidence, HeldOut, fit
-from fedunseen.confidence.confidence import features, log_softmax, with_largest
+from fedunseen.confidence.confidence import features, log_lengths, log_softmax, with_largest
 from fedunseen.confidence.held_out import class_weights
 from fedunseen.core.errors import ArgumentError
 
@@ -115,6 +117,42 @@ def test_false_alarms_are_held_at_their_level(confidence):
     assert confidence.unfamiliar(np.array([0.0]))[0] == 1.0
 
 
+def test_features_of_an_unusual_length_are_farther_in_proportion():
+    sure = replace(fit([drawn(0)], 0.0), lengths=np.log([10.0, 1000.0]))
+    rows = np.array([10.0, 100.0, 1000.0, 1e5, 1e-1, 0.0])[:, None] * [0.6, 0.8]
+    lengths = log_lengths(rows)
+    farther = sure.farther(np.full(6, 2.0), lengths)
+    np.testing.assert_allclose(farther, [2, 2, 2, 6, 6, 2 * 14], rtol=1e-12)  # 0 counts as 1e-12
+    np.testing.assert_array_equal(sure.farther(np.ones(6), None), np.ones(6))
+    alike = replace(sure, lengths=np.zeros(2)).farther(np.ones(3), np.array([0, 1e-6, -1e-6]))
+    np.testing.assert_array_equal(alike, np.ones(3))  # rounding is no unusual length
+
+
+def test_an_unusual_length_raises_an_alarm_and_no_false_ones(confidence):
+    assert not len(confidence.lengths)  # its folds say nothing of lengths
+    rng = np.random.default_rng(11)
+    folds = [replace(drawn(k), lengths=0.1 * rng.standard_normal(6000)) for k in (12, 13)]
+    folds[1] = replace(folds[1], lengths=folds[0].lengths)  # of the same samples
+    sure = fit(folds, 0.0)
+    np.testing.assert_allclose(sure.lengths, [-0.2576, 0.2576], atol=0.02)
+    apart = rng.chisquare(5, 50_000)
+    lengths = 0.1 * rng.standard_normal(50_000)
+    values = sure.unfamiliar(sure.farther(apart, lengths))
+    assert (values <= 0.01).mean() == pytest.approx(0.01, rel=0.2)
+    near = sure.farther(np.array([5.0, 5.0]), np.log([1.0, 0.2]))
+    usual, short = sure.unfamiliar(near)
+    assert short <= 0.001 < 0.3 < usual
+
+
+def test_arrays_of_a_version_without_lengths_are_read(confidence):
+    arrays = {name: value for name, value in confidence.arrays().items() if name != "lengths"}
+    apart = np.arange(20.0)
+    older = Confidence.of_arrays(arrays)
+    assert np.array_equal(older.unfamiliar(older.farther(apart, apart)), older.unfamiliar(apart))
+    with pytest.raises(ValueError, match="lengths of its confidence are not two"):
+        Confidence.of_arrays({**arrays, "lengths": np.ones(3)})
+
+
 def test_arrays_and_back(confidence):
     again = Confidence.of_arrays(confidence.arrays())
     new = drawn(9, samples=20, scale=7.0)
@@ -125,7 +163,9 @@ def test_arrays_and_back(confidence):
     assert again.samples == confidence.samples > 0
 
 
-@pytest.mark.parametrize("name", ["scale", "samples", "coefficients", "seen_levels", "distances"])
+@pytest.mark.parametrize(
+    "name", ["scale", "samples", "coefficients", "seen_levels", "distances", "lengths"]
+)
 def test_arrays_of_another_shape_are_refused(name, confidence):
     arrays = confidence.arrays()
     arrays[name] = np.ones((2, 3))

@@ -1,6 +1,7 @@
 """Fits a confidence to held-out samples: the scale, whether answers are right, levels of labels."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from fedunseen.confidence.held_out import HeldOut, class_weights
 Floats = NDArray[np.float64]
 
 POINTS = 2000  # kept of a distribution
+_USUAL = (0.005, 0.995)  # of the lengths of features: 99 of 100 samples
 _WIDEST = 8.0  # by how much a scale differs from its first guess, in nats
 _PENALTY = 1e-3  # of the squares of logistic coefficients, beside a mean loss
 _TOLERANCE = 1e-6
@@ -46,19 +48,30 @@ def fit(folds: Sequence[HeldOut], offset: float, share: float = 0.5) -> Confiden
         ]
     )
     places = [np.arange(len(fold.labels)) if fold.places is None else fold.places for fold in folds]
-    near = [fold.distance[~fold.asks_unseen] for fold in folds if fold.distance is not None]
-    distances = np.sort(np.concatenate(near)) if near else np.empty(0)
-    distances = distances[~np.isnan(distances)]
-    return Confidence(
+    lengths = [fold.lengths for fold in folds if fold.lengths is not None]
+    _, first = np.unique(np.concatenate(places), return_index=True)
+    sure = Confidence(
         scale=scale,
         scale_unseen=_scale_of_unseen(folds),
         coefficients=logistic(inputs, right, weights),
         seen_levels=_quantiles(levels[~unseen], weights[~unseen]),
         unseen_levels=_quantiles(levels[unseen], weights[unseen]),
-        distances=_thinned(distances),
+        distances=np.empty(0),
         samples=len(np.unique(np.concatenate(places)[~unseen])),
         classes=len(np.unique(labels[unseen])),
+        lengths=np.quantile(np.concatenate(lengths)[first], _USUAL) if lengths else np.empty(0),
     )
+    near = [
+        sure.farther(fold.distance, fold.lengths)[~fold.asks_unseen]
+        for fold in folds
+        if fold.distance is not None
+    ]
+    distances = np.sort(np.concatenate(near)) if near else np.empty(0)
+    distances = distances[~np.isnan(distances)]
+    if len(distances) > POINTS:  # none lower than those that it stands for
+        shares = (np.arange(POINTS) + 1) / POINTS
+        distances = distances[np.ceil(shares * len(distances)).astype(int) - 1]
+    return replace(sure, distances=distances)
 
 
 def _best_scale(
@@ -148,12 +161,3 @@ def _quantiles(values: Floats, weights: Floats) -> Floats:
     points = min(POINTS, len(values))
     wanted = (np.arange(points) + 0.5) / points * shares[-1]
     return np.asarray(values[order][np.searchsorted(shares, wanted).clip(max=len(values) - 1)])
-
-
-def _thinned(values: Floats) -> Floats:
-    """Return at most ``POINTS`` of sorted values, never lower than those that they stand for."""
-    if len(values) <= POINTS:
-        return values
-    return np.asarray(
-        values[np.ceil((np.arange(POINTS) + 1) / POINTS * len(values)).astype(int) - 1]
-    )

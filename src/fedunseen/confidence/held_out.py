@@ -20,6 +20,7 @@ class HeldOut:
             has no such distance; NaN: not measured. Only samples of classes that the model has
             count.
         places: (n,) which sample each is; None: every fold has the same ones, in one order.
+        lengths: (n,) logarithms of how long features are before scaling; None: not known.
     """
 
     scores: NDArray[np.float64]
@@ -27,6 +28,7 @@ class HeldOut:
     unseen: NDArray[np.bool_]
     distance: NDArray[np.float64] | None = None
     places: NDArray[np.int64] | None = None
+    lengths: NDArray[np.float64] | None = None
 
     @property
     def asks_unseen(self) -> NDArray[np.bool_]:

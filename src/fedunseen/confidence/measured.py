@@ -60,7 +60,8 @@ def measured(tests: HeldOut, confidence: Confidence, offset: float) -> dict[str,
         "trade": _trade(tests, offset),
     }
     if tests.distance is not None and len(confidence.distances):
-        alarms = confidence.unfamiliar(tests.distance) <= ALARM
+        distance = confidence.farther(tests.distance, tests.lengths)
+        alarms = confidence.unfamiliar(distance) <= ALARM
         numbers["unfamiliar"] = {
             kind: 100 * float(alarms[rows].mean()) for kind, rows in kinds.items()
         }
@@ -89,13 +90,10 @@ def prior_points(
     return points
 
 
-def _bins(stated: Floats) -> NDArray[np.int64]:
-    return np.minimum((stated * BINS).astype(np.int64), BINS - 1)
-
-
 def _calibration_error(stated: Floats, right: NDArray[np.bool_]) -> float:
     """Return the expected calibration error in percent, of ten bins."""
-    gaps = np.bincount(_bins(stated), stated - right, BINS)
+    bins = np.minimum((stated * BINS).astype(np.int64), BINS - 1)
+    gaps = np.bincount(bins, stated - right, BINS)
     return 100 * float(np.abs(gaps).sum()) / len(stated)
 
 
@@ -103,7 +101,7 @@ def _reliability(stated: Floats, right: NDArray[np.bool_]) -> list[list[float]]:
     """Return for each bin that has answers: how many, the mean stated, and the share of right
     ones.
     """
-    bins = _bins(stated)
+    bins = np.minimum((stated * BINS).astype(np.int64), BINS - 1)
     counts = np.bincount(bins, minlength=BINS)
     means = [np.bincount(bins, values, BINS) for values in (stated, right.astype(np.float64))]
     return [

@@ -1,9 +1,12 @@
 """What held-out samples say of a federation's model, on which confidence is fitted."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 from fedunseen.confidence import HeldOut, closed_form_folds
+from fedunseen.confidence.confidence import log_lengths
 from fedunseen.core.parameters import Params
 from fedunseen.federation.federation import Federation
 from fedunseen.methods.closed_form.base import ClosedForm
@@ -24,7 +27,7 @@ def folds_of(federation: Federation, sums: Params, model: Params) -> list[HeldOu
     train = federation.benchmark.train
     dealt = np.concatenate(federation.partition.clients)
     times = np.bincount(dealt, minlength=len(federation.benchmark.labels))[train]
-    return closed_form_folds(
+    folds = closed_form_folds(
         method,
         model,
         sums,
@@ -34,6 +37,11 @@ def folds_of(federation: Federation, sums: Params, model: Params) -> list[HeldOu
         seed=0,  # all classes take turns, whatever a run draws
         times=times.clip(min=1),
     )
+    samples = federation.benchmark.features
+    return [
+        fold if fold.distance is None else replace(fold, lengths=log_lengths(samples[fold.places]))
+        for fold in folds
+    ]
 
 
 def held_out_of(federation: Federation, params: Params) -> HeldOut:
@@ -62,4 +70,5 @@ def held_out_of(federation: Federation, params: Params) -> HeldOut:
         np.searchsorted(candidates, benchmark.labels[rows]),
         np.isin(candidates, space.unseen),
         np.concatenate(distances) if distances else None,
+        lengths=log_lengths(benchmark.features[rows]) if distances else None,
     )

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fedunseen.confidence import confidence as sure
+from fedunseen.confidence.confidence import NARROWEST, SHORTEST
 from fedunseen.confidence.measured import ALARM
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.files import free_folder, whole_folder, write_json, write_text
@@ -57,6 +58,9 @@ class _Pictures(nn.Module):
         self.encoder = encoder
         self.scaled = Scaled(model.scaler)
         self.far = far
+        sure = model.confidence
+        known = far and sure is not None and len(sure.lengths) > 0
+        self.usual = sure.lengths.tolist() if known and sure is not None else None
         seen = torch.from_numpy(model.seen_mask).double()
         lowered = params["offset"] * params["seen_mask"] - params.get("raised", 0.0)
         self.register_buffer("centre", params["centre"].cpu())
@@ -67,7 +71,8 @@ class _Pictures(nn.Module):
         self.register_buffer("precision", params["precision"].cpu())
 
     def forward(self, pictures: Tensor) -> Tensor:
-        features: Tensor = self.scaled(self.encoder(pictures))
+        encoded = self.encoder(pictures)
+        features: Tensor = self.scaled(encoded)
         apart = features.double() - self.centre
         scores = apart @ self.weight.T + self.bias
         calibrated = scores - self.offset
@@ -75,6 +80,11 @@ class _Pictures(nn.Module):
             return calibrated
         nearest = (scores + self.lowered).amax(1, keepdim=True)
         distance = ((apart @ self.precision) * apart).sum(1, keepdim=True) - 2 * nearest
+        if self.usual is not None:  # as Confidence.farther
+            low, high = self.usual
+            length = encoded.double().square().sum(1, keepdim=True).sqrt().clamp(min=SHORTEST)
+            beyond = (length.log() - (low + high) / 2).abs() / max((high - low) / 2, NARROWEST)
+            distance = distance * beyond.clamp(min=1)
         return torch.cat([calibrated, distance], 1)
 
 
