@@ -23,7 +23,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fedunseen import Experiment, ZeroShotClassifier, metrics, run
 from fedunseen.core.errors import ArgumentError, DataError, ExperimentError
+from fedunseen.core.random import stream
+from fedunseen.data import Benchmark
 from fedunseen.data.benchmarks.digit_pairs import DigitPairs
+from fedunseen.estimator import _in_own_order
 from fedunseen.federation.partition import make_partition
 from fedunseen.metrics import harmonic_mean
 from refusals import message_of
@@ -139,6 +142,27 @@ def test_calibration_is_what_lets_it_answer_with_unseen_classes(fitted):
         for model in (plain, balanced)
     )
     assert after.harmonic > before.harmonic
+
+
+@pytest.mark.parametrize("alike", [0, 2, 16, 20])
+def test_samples_are_put_in_the_order_of_all_their_bytes(alike):
+    """Whatever number of first columns tells them apart; the same sample counts twice."""
+    rng = np.random.default_rng(alike)
+    rows = rng.integers(0, 3, (40, 20)).astype(np.float32)
+    rows[:, :alike] = rng.integers(0, 2, (40, 1))
+    rows[::4] = rows[1]
+    labels = np.repeat(["horse", "zebra"], 20)
+    table = {"horse": [0.0, 1.0], "zebra": [1.0, 1.0], "tiger": [1.0, 0.0]}
+    groups = rng.integers(0, 2, 40)
+    benchmark = Benchmark.from_arrays(rows, labels.tolist(), table, groups=groups)
+    ordered, times = _in_own_order(benchmark, np.ones(40, dtype=np.int64))
+    expected = sorted(
+        {(row.tobytes(), c, g) for row, c, g in zip(rows, benchmark.labels, groups, strict=True)}
+    )
+    back = np.argsort(stream(4, "order of samples").permutation(len(expected)))
+    parts = [ordered.features[back], ordered.labels[back], ordered.users[back]]
+    assert [(row.tobytes(), c, g) for row, c, g in zip(*parts, strict=True)] == expected
+    assert times.sum() == 40 > len(expected)
 
 
 @pytest.mark.parametrize("classes", [5, 10])  # offsets of few classes are bounded too

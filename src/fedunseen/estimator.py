@@ -70,7 +70,7 @@ _ONE_CLASS = "there is only one class, so that there is nothing to tell apart: g
 _CLIPPED = 0.01  # of the features, beyond which the range of the first call is too narrow
 _STEPS = 16  # of the mean weight of a sample
 _MOST_TIMES = 100  # that samples count on average
-_FIRST = 16  # columns by which samples are ordered, where no two have the same numbers there
+_FIRST = 16  # columns by which samples are ordered first
 _SORTED = 2**26  # numbers of samples that are sorted: any thousand of more say much the same
 
 
@@ -1039,15 +1039,16 @@ def _in_own_order(
     if users is None or rows.size > _SORTED:
         return benchmark, times
     by_class = np.lexsort((users, benchmark.labels))
-    for columns in (_FIRST, rows.shape[1]):  # mostly the first ones tell all samples apart
-        head = np.ascontiguousarray(rows[:, :columns][by_class])
-        content = head.view(np.dtype((np.void, head[0].nbytes)))[:, 0]
-        order = np.argsort(content, kind="stable")
-        content = content[order]
-        new = np.ones(len(order), dtype=bool)
-        new[1:] = content[1:] != content[:-1]
-        if new.all():
-            break
+    head = _as_bytes(rows[:, :_FIRST][by_class])
+    order = np.argsort(head, kind="stable")
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = head[order[1:]] != head[order[:-1]]
+    if not new.all():  # all of their numbers tell those apart that begin alike
+        alike = np.flatnonzero(~new | ~np.r_[new[1:], True])
+        whole = _as_bytes(rows[by_class[order[alike]]])
+        own = np.argsort(whole, kind="stable")
+        order[alike] = order[alike[own]]
+        new[alike[1:]] = whole[own[1:]] != whole[own[:-1]]
     order = by_class[order]
     for values in (benchmark.labels[order], users[order]):
         new[1:] |= values[1:] != values[:-1]
@@ -1058,6 +1059,13 @@ def _in_own_order(
     order = order[drawn]
     parts = {name: getattr(benchmark, name)[order] for name in ("features", "labels", "users")}
     return replace(benchmark, train=np.arange(len(order)), **parts), times[drawn]
+
+
+def _as_bytes(rows: NDArray[Any]) -> NDArray[np.void]:
+    """Return each of the rows (n, d) as one value (n,) that sorts by its bytes."""
+    rows = np.ascontiguousarray(rows)
+    values: NDArray[np.void] = rows.view(np.dtype((np.void, rows[0].nbytes)))[:, 0]
+    return values
 
 
 def _that_count(times: NDArray[np.int64], *arrays: Any) -> tuple[Any, ...]:

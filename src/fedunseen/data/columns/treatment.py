@@ -152,8 +152,8 @@ def encode(
         CellError: a cell is of another kind than the column.
 
     Example:
-        >>> from types import SimpleNamespace as Of
-        >>> size = Of(name="size", kind="number", values=(), bounds=(0, 10), fill=5, indicator=True)
+        >>> from fedunseen.data.columns.settings import Column
+        >>> size = Column(name="size", kind="number", bounds=(0, 10), fill=5, indicator=True)
         >>> encode(size, ["2", "", 99]).tolist()
         [[0.20000000298023224, 0.0], [0.5, 1.0], [1.0, 0.0]]
     """
