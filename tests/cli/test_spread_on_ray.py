@@ -14,6 +14,8 @@ from fedunseen.core.errors import MissingDependencyError
 from fedunseen.core.toml import toml_text
 from fedunseen.deploy.engines import ray_engine, spread
 from fedunseen.deploy.engines.engine import engine_of
+from fedunseen.experiment.deal import deal
+from fedunseen.experiment.party_statistics import merge_files
 from noted_tasks import Noted, lines
 from processes import is_running
 
@@ -118,6 +120,18 @@ def test_what_a_worker_refuses_and_a_cluster_that_is_not_there_are_one_sentence(
     assert str(file) in told[-1]
     assert "'no such' is no class of the plan" in told[-1]
     assert not (tmp_path / "sums").exists()
+
+
+def test_parties_on_ray_add_up_to_the_digest_of_the_run(ray, counting_run, tmp_path):
+    parties = ("north", "south", "west")
+    deal(load_run(counting_run).experiment, tmp_path / "data", parties)
+    engine = engine_of("ray", workers=1)
+    files = [tmp_path / f"{name}.statistics" for name in parties]
+    for name, file in zip(parties, files, strict=True):
+        spread.statistics(counting_run, str(tmp_path / "data" / name), file, engine)
+    engine.close()
+    total = merge_files(files, tmp_path / "total")
+    assert total.sums_sha256 == load_run(counting_run).result["sums_sha256"]
 
 
 def test_a_sweep_on_a_cluster_has_the_results_of_one_process(ray, tmp_path, works):
