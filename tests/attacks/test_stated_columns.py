@@ -368,6 +368,22 @@ def test_a_run_directory_states_no_texts(min_samples, crafted, tmp_path, monkeyp
     assert not out.exists()
 
 
+@pytest.mark.slow
+def test_an_owner_states_the_columns_of_a_run_directory(crafted, tmp_path, monkeypatch):
+    """The same ones let sums be written; others, and other settings, are refused."""
+    asked = []
+    monkeypatch.setattr(party_sums, "check_stated", lambda *given: asked.append(given[1]))
+    folder = write_table(tmp_path / "north", rows_of("A"), HEADER)
+    given = [column.model_dump(exclude_defaults=True) for column in crafted.experiment.data.columns]
+    owner = {"data.columns": given}
+    write_class_sums(crafted, folder, tmp_path / "same.safetensors", 5, owner)
+    assert list(asked[0]) == ["columns"]
+    for other in ({"data.columns": given[:1]}, {**owner, "run.device": "cpu"}):
+        with pytest.raises(FedUnseenError, match="--set"):
+            write_class_sums(crafted, folder, tmp_path / "other.safetensors", 5, other)
+    assert not (tmp_path / "other.safetensors").exists()
+
+
 def test_unlabelled_rows_have_no_category_of_few(tmp_path):
     pool = [[*row[:-1], ""] for row in rows_of("A", 20, port=["Belfast"])]
     folder = write_table(tmp_path / "north", [*rows_of("A"), *pool], HEADER)

@@ -11,7 +11,7 @@ import typer
 
 from fedunseen.cli import options as opt
 from fedunseen.cli import texts
-from fedunseen.cli.console import check_named, open_run, print_json, say, write_pages
+from fedunseen.cli.console import check_named, open_run, overrides_of, print_json, say, write_pages
 from fedunseen.core.errors import ArgumentError, ExperimentError, counted
 from fedunseen.core.extensions import added, at
 from fedunseen.core.small_cells import MIN_SAMPLES, left_out_sentence
@@ -156,6 +156,7 @@ def sums(
     moments: Annotated[
         bool, typer.Option("--moments", help="--removal: you joined with --consent moments.")
     ] = False,
+    stated: opt.Stated = None,
     plugins: opt.Plugins = None,
     as_json: opt.Json = False,
 ) -> None:
@@ -166,6 +167,7 @@ def sums(
     from fedunseen.experiment.result.run import load_run
 
     run = load_run(path)
+    own = overrides_of(stated)
     if removal:
         from fedunseen.experiment.forget import write_removal
 
@@ -174,9 +176,10 @@ def sums(
                 f"{path} says that its sums have classes of any size, since it is not of a "
                 "deployment: give --min-samples 1 if the owner agrees"
             )
-        count = write_removal(run, data, out, samples or (), consent, min_samples, moments)
+        agreed = samples or (), consent
+        count = write_removal(run, data, out, *agreed, min_samples, moments, own)
         return say(f"to be removed: {counted(count, 'sample')}", f"file:   {out}")
-    counts, left_out = write_class_sums(run.first, data, out, min_samples)
+    counts, left_out = write_class_sums(run.first, data, out, min_samples, own)
     if left_out:
         say(left_out_sentence(left_out, min_samples))
     say(

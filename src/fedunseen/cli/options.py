@@ -89,6 +89,12 @@ Own = Annotated[
         "--set", metavar="KEY=VALUE", help="Your own way: run.device=cuda, encoder.model=FILE"
     ),
 ]
+Stated = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Agree to the run's columns, window or frames: data.*"
+    ),
+]
 Described = Annotated[
     Path | None,
     typer.Option(

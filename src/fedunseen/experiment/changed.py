@@ -41,7 +41,7 @@ from fedunseen.evaluation.diagnosis import lost_classes
 from fedunseen.experiment.assemble import assemble, dealt
 from fedunseen.experiment.measured_again import confidence_of, digests, tested_benchmark
 from fedunseen.experiment.own_samples import OwnSamples
-from fedunseen.experiment.party_sums import coded, samples_in_sums
+from fedunseen.experiment.party_sums import agreed_data, coded, samples_in_sums
 from fedunseen.experiment.result.stored import StoredRun
 from fedunseen.experiment.run_model import MODEL_FILES
 from fedunseen.experiment.small_cells import without_small_cells
@@ -274,12 +274,17 @@ _TENSORS = ("count", "semantics", "total")
 
 
 def write_class_sums(
-    run: StoredRun, folder: Path, out: Path, min_samples: int = 1
+    run: StoredRun,
+    folder: Path,
+    out: Path,
+    min_samples: int = 1,
+    owner: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Write the sums over a party's samples, as the run's model sees these, for each class that it
     has enough of.
 
     ``min_samples`` is how many are enough; more, if the run asks for more (``method.min_samples``).
+    ``owner``: what the owner states of the run's data settings (:func:`~.party_sums.agreed_data`).
 
     Returns:
         Class -> its samples: of those in the file, and of those that are left out.
@@ -289,10 +294,11 @@ def write_class_sums(
         raise ExperimentError(f"{out} exists already: name another file with --out")
     party = OwnSamples(folder, settings=run.experiment.data.model_dump(exclude_none=True))
     benchmark = party.benchmark
+    agreed = agreed_data(run, owner or {})
     space = benchmark.space
     _check_attributes(str(folder / "classes.csv"), run, space.attribute_names)
     minimum = max(min_samples, int(getattr(run.experiment.method, "min_samples", 1)))
-    held = samples_in_sums(run, benchmark, minimum)
+    held = samples_in_sums(run, benchmark, minimum, stated=agreed)
     labels = benchmark.labels[benchmark.train]
     data = run.experiment.data
     benchmark = without_small_cells(benchmark, data, benchmark.train, labels, minimum)

@@ -54,6 +54,7 @@ from fedunseen.experiment.own_samples import (
     named_samples,
 )
 from fedunseen.experiment.party_sums import (
+    agreed_data,
     check_removed,
     check_removed_cells,
     check_stand_ins,
@@ -505,6 +506,7 @@ def write_removal(
     consent: bool = False,
     min_samples: int = 1,
     moments: bool = False,
+    owner: Mapping[str, Any] | None = None,
 ) -> int:
     """Write the statistics of a party's samples, for the coordinator to subtract; return how many
     samples there are.
@@ -515,6 +517,7 @@ def write_removal(
     if out.exists():
         raise ExperimentError(f"{out} exists already: name another file with --out")
     check_removable(run, True)
+    agreed = agreed_data(run, owner or {})
     benchmark = OwnSamples(
         folder, settings=run.experiment.data.model_dump(exclude_none=True)
     ).benchmark
@@ -522,7 +525,7 @@ def write_removal(
     rows = named_samples(batch, benchmark.train, samples, consent)
     minimum = _minimum(run, min_samples)
     clip_norm = getattr(run.experiment.method, "clip_norm", None)
-    held = samples_in_sums(run, benchmark, minimum, clip_norm)
+    held = samples_in_sums(run, benchmark, minimum, clip_norm, agreed)
     labels = benchmark.labels[benchmark.train]
     data = run.experiment.data
     benchmark = without_small_cells(benchmark, data, benchmark.train, labels, minimum)

@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedunseen.core.bounds import check_statistics
-from fedunseen.core.errors import RefusedError, counted
-from fedunseen.core.parameters import Params
+from fedunseen.core.errors import ExperimentError, RefusedError, counted
+from fedunseen.core.parameters import Params, within
 from fedunseen.core.samples import CodedRows, ScaledSamples
 from fedunseen.core.small_cells import alone_sentence, consent_to_single
 from fedunseen.core.toml import toml_value
 from fedunseen.data import Benchmark, Scaler
+from fedunseen.experiment.parsing import validated
 from fedunseen.experiment.result.stored import StoredRun
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.small_cells import without_small_cells
@@ -372,13 +373,42 @@ class InSums:
         return InSums(self.rows[mask], self.summed[mask], self.few)
 
 
+def agreed_data(run: StoredRun, owner: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an owner states of a run's ``[data]``, by key: as the run has it.
+
+    Args:
+        run: of the coordinator.
+        owner: ``{"data.key": value}``.
+
+    Raises:
+        ExperimentError: a setting is not of ``[data]``, or the run has another.
+    """
+    agreed = within("data.", owner)
+    if len(agreed) < len(owner):
+        raise ExperimentError("--set of sums states settings of data alone: leave out others")
+    data = run.experiment.data
+    fields = data.model_dump(mode="json", exclude_none=True)
+    given = validated(type(data), "data", {**fields, **agreed})
+    for key in agreed:
+        if getattr(given, key) != getattr(data, key):
+            raise ExperimentError(
+                f"--set data.{key} is not what the run has, and its sums are of that: leave it "
+                "out, or state the same"
+            )
+    return agreed
+
+
 def samples_in_sums(
-    run: StoredRun, benchmark: Benchmark, min_samples: int, clip_norm: float | None = None
+    run: StoredRun,
+    benchmark: Benchmark,
+    min_samples: int,
+    clip_norm: float | None = None,
+    stated: Mapping[str, Any] | None = None,
 ) -> InSums:
     """Return which of a party's samples are in sums of a run whose directory a coordinator sent.
 
     ``min_samples``: samples that a class must have; 1 is the owner's consent to show single ones.
-    ``clip_norm``: to what length samples are shortened.
+    ``clip_norm``: to what length samples are shortened. ``stated``: of ``[data]``, by the owner.
 
     Raises:
         RefusedError: the run's scaling is out of bounds, or can show single samples.
@@ -391,7 +421,7 @@ def samples_in_sums(
         check_statistics(statistics, list(shape), "")
         asked = int(getattr(run.experiment.method, "min_samples", 1))
         check_scaling(run.experiment, shape, statistics, clip_norm, asked)
-        check_stated(run.experiment.data, {}, asked)
+        check_stated(run.experiment.data, stated or {}, asked)
         labels = benchmark.labels[rows]
         summed = rows[stand_ins(run.scaler, features, np.arange(len(rows)), labels)]
     enough, few = in_large_classes(benchmark, rows, min_samples)
