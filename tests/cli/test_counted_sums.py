@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from fedunseen import load_run
-from fedunseen.core.errors import RefusedError
+from fedunseen.core.errors import FedUnseenError, RefusedError
 from fedunseen.core.toml import toml_text
 from fedunseen.deploy import client_data
 from fedunseen.deploy.counted import Counted, CountedParty, CountingParty
@@ -197,6 +197,9 @@ def test_what_sums_do_not_answer_is_not_counted(offline, count, refused):
             with pytest.raises(RefusedError) as raised:
                 prepare({**asked, **other, "client": 0}, signed.greeting)
             assert raised.value.code == "not-counted"
+    for broken in ([], "text", {"evaluation": [], "data": 1, "privacy": "x"}):
+        with pytest.raises(FedUnseenError):
+            counted.prepare({**asked, "experiment": broken, "client": 0}, signed.greeting)
 
 
 @pytest.mark.slow

@@ -268,19 +268,27 @@ class _CountedWorker(Worker):
 
 
 def _asks_confidence(header: Mapping[str, Any]) -> bool:
-    return bool(header["experiment"].get("evaluation", {}).get("confidence") == "asking")
+    return bool(_section(header, "evaluation").get("confidence") == "asking")
+
+
+def _section(header: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a section of a greeting's experiment; of a greeting that a party refuses anyway, an
+    empty one.
+    """
+    tree = header.get("experiment")
+    section = tree.get(name) if isinstance(tree, Mapping) else None
+    return section if isinstance(section, Mapping) else {}
 
 
 def _check_countable(header: Mapping[str, Any]) -> None:
     """Refuse what is asked for if sums that were counted before do not answer it."""
-    tree = header["experiment"]
     cases = (
         (_asks_confidence(header), "how sure the model is"),
         ("growing" in header, "classes that come later"),
         (bool(header.get("removing")), "a removal"),
         (header.get("validation") is not None, "sums without validation classes"),
-        (bool(tree.get("data", {}).get("unlabelled")), "unlabelled samples"),
-        (tree.get("privacy", {}).get("name", "none") != "none", "noise that samples bound"),
+        (bool(_section(header, "data").get("unlabelled")), "unlabelled samples"),
+        (_section(header, "privacy").get("name", "none") != "none", "noise that samples bound"),
     )
     for applies, what in cases:
         if applies:
