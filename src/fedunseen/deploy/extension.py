@@ -10,6 +10,7 @@ NAMES = {
         "offline": "fedunseen.deploy.offline.coordinator:Offline",
     }
 }
+OPTIONS = (("metrics", "fedunseen.deploy.metrics:metrics_of"),)
 HOOKS = ("fedunseen.deploy.hooks:Deployments",)
 RULES = ("fedunseen.deploy.rules",)
 COMMANDS = (

@@ -150,7 +150,8 @@ def _changes(
     if experiment["evaluation"]["selection"] == "validation":
         raise RefusedError(
             "rounds and calibration of this run were chosen with its parties "
-            "(evaluation.selection = 'validation'), so that its list cannot change: start a new run",
+            "(evaluation.selection = 'validation'), so that its list cannot change: start a "
+            "new run",
             "roster-of-choice",
         )
     coming = now.keys([name for name in now.expected if name not in before.expected])

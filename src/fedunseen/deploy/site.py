@@ -18,6 +18,7 @@ import json
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -132,6 +133,8 @@ class Site:
         self.owner = owner or Owner()
         self.releases = checked(Releases(state, self.owner.epsilon_limit, self.owner.delta_limit))
         self.received = self.sent = 0
+        self.heard = 0.0  # when the last message came, in Unix time
+        self.connected = False
         self.events: list[dict[str, Any]] = []
         self.experiment: dict[str, Any] = {}
         self.rounds = 0
@@ -151,6 +154,7 @@ class Site:
 
     def told(self, connected: bool, text: str, over: bool = False) -> None:
         """Keep a message, and whether the coordinator is reached; a full disk keeps nothing."""
+        self.connected = connected
         with contextlib.suppress(OSError):
             write_json(self.state / STATUS, {"connected": connected, "message": text, "over": over})
             _note(self.state, "INFO", text)
@@ -173,6 +177,7 @@ class Site:
             header = header_of(message)
             kind = header.get("kind")
             self.received += len(message)
+            self.heard = time.time()
             try:
                 if kind == "hello":
                     self._greeted(header)

@@ -53,6 +53,23 @@ def needed(quorum: int | float, clients: int) -> int:
 
 
 @dataclass(eq=False)
+class Traffic:
+    """What has gone between the coordinator and a party.
+
+    Attributes:
+        sent, received: bytes of messages and of answers.
+        asked, lost: messages, and those without an answer.
+        heard: when the last answer came, in Unix time; 0: none has.
+    """
+
+    sent: int = 0
+    received: int = 0
+    asked: int = 0
+    lost: int = 0
+    heard: float = 0.0
+
+
+@dataclass(eq=False)
 class PartyStatus:
     """What the server has learned about a client.
 
@@ -66,6 +83,7 @@ class PartyStatus:
         refused: why its last answer was refused; "" if it was not.
         held: names of the classes that it holds, where the class space grows.
         brought: new classes and their descriptions, each (attributes,).
+        traffic: its messages, where the carrier counts them.
     """
 
     name: str
@@ -79,6 +97,7 @@ class PartyStatus:
     ready: bool = False
     held: tuple[str, ...] = ()
     brought: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    traffic: Traffic = field(default_factory=Traffic)
 
 
 @dataclass(eq=False)

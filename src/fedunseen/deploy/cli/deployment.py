@@ -61,7 +61,7 @@ Insecure = Annotated[
 ]
 
 
-@with_options("live_page", "tracking")
+@with_options("live_page", "tracking", "metrics")
 def host(
     experiment: opt.ExperimentName,
     overrides: opt.Overrides = None,
@@ -112,7 +112,7 @@ def host(
     )  # now: PyTorch comes with it, which takes seconds
     from fedunseen.deploy import websocket
     from fedunseen.deploy.deployed import deployed, notes
-    from fedunseen.deploy.remote.link import Host
+    from fedunseen.deploy.remote.link import Counted, Host
     from fedunseen.deploy.rosters import record
     from fedunseen.experiment.manifest import free_directory
     from fedunseen.experiment.running import run as run_experiment
@@ -141,7 +141,7 @@ def host(
                 "listening at %s:%d%s", bracketed(at), port, " in plain text" if insecure else ""
             )
             record(place.folder.parent, roster)
-            yield Session(link, members, kit=kit)
+            yield Session(Counted(link, members), members, kit=kit)
 
     with (
         _terminable(),
@@ -203,7 +203,7 @@ _DROPOUTS = (
 )
 
 
-@with_options("live_page")
+@with_options("live_page", "metrics")
 def join(
     address: Annotated[
         str,

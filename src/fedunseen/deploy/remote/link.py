@@ -8,6 +8,8 @@ computes the answer to a message that comes again only once
 (:meth:`~fedunseen.deploy.remote.party.Party.answer`).
 """
 
+from __future__ import annotations
+
 import contextlib
 import logging
 import os
@@ -15,11 +17,14 @@ import queue
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from fedunseen.federation.engine import PartyStatus
 
 Key = TypeVar("Key")
 
@@ -135,6 +140,42 @@ def complete(future: Future[Any], result: Content | Exception) -> None:
             future.set_exception(result)
         else:
             future.set_result(result)
+
+
+class Counted:
+    """A link that counts the messages of each party."""
+
+    letters = True
+
+    def __init__(self, link: Any, parties: Sequence[PartyStatus]) -> None:
+        self.link = link
+        self.traffic = {party.name: party.traffic for party in parties}
+
+    def present(self) -> Mapping[str, str]:
+        """Return the parties that are connected now."""
+        there: Mapping[str, str] = self.link.present()
+        return there
+
+    def barred(self) -> Mapping[str, str]:
+        """Return which parties are kept out, and why."""
+        return barred(self.link)
+
+    def ask(self, name: str, message: bytes | Letter) -> Future[Any]:
+        """Send a party a message."""
+        traffic = self.traffic[name]
+        traffic.asked += 1
+        traffic.sent += len(message)
+
+        def count(done: Future[Any]) -> None:
+            if done.cancelled() or done.exception() is not None:
+                traffic.lost += 1
+                return
+            traffic.received += len(done.result())
+            traffic.heard = time.time()
+
+        future: Future[Any] = self.link.ask(name, message)
+        future.add_done_callback(count)
+        return future
 
 
 @dataclass(frozen=True)
