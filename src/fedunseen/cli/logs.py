@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -87,14 +88,16 @@ def logged(
     """
     log = logging.getLogger(name)
     shown = logging.StreamHandler(sys.stderr)
+    run = "" if folder is None else folder.parent.name
     shown.setFormatter(
-        _Machines() if is_json() else logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
+        _Machines(run) if is_json() else logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S")
     )
     handlers: list[logging.Handler] = [shown, *further_handlers]
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        kept = logging.FileHandler(folder / "federation.log", encoding="utf-8")
-        kept.setFormatter(_Machines() if is_json() else _Dated())
+        # a file that logrotate has moved is opened anew
+        kept = WatchedFileHandler(folder / "federation.log", encoding="utf-8")
+        kept.setFormatter(_Machines(run) if is_json() else _Dated())
         handlers.append(kept)
     before = log.level
     log.setLevel(least)
@@ -110,13 +113,18 @@ def logged(
 
 
 class _Machines(logging.Formatter):
-    """A line of JSON; a record may bring further ``fields``."""
+    """A line of JSON; a record may bring further ``fields``. ``run``: the folder of the run or of
+    the party.
+    """
+
+    def __init__(self, run: str = "") -> None:
+        super().__init__()
+        self.run = {"run": run} if run else {}
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created)
-        return _line(
-            moment, record.levelname.lower(), record.getMessage(), getattr(record, "fields", {})
-        )
+        fields = {**self.run, **getattr(record, "fields", {})}
+        return _line(moment, record.levelname.lower(), record.getMessage(), fields)
 
 
 class _Dated(logging.Formatter):

@@ -119,7 +119,7 @@ def round_log(parties: Sequence[PartyStatus]) -> Progress:
         who = f"from {len(merged)} of {len(parties)} parties"
         who += f", without {', '.join(missing)}" if missing else ""
         words = "  ".join(filter(None, (state(line), who)))
-        fields = {**numbers(stage, line), "missing": missing}
+        fields = {"event": "round", **numbers(stage, line), "missing": missing}
         _log.info("round %d of %d: %s", round, rounds, words, extra={"fields": fields})
 
     return say_round

@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -33,7 +34,7 @@ def logged_to(place: Path | TextIO) -> Iterator[None]:
     """Write what the federation logs to a file, or to a stream."""
     if isinstance(place, Path):
         place.parent.mkdir(parents=True, exist_ok=True)
-        handler: logging.Handler = logging.FileHandler(place, encoding="utf-8")
+        handler: logging.Handler = WatchedFileHandler(place, encoding="utf-8")
     else:
         handler = logging.StreamHandler(place)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))

@@ -10,7 +10,7 @@ NAMES = {
         "offline": "fedunseen.deploy.offline.coordinator:Offline",
     }
 }
-OPTIONS = (("metrics", "fedunseen.deploy.metrics:metrics_of"),)
+OPTIONS = (("metrics", "fedunseen.deploy.cli.metrics:metrics_of"),)
 HOOKS = ("fedunseen.deploy.hooks:Deployments",)
 RULES = ("fedunseen.deploy.rules",)
 COMMANDS = (
@@ -19,6 +19,8 @@ COMMANDS = (
     Command("join", "fedunseen.deploy.cli.deployment:join", "Deploy"),
     Command("offline", "fedunseen.deploy.cli.offline:offline_app", "Deploy", group=True),
     Command("health", "fedunseen.deploy.cli.health:health", "Deploy"),
+    Command("history", "fedunseen.deploy.cli.history:history", "Deploy"),
+    Command("rollback", "fedunseen.deploy.cli.history:rollback", "Deploy"),
     Command("ledger", "fedunseen.deploy.cli.health:ledger", "Deploy"),
 )
 REMOTE_REMOVAL = ("fedunseen.deploy.cli.deployment:host_removal",)

@@ -1,7 +1,7 @@
-"""``--metrics PORT`` of ``host`` and ``join``: the numbers of a federation for Prometheus, without a
-page.
+"""The numbers of a federation for Prometheus, without a page: ``--metrics`` of ``host`` and
+``join``.
 
-They are read when they are asked for, at 127.0.0.1 alone. The names are those of the live page's
+They are read when they are asked for. The names are those of the live page's
 ``/metrics``; ``deploy/alerts.yml`` has rules for them.
 """
 
@@ -10,15 +10,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from fedunseen.cli.console import say
 from fedunseen.core import validity
-from fedunseen.core.errors import ArgumentError, MissingDependencyError
 from fedunseen.federation.callbacks import scalars
 from fedunseen.federation.engine import PartyStatus
 
@@ -26,71 +21,9 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from fedunseen.deploy.site import Site
-    from fedunseen.experiment.schema import Experiment
 
 Samples = Iterable[tuple[str, str, Mapping[str, str], float]]
 """Name without prefix, help, labels, value."""
-
-
-def metrics_of(
-    metrics: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=65535,
-            metavar="PORT",
-            help="Numbers for Prometheus at http://127.0.0.1:PORT/metrics; 0 takes a free port.",
-        ),
-    ] = None,
-) -> Metrics | None:
-    """Return where numbers are offered, or None if no one asked for them."""
-    return None if metrics is None else Metrics(metrics)
-
-
-class Metrics:
-    """Offers what is asked of it at a port."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-
-    @contextmanager
-    def of_run(self, experiment: Experiment, out: Path) -> Iterator[RunNumbers]:
-        """Offer a coordinator's numbers while the block lasts."""
-        numbers = RunNumbers(out)
-        with self._offered(numbers):
-            yield numbers
-
-    @contextmanager
-    def of_site(self, name: str, samples: int, classes: int, site: Site) -> Iterator[SiteNumbers]:
-        """Offer a party's numbers while the block lasts."""
-        numbers = SiteNumbers(site)
-        with self._offered(numbers):
-            yield numbers
-
-    @contextmanager
-    def _offered(self, numbers: Numbers) -> Iterator[int]:
-        try:
-            from prometheus_client import CollectorRegistry, start_http_server
-        except ImportError:
-            raise MissingDependencyError(
-                "--metrics needs prometheus-client: pip install 'fedunseen[serve]'"
-            ) from None
-        registry = CollectorRegistry()
-        registry.register(numbers)
-        try:
-            server, thread = start_http_server(self.port, "127.0.0.1", registry)
-        except OSError as error:
-            raise ArgumentError(
-                f"127.0.0.1:{self.port} cannot be listened at ({error.strerror or error}): choose "
-                "another --metrics"
-            ) from None
-        try:
-            say(f"metrics: http://127.0.0.1:{server.server_port}/metrics")
-            yield server.server_port
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join(5)
 
 
 class Numbers:

@@ -7,19 +7,24 @@ nothing that the coordinator sends becomes a path here.
 
 import hashlib
 import itertools
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, requires, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedunseen import __version__
 from fedunseen.confidence import Confidence
 from fedunseen.core.command_line import command_line
 from fedunseen.core.errors import ExperimentError
-from fedunseen.core.files import whole_folder, write_json, write_tensors
+from fedunseen.core.files import parse_json, whole_folder, write_json, write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.core.registry import announced, find
 from fedunseen.data import Benchmark, Scaler
@@ -39,10 +44,14 @@ def write_scaling(scaler: Scaler, folder: Path) -> None:
     write_tensors(folder / "scaling.safetensors", statistics)
 
 
+_MODULES = {"pillow": "PIL", "pycryptodome": "Crypto", "pyyaml": "yaml"}
+"""Package -> its module, where that has another name."""
+
+
 @cache
 def _versions() -> dict[str, str]:
-    """Return the versions of the packages that results depend on; a run asks twice, and reading
-    them takes a while.
+    """Return the versions of the packages that results depend on and of others that are imported,
+    and the commit of the source where that is known. A run asks twice, and reading takes a while.
     """
     versions = {}
     for package in ("fedunseen", "torch", "numpy", "scikit-learn", "scipy", "safetensors"):
@@ -50,6 +59,24 @@ def _versions() -> dict[str, str]:
             versions[package] = version(package)
         except PackageNotFoundError:
             versions[package] = "not installed"
+    versions["fedunseen"] = __version__  # what runs: the metadata may be another installation's
+    with suppress(PackageNotFoundError):
+        for line in requires("fedunseen") or ():
+            package = re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0]
+            module = _MODULES.get(package.lower(), package.lower().replace("-", "_"))
+            if package not in versions and module in sys.modules:
+                with suppress(PackageNotFoundError):
+                    versions[package] = version(package)
+    with suppress(PackageNotFoundError, ValueError, KeyError):
+        origin = parse_json(distribution("fedunseen").read_text("direct_url.json") or "{}")
+        if commit := origin.get("vcs_info", {}).get("commit_id"):
+            versions["commit"] = str(commit)
+    source = Path(__file__).parents[3]
+    if (source / ".git").exists():
+        words = ["git", "-C", str(source), "rev-parse", "HEAD"]
+        with suppress(OSError, subprocess.SubprocessError):
+            found = subprocess.run(words, capture_output=True, text=True, timeout=5, check=True)
+            versions["commit"] = found.stdout.strip()
     return versions
 
 

@@ -47,6 +47,8 @@ class RunSettings(Settings):
     """Keep the state before each round in which a client joins (`partition.join`), so that
     `fedunseen forget` trains again from there and not from the start; a method in closed form needs
     none."""
+    keep: int = Field(2, ge=1, le=1_000_000)
+    """States after rounds that are kept, the newest ones; `fedunseen rollback` returns to one."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; ``auto`` takes a CUDA device if there is one."""
 

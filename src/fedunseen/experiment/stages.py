@@ -246,6 +246,7 @@ def train(setup: Setup) -> Setup:
     """Run the rounds, and return the setup with the final numbers."""
     connect(setup)
     directory = setup.directory
+    directory.keep = setup.experiment.run.keep
     choice = setup.choice
     versions = setup.versions
     history = directory.metrics()

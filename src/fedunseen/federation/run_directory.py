@@ -56,7 +56,6 @@ _WAITING = (
 )  # of [engine]: a resume may change them
 _PARTS = "clients"  # of a checkpoint's metadata: the files beside it
 _IDS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_KEPT = 2  # checkpoints: the newest, and the one before
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +81,7 @@ class RunDirectory:
         self.parties_path = path / "parties.json"
         self.checkpoints = path / "checkpoints"
         self.spaces = path / "spaces"
+        self.keep = 2  # checkpoints: the newest, and the one before
         self._written: Mapping[int, StoredTensors] = {}  # what the files of clients' states hold
         self._parts: list[str] = []  # their names
         self._since = 0  # records in all of them but the first
@@ -101,7 +101,10 @@ class RunDirectory:
             )
         check_unlinked(self.path)
         manifest = self.manifest()
-        if changes := differences(manifest["experiment"], experiment):
+        changes = differences(manifest["experiment"], experiment)
+        if "rolled_back" in manifest:  # it may end earlier than it was to
+            changes = [change for change in changes if not change.startswith("strategy.rounds ")]
+        if changes:
             raise RunDirectoryError(
                 f"{self.path} holds a run of another experiment ({'; '.join(changes[:3])}): "
                 "choose another --out, or resume it with the settings that it was started with"
@@ -376,7 +379,7 @@ class RunDirectory:
             self._written = stored
             metadata = {_PARTS: json.dumps(self._parts)}
         write_tensors(self.checkpoints / f"{state.round:06d}.safetensors", tensors, metadata)
-        for old in _numbered(self.checkpoints, "safetensors")[:-_KEPT]:
+        for old in _numbered(self.checkpoints, "safetensors")[: -self.keep]:
             old.unlink()
         parts = list(self.checkpoints.glob("*.clients"))
         needed = (
@@ -619,7 +622,7 @@ def _is_leftover(name: str) -> bool:
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Say which settings that a result depends on differ: ["method.lr was 0.1, is 0.2"]."""
     changed: list[str] = []
-    skipped = {"": ("name",), "engine.": _WAITING}.get(prefix, ())
+    skipped = {"": ("name",), "engine.": _WAITING, "run.": ("keep",)}.get(prefix, ())
     for key in sorted({*old, *new}.difference(skipped)):
         a = old.get(key)
         b = new.get(key)

@@ -1,4 +1,4 @@
 """Commands of deploy."""
 
-SHARED = ("own_overrides", "texts")
+SHARED = ("metrics", "own_overrides", "texts")
 """Modules that are no command. A further file of this folder is the command of its name."""

@@ -34,6 +34,9 @@ if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are use
     from fedunseen.deploy.secagg.masks import Masks
 
 _log = logging.getLogger("fedunseen.federation")
+# seconds between two lines about who is waited for: each twice the last, at most so long
+_FIRST_WORD = 10.0
+_LAST_WORD = 600.0
 _LATE = 15.0  # seconds in which parties find a coordinator again that was killed at the end
 _FAREWELL = 120.0  # seconds for parties to receive the end of the run and to store the model
 RECEIPT = "round"  # a deployment's client state at the coordinator: the last merged round alone
@@ -52,6 +55,11 @@ class Deployment:
     semantics: Tensor | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)  # what a removal says besides
     classes: Sequence[str] = ()  # names of all classes; parties have their own table
+
+
+def event(kind: str, party: str, **fields: Any) -> dict[str, Any]:
+    """Return what a log for machines says of a party beside the message."""
+    return {"fields": {"event": kind, "party": party, **fields}}
 
 
 class Clients:
@@ -98,9 +106,10 @@ class Clients:
             available = party.name in connected and party.ready
             why = kept_out.get(party.name, "")
             if why and party.refused != why:
-                _log.warning("%s is kept out: %s", party.name, why)
+                words = "%s is kept out: %s"
+                _log.warning(words, party.name, why, extra=event("kept-out", party.name))
             elif party.connected and not available:
-                _log.warning("%s is gone", party.name)
+                _log.warning("%s is gone", party.name, extra=event("gone", party.name))
             if party.refused == self._kept_out.get(party.name):
                 party.refused = ""  # its certificate is valid again
             party.refused = why or party.refused
@@ -114,12 +123,14 @@ class Clients:
         patience = self.patience if patience is None else patience
         began = time.monotonic()
         said = 0.0
+        rest = _FIRST_WORD
         while True:
             self.look()
             connected = [client for client in clients if self.parties[client].connected]
             if len(connected) >= need or time.monotonic() - began > patience:
                 return connected
-            if time.monotonic() - said > 10:
+            if time.monotonic() - said > rest:
+                rest = min(2 * rest, _LAST_WORD) if said else rest
                 names = ", ".join(
                     self.parties[client].name for client in clients if client not in connected
                 )
@@ -362,10 +373,10 @@ class Parties(Clients):
                 self._check_declared(party)
                 party.refused = ""
                 party.ready = True
-                _log.info("%s has joined: %s", name, holds)
+                _log.info("%s has joined: %s", name, holds, extra=event("joined", name))
             except WireError as error:
                 party.refused = str(error)
-                _log.warning("%s is refused: %s", name, error)
+                _log.warning("%s is refused: %s", name, error, extra=event("refused", name))
 
     def _read_hello(self, party: PartyStatus, answer: Content) -> str:
         """Read what a party declares; return it in words."""

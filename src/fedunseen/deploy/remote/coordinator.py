@@ -36,7 +36,7 @@ from fedunseen.core.parameters import (
 from fedunseen.core.settings import NamedSettings
 from fedunseen.core.tensor_store import TensorStore
 from fedunseen.deploy.remote import wire
-from fedunseen.deploy.remote.clients import Clients, Parties
+from fedunseen.deploy.remote.clients import Clients, Parties, event
 from fedunseen.deploy.remote.link import (
     SPOOLED,
     Content,
@@ -336,12 +336,15 @@ class Distributed(Engine):
         round = request.round
         party = self.clients.parties[client]
         if answer is None:
-            _log.warning("round %d: %s has not answered", round + 1, party.name)
+            said = event("silent", party.name, round=round + 1)
+            _log.warning("round %d: %s has not answered", round + 1, party.name, extra=said)
             return
         try:
             answers.read[client] = self.read_answer(request, answer)
         except PartyError as error:  # a full disk, say, or another process than was greeted
-            _log.warning("round %d: %s could not answer: %s", round + 1, party.name, error)
+            said = event("failed", party.name, round=round + 1)
+            words = "round %d: %s could not answer: %s"
+            _log.warning(words, round + 1, party.name, error, extra=said)
             self.clients.meeting.greeted.pop(party.name, None)
             party.refused = str(error)
             if error.final and self.clients.masks is not None:  # after some more it leaves
@@ -349,7 +352,9 @@ class Distributed(Engine):
         except WireError as error:
             self.clients.check_lost(error, client, round)
             answers.refused[client] = party.refused = str(error)
-            _log.warning("round %d: the reply of %s is refused: %s", round + 1, party.name, error)
+            said = event("refused", party.name, round=round + 1)
+            words = "round %d: the reply of %s is refused: %s"
+            _log.warning(words, round + 1, party.name, error, extra=said)
         else:
             party.refused = ""
 

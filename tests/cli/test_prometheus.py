@@ -15,7 +15,8 @@ pytest.importorskip("prometheus_client", reason="pip install 'fedunseen[serve]'"
 from prometheus_client.parser import text_string_to_metric_families
 
 from fedunseen.core.errors import ArgumentError
-from fedunseen.deploy.metrics import Metrics, RunNumbers
+from fedunseen.deploy.cli.metrics import Metrics
+from fedunseen.deploy.metrics import RunNumbers
 from fedunseen.federation.engine import PartyStatus
 from processes import Deployment, free_port, sets
 
