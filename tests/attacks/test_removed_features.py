@@ -120,6 +120,27 @@ def code_of_few(call, *given, **more):
 
 
 @pytest.mark.parametrize("whole", [False, True])
+def test_a_removal_shows_no_sum_of_few_far_samples(whole, place, tmp_path):
+    """Of twelve, five differ from the others: two by 47 and 50, and three by 1."""
+    folder = write_party(tmp_path / "far", np.repeat(range(HELD), EACH), 5)
+    arrays = dict(np.load(folder / "features.npz"))
+    arrays["features"][:, RARE] = np.random.default_rng(3).uniform(-0.4, 0.4, EACH * HELD)
+    differ = range(EACH, EACH + 5) if whole else range(5)  # of a class that is parted, or whole
+    arrays["features"][differ, RARE] = 47, 50, 1, 1, 1
+    arrays["features"][differ[0] + 12 : differ[0] + 17, RARE] = FAR
+    np.savez(folder / "features.npz", **arrays)
+    header, tensors = greeting(experiment(place, data__features=["standard"]), tmp_path / "run")
+    greeted = header, units(tensors)
+    removed = [*range(EACH, 2 * EACH)] if whole else [*range(12), *range(EACH * 5, EACH * 6)]
+    given = folder, greeted, released(folder, greeted), removed
+    if whole:
+        assert taken(*given, moments=("moments",))["count"][1] == EACH
+        return
+    code_of_few(taken, *given, moments=("moments",))
+    assert taken(*given, True, moments=("moments",))["total"][0, RARE] == 100
+
+
+@pytest.mark.parametrize("whole", [False, True])
 def test_a_removal_of_whole_classes_needs_no_consent(whole, place, tmp_path):
     folder = with_far(place, tmp_path / "far", "removed")
     header, tensors = greeting(experiment(place, data__features=["standard"]), tmp_path / "run")

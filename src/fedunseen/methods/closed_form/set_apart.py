@@ -120,7 +120,7 @@ class Moments:
 
     def show_few(self, places: Tensor) -> bool:
         """Return whether sums of some of the samples show a feature of fewer than ``min_samples``
-        of a class, which sums of all do not: few of them are within a range, or few or one differ
+        of a class, which sums of all do not: few of them are within a range, or few differ much
         from a number that half of the class or more have.
         """
         inputs, labels = self._some(places)
@@ -208,15 +208,16 @@ def _once(copies: Tensor, among: Tensor) -> Tensor:
 
 def _few_differ(numbers: Tensor, few: int) -> bool:
     """Return whether half or more of samples (n, k) have one number of a feature, and fewer than
-    ``few`` have others, or one of the others nearly all of the difference.
+    ``few`` of the others nearly all of the difference from it.
     """
     count = len(numbers)
     ordered = numbers.sort(0).values.double()
     for usual in ordered[[(count - 1) // 2, count // 2]] if count else ():
         away = (numbers - usual).square()
         others = (away > 0).sum(0)
-        shown = (others < few) | (away.amax(0) > _SHARE * away.sum(0))
-        if bool(((others > 0) & (2 * others <= count) & shown).any()):
+        largest = away.topk(min(few - 1, count), dim=0).values.sum(0)
+        shown = (2 * others <= count) & (largest > _SHARE * away.sum(0))
+        if bool(shown.any()):
             return True
     return False
 
