@@ -93,6 +93,26 @@ def test_training_goes_on_with_a_new_party_and_without_one_that_was_shut_out(mac
     assert "lost what it remembered" not in machine.said("host.log")
 
 
+@pytest.mark.slow
+def test_masked_sums_take_a_new_party_with_everyone_s_consent(machine, tmp_path):
+    masked = {**FEDAVG, "privacy.aggregation": "masked", "strategy.weights": "uniform"}
+    deployment = begun(machine, "digit-pairs", masked)
+    coordinator = deployment.host()
+    deployment.end(coordinator, {name: deployment.join(name) for name in NAMES[:3]})
+    first = json.loads((tmp_path / "run" / "secagg" / "plan.json").read_text())["plan"]
+    deployment.change("add", "east")
+    more = "--set=strategy.rounds=4"
+    assert machine.ended(deployment.host("--resume", more)) == 2
+    assert "--set privacy.dropouts=allow" in machine.said("host.log")
+    coordinator = deployment.host("--resume", more, "--set=privacy.dropouts=allow")
+    deployment.more = ["--consent=dropouts", "--consent=again"]
+    deployment.end(coordinator, {name: deployment.join(name) for name in NAMES})
+    second = json.loads((tmp_path / "run" / "secagg" / "plan.json").read_text())["plan"]
+    assert first["federation"] != second["federation"]  # each plan has its list
+    lines = load_run(tmp_path / "run").metrics
+    assert [len(line["participants"]) for line in lines] == [3, 3, 4, 4]
+
+
 MASKED = {"privacy": {"aggregation": "masked", "dropouts": "refuse"}}
 
 

@@ -194,7 +194,7 @@ def _masked(experiment: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[
         raise RefusedError(
             "under masks one list of parties serves all sums, since the difference of two lists "
             "can show one party's update: give --set privacy.dropouts=allow, and let every party "
-            "join with --consent dropouts,again",
+            "join with --consent dropouts --consent again",
             "roster-consent",
         )
     return {"privacy.dropouts": chosen}
