@@ -430,7 +430,16 @@ class Model:
         if classes is None and not examples:
             raise DataError("there is nothing to learn: give classes, examples, or both")
         learned: Model = self._predictor.learn(self, classes, examples)
-        return learned
+        return learned.of_any_length()
+
+    def of_any_length(self) -> Model:
+        """Return the model that takes no length of features for unusual: samples of classes that
+        have come in may have others.
+        """
+        sure = self.confidence
+        if sure is None:
+            return self
+        return replace(self, confidence=replace(sure, lengths=np.empty(0)))
 
     def adapted(
         self,

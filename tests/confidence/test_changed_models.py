@@ -63,3 +63,12 @@ def test_an_adapted_run_keeps_and_measures_its_own_confidence(tmp_path):
     np.testing.assert_array_equal(
         again.model.probabilities(benchmark), adapted.model.probabilities(benchmark)
     )
+
+
+def test_a_learned_class_may_have_features_of_another_length(tmp_path):
+    settings = {"data.train_per_class": 20, "data.test_per_class": 4, "evaluation.theory": False}
+    model = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "run").model
+    dark = np.full((4, 128), 0.01, dtype=np.float32)
+    dark[:, ::9] += 0.01 * np.arange(4)[:, None].astype(np.float32)
+    assert model.unfamiliar(dark).max() < 0.01
+    assert model.learn(examples={"dark": dark}).unfamiliar(dark).min() > 0.1
