@@ -92,6 +92,8 @@ def measure(count: int, rounds: int, megabytes: float, masked: bool) -> tuple[in
 
     names = [f"party{k}" for k in range(count)]
     settings = {**SETTINGS, "partition.clients": count, "strategy.rounds": rounds}
+    if count > 80:  # more than there are seen classes
+        settings |= {"partition.kind": "iid"}
     settings["method.hidden"] = [round(WIDTH * megabytes)]
     if masked:
         settings |= {"privacy.aggregation": "masked", "strategy.weights": "uniform"}
