@@ -141,12 +141,8 @@ class Gaussian(ClosedForm, name="gaussian"):
             and bool((rows.diagonal() == 1).all())
             and int((rows != 0).sum()) == len(rows)
         )
-
-    @property
-    def length_power(self) -> float:
-        """How far prototypes are brought to the same length."""
         s = self.settings
-        return 0.0 if s.prior != "mean" or self.says_nothing else s.equalize
+        self.length_power = 0.0 if s.prior != "mean" or self.says_nothing else s.equalize
 
     def solve(self, sums: Params) -> Params:
         """Return the model of these sums: no seed, no order, no rounds."""
@@ -203,16 +199,14 @@ class Gaussian(ClosedForm, name="gaussian"):
             model["expected"] = torch.tensor([expected.zsl, expected.harmonic], dtype=torch.float64)
         prototypes, factor = _prototypes(kernel, semantics, sums, fit)
         model |= prototypes
-        model |= self._usual_length(model, semantics)
+        if self.length_power:
+            model["length"] = self._usual_length(model, semantics)
         return model | self._linear(model, semantics, factor)
 
-    def _usual_length(self, model: Params, semantics: Tensor) -> Params:
+    def _usual_length(self, model: Params, semantics: Tensor) -> Tensor:
         """Return the ``length`` of a model without one, where lengths change."""
-        if not self.length_power:
-            return {}
-        apart = self._own_prototypes(model, semantics)[model["count"] > 0]
-        squared = _squared(apart, model["precision"])
-        return {"length": gp.usual_length(squared, self.length_power)}
+        apart = self.prototypes(model, semantics)[model["count"] > 0]
+        return gp.usual_length(_squared(apart, model["precision"]), self.length_power)
 
     def _unscored(self, kernel: Tensor, factor: Tensor, observed: NDArray[np.int64]) -> Params:
         """Return what a model has beside its classes' prototypes, with no offset."""
@@ -303,7 +297,7 @@ class Gaussian(ClosedForm, name="gaussian"):
         model, _ = _prototypes(kernel, semantics, sums, fit)
         model["kernel"] = kernel.packed(s.shrinkage)
         model["described"] = torch.ones(len(semantics), dtype=torch.float64)
-        apart = self._own_prototypes(model, semantics)
+        apart = self.prototypes(model, semantics)
         half = torch.linalg.solve_triangular(factor, apart.T, upper=False)
         if self.length_power:
             squared = half.square().sum(0)
@@ -610,18 +604,10 @@ class Gaussian(ClosedForm, name="gaussian"):
         means[old] = from_prior(params, a @ effects[old], known, described)
         return means
 
-    def prototypes(self, model: Params, semantics: Tensor) -> Tensor:
+    def prototypes(self, model: Params, semantics: Tensor, own_lengths: bool = False) -> Tensor:
         """Return the prototypes (C, d) of the model's classes, whose semantics are (C, a), less the
-        centre.
+        centre; with ``own_lengths`` as they are before ``equalize``.
         """
-        apart = self._own_prototypes(model, semantics)
-        if "length" not in model:
-            return apart
-        times = gp.stretch(_squared(apart, model["precision"]), model["length"])
-        return apart * times[..., None]
-
-    def _own_prototypes(self, model: Params, semantics: Tensor) -> Tensor:
-        """Return prototypes (C, d), less the centre, of their own lengths."""
         observed = torch.nonzero(model["count"] > 0)[:, 0]
         described = model["described"]
         if len(semantics) > gp.MANY:
@@ -629,7 +615,11 @@ class Gaussian(ClosedForm, name="gaussian"):
         else:
             cross = covariance_with(gp.Kernel.of(model), semantics, described, observed)
             apart = cross @ model["dual_coefficients"][..., observed, :]
-        return from_prior(model, apart, semantics, described)
+        apart = from_prior(model, apart, semantics, described)
+        if own_lengths or "length" not in model:
+            return apart
+        times = gp.stretch(_squared(apart, model["precision"]), model["length"])
+        return apart * times[..., None]
 
     def support(self, params: Params, semantics: Tensor) -> Tensor:
         """Return (C, O) how much each observed class's mean counts in each class's prototype, O in
@@ -661,7 +651,7 @@ class Gaussian(ClosedForm, name="gaussian"):
         a = covariance_with(kernel, known, params["described"], observed)[observed]
         a.diagonal().add_(1 / params["count"][observed])
         means = a @ params["dual_coefficients"][observed]  # less m, and less what was expected
-        apart = self._own_prototypes(params, known)
+        apart = self.prototypes(params, known, own_lengths=True)
         weights = _posterior_of(params, known).weights
         own = apart - weights @ means
         if "length" in params:
@@ -714,18 +704,20 @@ class Gaussian(ClosedForm, name="gaussian"):
         prototypes = from_prior(params, cross @ params["dual_coefficients"][shown], places)
         found = torch.zeros(len(features), len(end), dtype=torch.float64)
         for place, k, prototype, share in zip(places, cross, prototypes, shares / 2, strict=True):
-            apart = self._pull(params, features, prototype)
+            apart = (features - prototype) @ params["precision"]
+            if "length" in params:
+                apart = self._pull_of_lengths(params, features, prototype)
             pull = (apart @ params["dual_coefficients"][shown].T) * k / kernel.width
             slope = pull @ own - pull.sum(1, keepdim=True) * place
             found += share * (slope + params["slope"] * apart if "slope" in params else slope)
         return found
 
     @staticmethod
-    def _pull(params: Params, features: Tensor, prototype: Tensor) -> Tensor:
-        """Return the slopes (n, d) of a score in a prototype (d,), less the centre."""
+    def _pull_of_lengths(params: Params, features: Tensor, prototype: Tensor) -> Tensor:
+        """Return the slopes (n, d) of a score in a prototype (d,), less the centre, whose length
+        changes.
+        """
         precision = params["precision"]
-        if "length" not in params:
-            return (features - prototype) @ precision
         turned = prototype @ precision
         squared = turned @ prototype
         times = gp.stretch(squared, params["length"])
@@ -739,7 +731,7 @@ class Gaussian(ClosedForm, name="gaussian"):
 
         ``factor``: (O, O) of their covariance, if it is known.
         """
-        apart = self._own_prototypes(model, semantics)
+        apart = self.prototypes(model, semantics, own_lengths=True)
         weight, bias = discriminants_of(apart, model["precision"], model.get("length"))
         if factor is None or len(factor) <= gp.MANY:
             variance = _posterior_of(model, semantics).variance
