@@ -61,7 +61,7 @@ def parts() -> Iterator[dict[str, float]]:
         return call
 
     places = [
-        *((Worker, name, "local training") for name in ("task", "finish", "_sums")),
+        *((Worker, name, "local training") for name in ("task", "finish", "sums")),
         *((Trainer, name, "local training") for name in ("train", "together")),
         (InProcess, "round", "merging"), (ZeroShotEvaluator, "measure", "measuring"),
         (ZeroShotEvaluator, "observe", "observing"),

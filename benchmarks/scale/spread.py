@@ -113,8 +113,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--workers", type=int, nargs="*", default=[1, 2, 4])
-    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--folder", type=Path, default=Path("spread"))
+    parser.add_argument("--smallest", action="store_true", help="100 x 8, by the loop alone")
     given = parser.parse_args()
+    if given.smallest:
+        given.rows, given.width, given.workers = 100, 8, []
     if not (given.folder / "parquet").exists():
         make(given.folder, given.rows, given.width, 0)
     digests = set()
