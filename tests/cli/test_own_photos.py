@@ -3,6 +3,7 @@ it.
 """
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -125,10 +126,15 @@ runpy.run_path(script, run_name="__main__")
 """
 
 
+def words_of(script, *arguments):
+    """Return the command of a script where neither this package nor PyTorch can be imported."""
+    return [str(word) for word in (sys.executable, "-c", ALONE, script, *arguments)]
+
+
 def alone(script, *arguments):
-    """Run a script where neither this package nor PyTorch can be imported."""
-    words = [sys.executable, "-c", ALONE, script, *arguments]
-    return subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
+    """Run such a script."""
+    words = words_of(script, *arguments)
+    return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
@@ -177,6 +183,10 @@ def test_an_exported_folder_answers_as_predict_does_without_this_package(
     (tmp_path / "words.txt").write_text("no picture")
     wrong = alone(folder / "predict.py", tmp_path / "words.txt")
     assert (wrong.returncode, "is not a readable picture" in wrong.stderr) == (2, True)
+    words = words_of(folder / "predict.py", pictures[0])
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as unread:
+        unread.stdout.close()
+        assert (unread.wait(), unread.stderr.read()) == (-signal.SIGPIPE, b"")
     assert "is not an empty folder" in refused("export", own_photos, "--photos", "--out", folder)
 
 
