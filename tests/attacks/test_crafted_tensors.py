@@ -9,6 +9,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
@@ -73,26 +74,27 @@ def uses(folder, width):
     yield lambda: Recognizer(load_run(folder)).warm()
 
 
+def content_of(path):
+    """Return the tensors of a model's file, and its table, without which they are none."""
+    with safe_open(path, "pt") as file:
+        return load_file(path), file.metadata()
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("file", ["model", "scaling", "confidence"])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("every", [23, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_tensor_of_any_form_is_read_or_refused_in_one_sentence(
-    method, file, every, runs, tmp_path
-):
+def test_a_tensor_of_any_form_is_read_or_refused_in_one_sentence(method, every, runs, tmp_path):
     """Of all pairs of a form and a use, every so many: 23 and the 8 uses have no factor in common."""
     folder = runs(method, tmp_path / "run")
     width = json.loads((folder / "manifest.json").read_text())["input_shape"][0]
-    path = folder / f"{file}.safetensors"
-    if not path.exists():
-        pytest.skip("this run has none")
-    whole = load_file(path)
+    path = folder / "model.safetensors"
+    whole, table = content_of(path)
     lines = set()
     pair = itertools.count()
     for name, value in whole.items():
         for other in of_other_form(value):
             changed = {key: kept for key, kept in whole.items() if key != name}
-            save_file(changed if other is None else {**changed, name: other}, path)
+            save_file(changed if other is None else {**changed, name: other}, path, table)
             for use in uses(folder, width):
                 if next(pair) % every:
                     continue
@@ -108,21 +110,21 @@ def test_a_tensor_of_any_form_is_read_or_refused_in_one_sentence(
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("file", "name"),
+    "name",
     [
-        *(("model", name) for name in ("bias", "centre", "weight", "count")),
-        *(("scaling", name) for name in ("quantize.offset", "quantize.step", "0.mean")),
+        *(f"params/{name}" for name in ("bias", "centre", "weight", "count")),
+        *(f"scaling/{name}" for name in ("quantize.offset", "quantize.step", "0.mean")),
     ],
 )
 @pytest.mark.parametrize("missing", [True, False])
-def test_each_command_refuses_a_damaged_tensor(file, name, missing, runs, tmp_path):
+def test_each_command_refuses_a_damaged_tensor(name, missing, runs, tmp_path):
     folder = runs("gaussian", tmp_path / "run")
-    path = folder / f"{file}.safetensors"
-    tensors = load_file(path)
+    path = folder / "model.safetensors"
+    tensors, table = content_of(path)
     tensors[name] = torch.ones(3, dtype=tensors[name].dtype)
     if missing:
         del tensors[name]
-    save_file(tensors, path)
+    save_file(tensors, path, table)
     np.save(tmp_path / "samples.npy", np.zeros((2, 128), np.float32))
     for use in (lambda: Recognizer(load_run(folder)), lambda: export_model(
         load_run(folder), tmp_path / "exported", "")):  # fmt: skip

@@ -92,9 +92,20 @@ def test_a_kill_in_the_midst_leaves_the_reason_and_a_whole_run(made, monkeypatch
 def test_a_run_in_use_and_a_damaged_trail_are_refused(made):
     with RunDirectory(made).locked(), pytest.raises(RunDirectoryError, match="in use"):
         rollback(made, 3, "why")
-    (made / "history.jsonl").write_text("{")
-    with pytest.raises(RunDirectoryError, match="restore it from a copy"):
-        history(made)
+    for line in ("{", "[[1, 2]]", '{"event": "rollback"}', '{"round": 1e400}'):
+        (made / "history.jsonl").write_text(line)
+        with pytest.raises(RunDirectoryError, match="restore it from a copy"):
+            history(made)
+
+
+def test_a_round_that_has_spent_a_budget_is_not_taken_back(made):
+    path = made / "manifest.json"
+    stored = json.loads(path.read_text())
+    stored["experiment"]["privacy"] = {"name": "client-level"}
+    path.write_text(json.dumps(stored))
+    with pytest.raises(ArgumentError) as refused:
+        rollback(made, 3, "why")
+    assert (refused.value.code, events(made)) == ("noise-was-spent", [])
 
 
 def test_a_manifest_names_what_was_imported_and_the_commit(made):

@@ -4,9 +4,11 @@ them.
 
 import re
 import shutil
+import socket
 import subprocess
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -15,11 +17,13 @@ pytest.importorskip("prometheus_client", reason="pip install 'fedunseen[serve]'"
 from prometheus_client.parser import text_string_to_metric_families
 
 from fedunseen.core.errors import ArgumentError
+from fedunseen.deploy import metrics_server
 from fedunseen.deploy.cli.metrics import Metrics
 from fedunseen.deploy.metrics import RunNumbers
 from fedunseen.federation.engine import PartyStatus
 from processes import Deployment, free_port, sets
 
+GUARD = 30.0
 RULES = Path(__file__).parents[2] / "deploy" / "alerts.yml"
 
 
@@ -152,3 +156,30 @@ def test_rules_raise_what_they_should(tmp_path):
     for words in (["check", "rules", RULES], ["test", "rules", test]):
         done = subprocess.run([promtool, *words], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+class _Few(RunNumbers):
+    """One number."""
+
+    def __init__(self):
+        pass
+
+    def samples(self):
+        yield "parties", "How many.", {}, 3.0
+
+
+def test_other_names_and_pages_read_no_numbers_and_half_a_request_ends(monkeypatch):
+    monkeypatch.setattr(metrics_server, "_SECONDS", 0.5)
+    server = metrics_server.MetricsServer(0, _Few())
+    place = "127.0.0.1", server.server_port
+    try:
+        with socket.create_connection(place, GUARD) as half:
+            half.sendall(b"GET / HT")
+            assert read(place[1])["parties"][()] == 3  # waits until the half one has ended
+            assert half.recv(1) == b""
+        for headers in ({"Host": "attacker.example"}, {"Origin": "http://attacker.example"}):
+            with pytest.raises(HTTPError) as refused:
+                urlopen(Request(f"http://127.0.0.1:{place[1]}/metrics", headers=headers))
+            assert refused.value.code == 403
+    finally:
+        server.close()

@@ -1,6 +1,8 @@
 """``--engine ray``: real processes on one machine, three nodes of which one is killed."""
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from functools import partial
@@ -100,6 +102,37 @@ def test_a_cluster_of_its_own_has_the_sums_of_a_loop(
     done = works("statistics", parquet, *words, "--out", tmp_path / "sums")
     assert done.answer["sha256"] == expected.sha256
     assert "15 of 15 blocks" in done.err
+
+
+OWNER = """
+import os, subprocess, sys
+from fedunseen.deploy.engines.ray_engine import RayEngine
+
+engine = RayEngine("", 1)
+code = f'''
+import ray
+ray.init(address={engine.ray.get_runtime_context().gcs_address!r}, log_to_driver=False)
+@ray.remote(num_cpus=0)
+def called():
+    return 2
+print("ran", ray.get(called.remote()))
+'''
+for name in "owner", "stranger":
+    env = {k: v for k, v in os.environ.items() if name == "owner" or not k.startswith("RAY_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env | {"HOME": sys.argv[1]}, capture_output=True, text=True
+    )
+    print(name, done.stdout.strip(), "ConnectionError" in done.stderr)
+engine.close()
+"""
+
+
+def test_a_cluster_of_its_own_runs_no_code_of_strangers(ray, tmp_path):
+    words = [sys.executable, "-W", "ignore", "-c", OWNER, str(tmp_path)]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+    assert "owner ran 2 False" in done.stdout
+    assert "stranger  True" in done.stdout
 
 
 def test_what_a_worker_refuses_and_a_cluster_that_is_not_there_are_one_sentence(

@@ -25,6 +25,8 @@ from fedunseen.federation.callbacks import scalars
 from fedunseen.federation.run_directory import RunDirectory, is_whole, load_params
 
 FILE = "history.jsonl"
+_FIELDS = {"time": str, "event": str, "round": int, "from": int, "reason": str}
+"""What each line of it has."""
 
 
 def history(run: Path) -> dict[str, Any]:
@@ -61,8 +63,9 @@ def events(run: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        return [dict(parse_json(line)) for line in path.read_bytes().splitlines()]
-    except (OSError, ValueError, TypeError) as error:
+        lines = [dict(parse_json(line)) for line in path.read_bytes().splitlines()]
+        return [{name: kind(line[name]) for name, kind in _FIELDS.items()} | line for line in lines]
+    except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
         raise RunDirectoryError(f"{path} is damaged ({error}): restore it from a copy") from None
 
 
@@ -79,12 +82,20 @@ def rollback(run: Path, round: int, reason: str) -> dict[str, Any]:
         The line of the audit trail.
 
     Raises:
-        ArgumentError: there is no reason, or no state of that round.
+        ArgumentError: there is no reason, no state of that round, or the run has noise, whose
+            budget the rounds that are taken back have spent.
         RunDirectoryError: it is no run directory, or a process uses it.
     """
     if not reason.strip() or not reason.isprintable():
         raise ArgumentError("--reason is empty or has control characters: write one line")
     manifest = read_manifest(run)
+    noise = manifest["experiment"].get("privacy", {}).get("name", "none")
+    if noise != "none":
+        raise ArgumentError(
+            f"privacy.name = {noise!r}: the rounds that would be taken back have spent of the "
+            "budget, which counts the others alone: start a new run",
+            "noise-was-spent",
+        )
     directory = RunDirectory(run)
     with directory.locked():
         lines = directory.metrics()

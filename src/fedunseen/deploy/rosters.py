@@ -68,7 +68,7 @@ def read(out: Path) -> list[Roster]:
             )
             for version in parse_json(path.read_bytes())
         ]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
         raise DataError(f"{path} is damaged ({error}): restore it from a copy") from None
 
 

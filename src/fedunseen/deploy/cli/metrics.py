@@ -60,15 +60,13 @@ class Metrics:
     @contextmanager
     def _offered(self, numbers: Numbers) -> Iterator[int]:
         try:
-            from prometheus_client import CollectorRegistry, start_http_server
+            from fedunseen.deploy.metrics_server import MetricsServer
         except ImportError:
             raise MissingDependencyError(
                 "--metrics needs prometheus-client: pip install 'fedunseen[serve]'"
             ) from None
-        registry = CollectorRegistry()
-        registry.register(numbers)
         try:
-            server, thread = start_http_server(self.port, "127.0.0.1", registry)
+            server = MetricsServer(self.port, numbers)
         except OSError as error:
             raise ArgumentError(
                 f"127.0.0.1:{self.port} cannot be listened at ({error.strerror or error}): choose "
@@ -78,6 +76,4 @@ class Metrics:
             say(f"metrics: http://127.0.0.1:{server.server_port}/metrics")
             yield server.server_port
         finally:
-            server.shutdown()
-            server.server_close()
-            thread.join(5)
+            server.close()

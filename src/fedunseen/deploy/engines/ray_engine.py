@@ -9,7 +9,10 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import os
+import secrets
 import socket
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
@@ -34,6 +37,17 @@ def _ray() -> Any:
         raise MissingDependencyError(
             f"--engine ray needs Ray ({error}): pip install 'fedunseen[ray]'"
         ) from None
+
+
+def _keep_others_out(address: str) -> None:
+    """Let a cluster that this process starts serve who has its token: Ray listens at all addresses
+    of the machine, and runs the code of whoever asks.
+
+    Ray reads this when it is imported. Who has imported it before has settings of their own.
+    """
+    if not address and "ray" not in sys.modules:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 def _check_reached(address: str) -> None:
@@ -93,6 +107,7 @@ class RayEngine:
     """Maps tasks over items on a Ray cluster."""
 
     def __init__(self, address: str = "", workers: int = 0) -> None:
+        _keep_others_out(address)
         self.ray, self.data = _ray()
         self.workers = workers
         self._started = not self.ray.is_initialized()

@@ -34,6 +34,7 @@ PICTURES = 256
 
 _IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 _LABELS = ("cls", "txt", "json")
+_MOST_BYTES = 2**27  # of a member of an archive: no picture that is read is larger
 
 See = Callable[[Sequence[ImageBytes]], NDArray[Any]]
 """Turns picture files into features (n, d)."""
@@ -161,7 +162,7 @@ class _Files:
         text = text.strip()
         if text in self.space.names:
             return text
-        if text.isdigit() and int(text) < len(self.space.names):
+        if text.isascii() and text.isdecimal() and int(text) < len(self.space.names):
             return self.space.names[int(text)]
         raise DataError(f"{where}: {text!r} is no class of the plan: correct the label")
 
@@ -219,11 +220,16 @@ class Archives(_Files):
         with (
             self._readable(block),
             self.store.open(block, "rb") as file,
-            tarfile.open(fileobj=file, mode="r|*") as archive,
+            tarfile.open(fileobj=file, mode="r|") as archive,
         ):
             for member in archive:
                 if not member.isfile():
                     continue
+                if member.size > _MOST_BYTES:
+                    raise DataError(
+                        f"{block}: {member.name} has {member.size:,} bytes: give pictures of at "
+                        f"most {_MOST_BYTES:,}"
+                    )
                 name = PurePosixPath(member.name)
                 stem, _, suffix = name.name.partition(".")
                 if str(name.parent / stem) != key:
