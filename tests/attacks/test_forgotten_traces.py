@@ -284,7 +284,7 @@ def test_a_subtraction_copies_no_file_but_those_that_it_names(experiment, tmp_pa
     names = {str(file.relative_to(left.path)) for file in left.path.rglob("*") if file.is_file()}
     assert names == {
         "manifest.json", "metrics.jsonl", "result.json", "classes.csv", "checkpoints/000001.safetensors",
-        *(f"{name}.safetensors" for name in ("model", "scaling", "confidence", "evaluation", "added-classes")),
+        *(f"{name}.safetensors" for name in ("model", "evaluation", "added-classes")),
     }  # fmt: skip
     held = partition_of(done.experiment, load_data(done.experiment, 0), 0).clients
     counts = load_file(left.path / "evaluation.safetensors")["client_counts"].sum(1).tolist()
