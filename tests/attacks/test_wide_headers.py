@@ -97,6 +97,13 @@ def answer_file(party, tensors):
     return files.signed("answer", ANSWER, tensors, party.enrolment, party.signing)
 
 
+def parts(file):
+    """Return the header and the tensors of a signed file."""
+    message = file.removeprefix(files._FIRST)
+    header, first = split(message)
+    return header, message[first:]
+
+
 def test_a_file_that_is_not_signed_is_refused_before_its_tensors_are_read(party, reads, tmp_path):
     good = answer_file(party, {"elements": torch.arange(5)})
     path = tmp_path / "a.fedunseen"
@@ -104,7 +111,7 @@ def test_a_file_that_is_not_signed_is_refused_before_its_tensors_are_read(party,
     signed = files.read(path)
     assert signed.tensors["elements"].tolist() == [0, 1, 2, 3, 4]
     assert reads == {"read": 1, "converted": 1}
-    header, body = split(good.removeprefix(files._FIRST))
+    header, body = parts(good)
     wide = {**header, "int64": ["elements"] * 300}
     for changed in (
         good[:-1] + b"\1",
@@ -120,7 +127,7 @@ def test_a_file_that_is_not_signed_is_refused_before_its_tensors_are_read(party,
 def test_a_file_whose_signer_repeats_names_is_refused_before_its_tensors_are_read(
     party, reads, tmp_path
 ):
-    header, body = split(answer_file(party, {"a": NUMBERS.long()}).removeprefix(files._FIRST))
+    header, body = parts(answer_file(party, {"a": NUMBERS.long()}))
     wide = {**header, "int64": ["a"] * 300}
     wide["signature"] = party.sign(files._PURPOSE + files._id(wide, body))
     path = tmp_path / "a.fedunseen"
