@@ -47,6 +47,7 @@ _WORDS = 6  # of a text, on average; names and addresses have fewer
 _UNIQUE = 0.5  # share of a column's texts that are told apart
 _MIXED = 0.5  # share of numbers or dates from which other texts look like mistakes
 _CODES = 0.8  # up to this share, texts that hardly repeat do not: ticket numbers have letters, too
+_FEWEST_CODES = 5  # so many texts, at least
 
 
 class Note(NamedTuple):
@@ -359,7 +360,8 @@ class _Seen:
     def _are_codes(self, present: int) -> bool:
         """Return whether many cells are texts, nearly each another one."""
         texts = sum(as_number(value) is None and as_days(value) is None for value in self.counts)
-        return self.texts >= (1 - _CODES) * present and texts >= _UNIQUE * self.texts
+        fewest = max(_FEWEST_CODES, (1 - _CODES) * present)
+        return self.texts >= fewest and texts >= _UNIQUE * self.texts
 
     def _check_kind(self, kind: Kind, present: int) -> None:
         """Refuse cells of another kind than the column's."""

@@ -192,6 +192,8 @@ class StoredRun:
         path = self.path / MODEL_FILES[0]
         if not is_model(path):
             return None
+        # these say where a plugin is missing, or weights are given that nothing needs
+        _ = self.experiment if self.weights is None else self._placed
         with refusing_damage(path, _REMEDY):
             content, tensors = read_model_file(path, _REMEDY)
             encoder = content["backbone"]["encoder"]
