@@ -143,12 +143,12 @@ def complete(future: Future[Any], result: Content | Exception) -> None:
 
 
 class Counted:
-    """A link that counts the messages of each party."""
-
-    letters = True
+    """A link that counts the messages of each party; it takes letters where the counted one does."""
 
     def __init__(self, link: Any, parties: Sequence[PartyStatus]) -> None:
         self.link = link
+        if hasattr(link, "letters"):
+            self.letters = link.letters
         self.traffic = {party.name: party.traffic for party in parties}
 
     def present(self) -> Mapping[str, str]:
