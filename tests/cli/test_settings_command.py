@@ -31,6 +31,7 @@ EXTRAS = {  # of an extra that is no part of `make demo`: the modules that it br
     "track": ("tensorboard", "mlflow"),
     "docs": ("mkdocs", "nbclient"),
     "arrow": ("pyarrow",),
+    "ray": ("ray", "fsspec"),
     "medical": ("pydicom", "pylibjpeg", "openjpeg", "gdcm"),
     "hub": ("huggingface_hub",),
 }
