@@ -26,6 +26,7 @@ from torch import Tensor
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
 from fedunseen.core.files import (
     check_tensor_names,
+    check_unlinked,
     parse_json,
     whole_folder,
     write_json,
@@ -152,6 +153,7 @@ def write_changed(
         **run.manifest,
         "learnt": [*run.manifest.get("learnt", ()), *result.get("learnt", ())],
     }
+    check_unlinked(run.path, set(_MADE_ANEW) - set(MODEL_FILES))  # what they hold is in the new one
     with whole_folder(folder, run.path, _MADE_ANEW) as partial:
         write_json(
             partial / "manifest.json",

@@ -96,7 +96,9 @@ def host(
     at, port = host_and_port(address, PORT)
     if resume and out is None:
         raise RunDirectoryError("--resume needs --out: say which run directory to continue with")
-    roster = _enrolled(kit, names)
+    fixed: dict[str, Any] = {"engine.name": ENGINE, "engine.mode": "deployment"}
+    glance(experiment, {**settings, **fixed, "partition.clients": len(names)})
+    roster = _enrolled(kit, names)  # PyTorch comes with it
     before = settings
     if resume and out is not None and (out / "manifest.json").exists():
         from fedunseen.deploy.rosters import continued
@@ -105,8 +107,7 @@ def host(
     else:
         roster = replace(roster, parties=roster.expected)
     names = list(roster.parties)
-    fixed = {"engine.name": ENGINE, "engine.mode": "deployment", "partition.clients": len(names)}
-    glance(experiment, {**settings, **fixed})
+    fixed["partition.clients"] = len(names)
     from fedunseen.cli.progress import (
         client_table,
     )  # now: PyTorch comes with it, which takes seconds
