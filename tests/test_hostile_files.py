@@ -257,7 +257,8 @@ def test_mutations(count):
     code = f"exec(compile(open({str(FUZZ)!r}).read(), 'fuzz', 'exec'))"
     result = json.loads(under_limits("--count", count, code=code, seconds=900).stdout)
     assert (result["wrong"], sum(result["counts"].values())) == ([], count)
-    assert result["peak_mib"] < 1536  # with all libraries
+    # all libraries, and two copies of the 488 MiB of a wild, but possible, million of hidden units
+    assert result["peak_mib"] < 1792
     kinds = {key.split()[0] for key in result["counts"]}
     assert count < 2000 or set(result["counts"]) == {
         f"{kind} {end}" for kind in kinds for end in ("read", "refused")
