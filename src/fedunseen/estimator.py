@@ -1046,9 +1046,9 @@ def _in_own_order(
     if not new.all():  # all of their numbers tell those apart that begin alike
         alike = np.flatnonzero(~new | ~np.r_[new[1:], True])
         whole = _as_bytes(rows[by_class[order[alike]]])
-        own = np.argsort(whole, kind="stable")
-        order[alike] = order[alike[own]]
-        new[alike[1:]] = whole[own[1:]] != whole[own[:-1]]
+        by_whole = np.argsort(whole, kind="stable")
+        order[alike] = order[alike[by_whole]]
+        new[alike[1:]] = whole[by_whole[1:]] != whole[by_whole[:-1]]
     order = by_class[order]
     for values in (benchmark.labels[order], users[order]):
         new[1:] |= values[1:] != values[:-1]
@@ -1153,13 +1153,13 @@ def _columns_of(X: Any) -> tuple[Column, ...]:
     if plain_numbers(table):
         return ()
     try:
-        found = look(table, labelled=False)
+        table_facts = look(table, labelled=False)
     except DataError as error:
         raise ArgumentError(str(error), error.code) from None
-    for note in found.notes:
+    for note in table_facts.notes:
         if "missing cell" not in note.what:
             warnings.warn(f"{note.what}: {note.why}", stacklevel=4)
-    return found.columns
+    return table_facts.columns
 
 
 def _check_columns(X: Any) -> None:

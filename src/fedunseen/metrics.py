@@ -469,21 +469,21 @@ def accuracy_intervals(
         return {}
     every = np.ones_like(seen)
     cases = {"zsl": (~seen, zsl), "gzsl_unseen": (~seen, gzsl), "gzsl_seen": (seen, gzsl)}
-    found = {}
+    estimates = {}
     for name, (rows, right) in {**cases, "gzsl_accuracy": (every, gzsl)}.items():
         _, places, counts = np.unique(labels[rows], return_inverse=True, return_counts=True)
         hits = np.bincount(places, right[rows], len(counts))
         share = (hits + 1) / (counts + 2)
         variance = 1e4 * float((share * (1 - share) / counts).sum()) / len(counts) ** 2
-        found[name] = 100 * float((hits / counts).mean()), variance
-    u, of_u = found["gzsl_unseen"]
-    s, of_s = found["gzsl_seen"]
+        estimates[name] = 100 * float((hits / counts).mean()), variance
+    u, of_u = estimates["gzsl_unseen"]
+    s, of_s = estimates["gzsl_seen"]
     slopes = (2 * u**2 / (s + u) ** 2, 2 * s**2 / (s + u) ** 2) if s + u else (1.0, 1.0)
     variance = slopes[0] ** 2 * of_s + slopes[1] ** 2 * of_u
-    found["gzsl_harmonic"] = harmonic_mean(u, s), variance
+    estimates["gzsl_harmonic"] = harmonic_mean(u, s), variance
     return {
         name: (max(0.0, mean - _Z * variance**0.5), min(100.0, mean + _Z * variance**0.5))
-        for name, (mean, variance) in found.items()
+        for name, (mean, variance) in estimates.items()
     }
 
 

@@ -354,8 +354,8 @@ class ConfidencePlan(SecondPlan):
         content.update(rows.astype(np.float32).tobytes())
         assert self.scaler is not None
         inputs = ScaledSamples(rows, torch.device("cpu"), self.scaler)
-        own = np.arange(len(rows))
-        return own_counts(self.method, self.asked, inputs, torch.from_numpy(labels), own, 0)
+        places = np.arange(len(rows))
+        return own_counts(self.method, self.asked, inputs, torch.from_numpy(labels), places, 0)
 
     def validate(self, sums: Params) -> str:
         """Return why no answers can have these counts, or ""."""

@@ -82,7 +82,7 @@ def learn(
         "classes": len(done.space.names),
     }
     if outlook:
-        answer["new_classes"] = [one.content() for one in outlook]
+        answer["new_classes"] = [line.content() for line in outlook]
     print_json(as_json, answer)
 
 
@@ -167,7 +167,7 @@ def sums(
     from fedunseen.experiment.result.run import load_run
 
     run = load_run(path)
-    own = overrides_of(stated)
+    owner_settings = overrides_of(stated)
     if removal:
         from fedunseen.experiment.forget import write_removal
 
@@ -177,9 +177,9 @@ def sums(
                 "deployment: give --min-samples 1 if the owner agrees"
             )
         agreed = samples or (), consent
-        count = write_removal(run, data, out, *agreed, min_samples, moments, own)
+        count = write_removal(run, data, out, *agreed, min_samples, moments, owner_settings)
         return say(f"to be removed: {counted(count, 'sample')}", f"file:   {out}")
-    counts, left_out = write_class_sums(run.first, data, out, min_samples, own)
+    counts, left_out = write_class_sums(run.first, data, out, min_samples, owner_settings)
     if left_out:
         say(left_out_sentence(left_out, min_samples))
     say(

@@ -154,9 +154,9 @@ def _expectations(
         return []
     from fedunseen.experiment.new_names import announced
 
-    found, sentences = announced(run, names, beside_all=among == "all")
+    expectations, sentences = announced(run, names, beside_all=among == "all")
     say(*sentences)
-    return [one.content() for one in found]
+    return [expectation.content() for expectation in expectations]
 
 
 def _show(answer: dict[str, Any], scores: bool, only: bool) -> None:

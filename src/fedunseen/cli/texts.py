@@ -41,10 +41,10 @@ def compared(results: Sequence[Any], short: Mapping[str, str]) -> str:
         for name, (mean, half) in result.differences.items():
             lines.append(f"  {short[name]:9}{mean:+.1f} ± {half:.1f}")
         if result.left_out:
-            one = result.left_out == 1
+            single = result.left_out == 1
             lines.append(
                 f"  {counted(result.left_out, 'test sample')} that one of the runs was shown as "
-                f"{'an example is' if one else 'examples are'} left out."
+                f"{'an example is' if single else 'examples are'} left out."
             )
     return "\n".join(lines)
 

@@ -70,4 +70,4 @@ def drawn_folds(method: ClosedForm, model: Params, sums: Params, seed: int) -> l
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         return []
     # distances of drawn samples are those of a Gaussian, which no real ones have
-    return [HeldOut(one.scores, one.labels, one.unseen) for one in folds]
+    return [HeldOut(fold.scores, fold.labels, fold.unseen) for fold in folds]

@@ -71,31 +71,31 @@ def closed_form_folds(
     if few or method.release is not None or not vectors or "square" not in sums:
         return []
     counted = sums["count"].cpu().numpy()
-    own = labels.cpu().numpy()[train]
+    known = labels.cpu().numpy()[train]
     times = np.ones_like(train) if times is None else times
-    whole = np.bincount(own, times, len(counted)) == counted  # others left some samples out
+    whole = np.bincount(known, times, len(counted)) == counted  # others left some samples out
     quick = method.quick(model)
     candidates = np.flatnonzero(counted > 0)
     parts = class_folds(candidates, len(space.unseen), seed)
     folds = []
     try:
         with torch.no_grad(), few_threads(method.width):
-            for held in held_out_places(own, whole, seed):
+            for held in held_out_places(known, whole, seed):
                 places = train[held]
                 part = statistics_of(method, inputs, labels, np.repeat(places, times[held]))
                 kept = opened(subtract(sums, part, space, method.quantization))
                 if float(kept["count"].sum()) < 2 * len(candidates):
                     return []  # nothing is known of the covariance
                 samples = inputs[torch.from_numpy(places).to(labels.device)].cpu()
-                staying = ~np.isin(train, places) & whole[own]
+                staying = ~np.isin(train, places) & whole[known]
                 step = -(-len(places) // _DISTANCES)
                 for k, out in enumerate(parts[: max(1, _WORK // len(candidates) ** 3)]):
-                    gone = np.repeat(train, times * (staying & np.isin(own, out)))
+                    gone = np.repeat(train, times * (staying & np.isin(known, out)))
                     part = statistics_of(method, inputs, labels, gone, matrix=True)
                     fold = without_samples(method, kept, part)
                     mine = slice(k % step, None, step)
-                    found = answered(quick, fold, samples, own[held], candidates, out, mine)
-                    folds.append(replace(found, places=places))
+                    answers = answered(quick, fold, samples, known[held], candidates, out, mine)
+                    folds.append(replace(answers, places=places))
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         return []
     return folds

@@ -57,9 +57,9 @@ def question(sums: Params, scales: NDArray[np.float64], offset: float) -> Params
 def scales_of(method: ClosedForm, model: Params, sums: Params) -> NDArray[np.float64]:
     """Return the scales to try, from the model's scores of class means."""
     space = method.space
-    found = {**sums, **dequantized(sums, method.quantization)}
-    there = torch.nonzero(found["count"] > 0)[:, 0]
-    means = (found["total"][there] / found["count"][there][:, None]).float()
+    exact = {**sums, **dequantized(sums, method.quantization)}
+    observed = torch.nonzero(exact["count"] > 0)[:, 0]
+    means = (exact["total"][observed] / exact["count"][observed][:, None]).float()
     with torch.no_grad():
         scores = method.scores(model, means, method.semantics).double()
     scores = scores[:, torch.from_numpy(np.union1d(space.seen, space.unseen))]

@@ -60,7 +60,7 @@ def write(folder: Path, found: Mapping[str, Validity]) -> None:
     """Keep when the certificates of these holders are valid."""
     write_json(
         folder / FILE,
-        {who: [one.first.isoformat(), one.last.isoformat()] for who, one in found.items()},
+        {who: [span.first.isoformat(), span.last.isoformat()] for who, span in found.items()},
     )
 
 
@@ -78,4 +78,4 @@ def read(folder: Path) -> dict[str, Validity]:
 
 def warnings(found: Mapping[str, Validity], now: datetime.datetime) -> dict[str, str]:
     """Return what is to be said of certificates: holder -> when its own ends, or has ended."""
-    return {who: why for who, one in found.items() if (why := one.warning(now))}
+    return {who: why for who, span in found.items() if (why := span.warning(now))}

@@ -44,9 +44,9 @@ def check_one_type(names: Iterable[Any]) -> None:
         kind = "text" if isinstance(name, str) else "number" if isinstance(name, Number) else "else"
         example.setdefault(kind, name)
     if len(example) > 1:
-        one, other = list(example.values())[:2]
+        first, other = list(example.values())[:2]
         raise ArgumentError(
-            f"the classes {one} and {other} have names of different types: name all by text, "
+            f"the classes {first} and {other} have names of different types: name all by text, "
             "or all by numbers",
             "mixed-class-names",
         )

@@ -30,10 +30,10 @@ def patients_of(root: Path, files: Sequence[str]) -> NDArray[np.int64]:
     from fedunseen.data.io.dicom.patient import patient_digest
 
     numbers: dict[bytes | str, int] = {}
-    found = [
+    patients = [
         numbers.setdefault(patient_digest(root / file) or file, len(numbers)) for file in files
     ]
-    return np.array(found, dtype=np.int64)
+    return np.array(patients, dtype=np.int64)
 
 
 def draw_patients(
@@ -71,8 +71,8 @@ def draw_patients(
                 PATIENT_SPLIT,
             )
         wanted = max(1, round(share * int(mine.sum())))
-        own = np.unique(patients[mine & ~test])
-        for patient in stream(seed, "test patients", c).permutation(own).tolist():
+        candidates = np.unique(patients[mine & ~test])
+        for patient in stream(seed, "test patients", c).permutation(candidates).tolist():
             theirs = patients == patient
             if int(test[mine].sum()) >= wanted:
                 break
@@ -90,9 +90,9 @@ def check_halves(
     both = np.intersect1d(patients[test], patients[~test])
     if len(both):
         theirs = patients == both[0]
-        one, other = (root / files[int(np.argmax(theirs & half))] for half in (~test, test))
+        first, other = (root / files[int(np.argmax(theirs & half))] for half in (~test, test))
         raise DataError(
-            f"{one} and {other} are of one patient, as are files of {len(both)} patients: put "
+            f"{first} and {other} are of one patient, as are files of {len(both)} patients: put "
             "all files of a patient into one of the two folders, or leave out data.split_by",
             PATIENT_SPLIT,
         )

@@ -118,8 +118,8 @@ def make(
         _public(authority / _CERTIFICATE, root)
         kept = Authority(authority, root, top, issued)
         kept.write()
-        for name, one in signed.items():
-            kept.keep(name, one)
+        for name, kit_certificate in signed.items():
+            kept.keep(name, kit_certificate)
 
 
 def change(
@@ -176,13 +176,13 @@ def extend(authority: Path, out: Path, names: Sequence[str], days: int) -> dict[
     now = now.lasting(days)
     ends = {}
     for name, old in certificates.items():
-        one = now.prolonged(old, days)
+        certificate = now.prolonged(old, days)
         if name == COORDINATOR:
-            _public(_folder(out / COORDINATOR) / "server.crt", one)
+            _public(_folder(out / COORDINATOR) / "server.crt", certificate)
         else:
-            _party(out, name, one, now.certificate)
-        now.keep(name, one)
-        ends[name] = one.not_valid_after_utc.isoformat()
+            _party(out, name, certificate, now.certificate)
+        now.keep(name, certificate)
+        ends[name] = certificate.not_valid_after_utc.isoformat()
     _public(_folder(out / COORDINATOR) / "ca.crt", now.certificate)
     return ends
 
@@ -407,9 +407,9 @@ class Authority:
         serials = [*self.issued.get(name, ()), serial_of(public)]
         now = replace(self, issued={**self.issued, name: serials})
         now.write()
-        one = _certificate(name, public, self.certificate, self.key, self._span(days))
-        _party(out, name, one, self.certificate)
-        now.keep(name, one)
+        certificate = _certificate(name, public, self.certificate, self.key, self._span(days))
+        _party(out, name, certificate, self.certificate)
+        now.keep(name, certificate)
         return now
 
     def revoke(self, names: Sequence[str]) -> bytes:

@@ -830,8 +830,8 @@ def _of_file(folder: Path, name: str) -> bytes:
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}): restore it") from None
     number = 0 if frame is None else int(frame[2])
-    own = frame is None or number == first_shown(path)
-    return digest if own else digest + number.to_bytes(8, "little")
+    whole_file = frame is None or number == first_shown(path)
+    return digest if whole_file else digest + number.to_bytes(8, "little")
 
 
 def _check_solved(federation: Federation, model: Params) -> None:

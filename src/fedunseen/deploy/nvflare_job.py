@@ -67,9 +67,11 @@ class Party(job.Party):
             )
         tree = {**place.settings, "data": data, "credentials": place.path("credentials")}
         out = place.path("out") or place.folder / "fedunseen-model"
-        own = dict(place.settings.get("set", {}))
+        stated = dict(place.settings.get("set", {}))
         # its own file alone takes what is said: NVFlare can stream a log to the server
-        party = self.held.enter_context(taking_part(tree, own, place.state, out, lambda text: None))
+        party = self.held.enter_context(
+            taking_part(tree, stated, place.state, out, lambda text: None)
+        )
 
         def answer(question: bytes) -> bytes:
             earlier_error = party.error

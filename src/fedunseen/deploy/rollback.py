@@ -47,8 +47,8 @@ def history(run: Path) -> dict[str, Any]:
         for line in directory.metrics()
     ]
     lists = [
-        {"round": one.round + 1, "parties": list(one.expected), "serial": one.serial}
-        for one in rosters.read(run)
+        {"round": roster.round + 1, "parties": list(roster.expected), "serial": roster.serial}
+        for roster in rosters.read(run)
     ]
     return {"rounds": rounds, "rosters": lists, "events": events(run)}
 
@@ -101,9 +101,9 @@ def rollback(run: Path, round: int, reason: str) -> dict[str, Any]:
         lines = directory.metrics()
         kept = kept_rounds(directory)
         if round not in kept:
-            there = ", ".join(map(str, kept)) or "none"
+            those = ", ".join(map(str, kept)) or "none"
             raise ArgumentError(
-                f"the state after round {round} is not kept (kept: {there}): choose one of these, "
+                f"the state after round {round} is not kept (kept: {those}): choose one of these, "
                 "and keep more in the next run with --set run.keep=N",
                 "round-not-kept",
             )
@@ -120,7 +120,7 @@ def rollback(run: Path, round: int, reason: str) -> dict[str, Any]:
             "reason": reason.strip(),
         }
         _add(run, event)
-        number = sum(one.get("event") == "rollback" for one in events(run))
+        number = sum(entry.get("event") == "rollback" for entry in events(run))
         taken = "".join(json.dumps(line) + "\n" for line in lines[round:])
         write_text(run / f"taken-back-{number}.jsonl", taken)
         _return(directory, manifest, round, lines)

@@ -144,8 +144,8 @@ def _pooling(folder: Path, config: dict[str, Any]) -> str:
 def _prompt(config: dict[str, Any]) -> str:
     """Return the words that stand before a text where none are asked for."""
     prompts = config.get("prompts")
-    found = prompts.get(config.get("default_prompt_name")) if isinstance(prompts, dict) else None
-    return found if isinstance(found, str) else ""
+    prompt = prompts.get(config.get("default_prompt_name")) if isinstance(prompts, dict) else None
+    return prompt if isinstance(prompt, str) else ""
 
 
 def _optional(path: Path) -> dict[str, Any]:

@@ -389,10 +389,10 @@ def clipped_features(result: Mapping[str, Any]) -> Finding | None:
 
 def curved(result: Mapping[str, Any]) -> Finding:
     """Warn of boundaries between classes that a linear model cannot follow."""
-    found = result["curved"]
+    shares = result["curved"]
     return Finding(
-        f"Boundaries between classes curve: of held-out training samples {found['linear']:.1f} % "
-        f"are recognized with the features as they are, and {found['curved']:.1f} % with a kernel.",
+        f"Boundaries between classes curve: of held-out training samples {shares['linear']:.1f} % "
+        f"are recognized with the features as they are, {shares['curved']:.1f} % with a kernel.",
         "A closed form draws straight boundaries between classes.",
         "Set data.features = ['standard', 'kernel'].",
     )

@@ -95,10 +95,10 @@ def strays(features: NDArray[Any], labels: NDArray[np.int64]) -> list[Stray]:
     for _ in range(REPEATS + 1):
         ratios, like = _ratios(answers_for(taken_for), classes, taken_for, large)
         taken_for = np.where(ratios > clear, like, classes)
-    found = np.flatnonzero(ratios > clear)
+    far = np.flatnonzero(ratios > clear)
     return [
         Stray(int(labeled[i]), int(names[classes[i]]), int(names[like[i]]))
-        for i in found[np.argsort(-ratios[found], kind="stable")]
+        for i in far[np.argsort(-ratios[far], kind="stable")]
     ]
 
 
@@ -113,7 +113,7 @@ def misplaced_files(benchmark: Benchmark) -> dict[str, Any]:
     vectors = features if features.ndim == 2 else features.reshape(*features.shape[:2], -1).mean(-1)
     groups = misplaced(vectors, benchmark.labels)
     grouped = {row for group in groups for row in group.rows.tolist()}
-    found: dict[str, Any] = {
+    remarks: dict[str, Any] = {
         "misplaced": [
             {
                 "place": names[place],
@@ -128,9 +128,9 @@ def misplaced_files(benchmark: Benchmark) -> dict[str, Any]:
             if row not in grouped
         ],
     }
-    if found["strays"]:
-        found["strays_by_chance"] = round(BY_CHANCE * float((benchmark.labels >= 0).sum()), 2)
-    return {key: items for key, items in found.items() if items}
+    if remarks["strays"]:
+        remarks["strays_by_chance"] = round(BY_CHANCE * float((benchmark.labels >= 0).sum()), 2)
+    return {key: items for key, items in remarks.items() if items}
 
 
 def _classes_of(
@@ -193,14 +193,14 @@ def _ratios(
     ratios = np.full(len(classes), -np.inf)
     for a, b in np.unique(np.stack([classes, nearest], 1)[classes != nearest], axis=0):
         rows = np.flatnonzero((classes == a) & (nearest == b))
-        there = [np.flatnonzero(taken_for == c) for c in (a, b)]
-        if large[a] and large[b] and min(map(len, there)) >= LEAST:
-            centres, widths, _ = _spreads(answers, there[0], there[1], a, b)
+        members = [np.flatnonzero(taken_for == c) for c in (a, b)]
+        if large[a] and large[b] and min(map(len, members)) >= LEAST:
+            centres, widths, _ = _spreads(answers, members[0], members[1], a, b)
             margins = (answers[rows, b] - answers[rows, a])[:, None]
-            own, other = (
+            near, other = (
                 _t_log_density((margins - centres) / widths, LIGHTER).T - np.log(widths)[:, None]
             )
-            ratios[rows] = other - own
+            ratios[rows] = other - near
     return ratios, nearest
 
 
@@ -228,11 +228,11 @@ def _mixture(
     (middle, far), widths, own_margins = _spreads(answers, rows_a, rows_b, a, b)
     if far <= middle:
         return 0.0, np.zeros(len(rows_a))
-    own, other = (
+    near, other = (
         _t_log_density((own_margins - centre) / width, FREEDOM) - np.log(width)
         for centre, width in zip((middle, far), widths, strict=True)
     )
-    ratio = np.exp(other - own)
+    ratio = np.exp(other - near)
     gains = np.log(1 - SHARES[:, None] + SHARES[:, None] * ratio).sum(1)
     share = SHARES[gains.argmax()]
     return float(gains.max()), share * ratio / (1 - share + share * ratio)

@@ -26,12 +26,13 @@ LEAST = 2.0  # percentage points of the harmonic mean that another decision rule
 
 def interval_words(result: Mapping[str, Any]) -> str:
     """Say between which numbers accuracies lie on so few test samples; "" where they are many."""
-    found: Mapping[str, Sequence[float]] = result.get("intervals", {})
-    if not any(high - low >= 2 * SWING for low, high in found.values()):
+    intervals: Mapping[str, Sequence[float]] = result.get("intervals", {})
+    if not any(high - low >= 2 * SWING for low, high in intervals.values()):
         return ""
     titles = {"gzsl_unseen": "unseen", "gzsl_seen": "seen", "gzsl_harmonic": "harmonic"}
     parts = [
-        f"{title} {found[name][0]:.0f} to {found[name][1]:.0f} %" for name, title in titles.items()
+        f"{title} {intervals[name][0]:.0f} to {intervals[name][1]:.0f} %"
+        for name, title in titles.items()
     ]
     return f"Few test samples: with others, {', '.join(parts)} (95 % intervals)."
 
@@ -254,10 +255,12 @@ def summarize(
     weak_seen = weak_classes(names, labels[~of_unseen], gzsl[~of_unseen], plain[~of_unseen])
     calibrated = bool((plain != gzsl).any())
     among_all = weak_classes(names, labels[of_unseen], gzsl[of_unseen], zsl[of_unseen])
-    other = {one.name for one in among_all if described} - {one.name for one in weak_unseen}
+    other = {case.name for case in among_all if described} - {case.name for case in weak_unseen}
     by_rule = {
-        "seen classes": [one for one in weak_seen if one.cause == "rule"],
-        "unseen classes": [one for one in among_all if one.cause == "rule" and one.name in other],
+        "seen classes": [case for case in weak_seen if case.cause == "rule"],
+        "unseen classes": [
+            case for case in among_all if case.cause == "rule" and case.name in other
+        ],
     }
     falls = calibration_falls(names, labels[~of_unseen], plain[~of_unseen], gzsl[~of_unseen])
     sides = (("unseen classes", of_unseen), ("seen classes", ~of_unseen))

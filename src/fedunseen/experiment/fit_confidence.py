@@ -64,8 +64,10 @@ def _way(setup: Setup) -> Way:
     experiment = setup.experiment
     federation = setup.federation
     chosen = experiment.evaluation.confidence
-    one = federation.strategy.one_model and setup.versions is None and federation.method.zero_shot
-    if chosen == "none" or not one:
+    calibrates = (
+        federation.strategy.one_model and setup.versions is None and federation.method.zero_shot
+    )
+    if chosen == "none" or not calibrates:
         return "none"
     here = reads_samples(experiment) and not setup.partition.remote
     hidden = hides_samples(experiment)
@@ -86,8 +88,8 @@ def _fitted(setup: Setup, params: Params, folds: Sequence[HeldOut]) -> Confidenc
 
 def _offset(setup: Setup, params: Params) -> float:
     """Return what the scores of seen classes are lowered by, the model's own offset included."""
-    own = setup.federation.method.own_offset(params)
-    return float(setup.result["calibration_factor"]) + own
+    model_offset = setup.federation.method.own_offset(params)
+    return float(setup.result["calibration_factor"]) + model_offset
 
 
 def _folds(setup: Setup, model: Params, way: Way) -> Sequence[HeldOut]:

@@ -36,13 +36,13 @@ def hub_address(text: str) -> HubAddress:
     Raises:
         DataError: it names no repository.
     """
-    found = _ADDRESS.fullmatch(text.removeprefix(SCHEME))
-    if found is None:
+    parts = _ADDRESS.fullmatch(text.removeprefix(SCHEME))
+    if parts is None:
         raise DataError(
             f"{text!r} names no repository of a hub: write OWNER/NAME, or OWNER/NAME@REVISION",
             BAD_NAME,
         )
-    return HubAddress(found["name"], found["revision"] or "")
+    return HubAddress(parts["name"], parts["revision"] or "")
 
 
 def endpoint() -> str | None:

@@ -52,13 +52,13 @@ def image_text_model(weights: str, classes: Sequence[str], prompt: str = PROMPT)
     described = torch.from_numpy(scaling(space.semantics))
     method = Gaussian(settings, space, described, Backbone((width,)))
     files = hub.model_files(folder)
-    made = {
+    encoder = {
         "name": "vision",
         "digest": content_digest(files),
         "files": {path.name: path.stat().st_size for path in files},
     }
     params = method.solve({"count": torch.zeros(len(classes))})
-    return Model(space, method, params, Scaler(("l2",), {}), scaling, features_from=made)
+    return Model(space, method, params, Scaler(("l2",), {}), scaling, features_from=encoder)
 
 
 def logit_scale(weights: str) -> float:

@@ -301,10 +301,10 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
     _check_pictures(folder, listing, unreadable)
     title = f"{np.count_nonzero(np.delete(listing.labels, unreadable) >= 0)} pictures"
     spare = to_spare(listing.space, listing.labels[~listing.test])
-    found = _Found(listing.space, title, [("name", "images", ""), *lines], "images", spare, choices)
+    facts = _Found(listing.space, title, [("name", "images", ""), *lines], "images", spare, choices)
     if listing.users is not None:
-        found.parties = len(np.unique(listing.users[listing.ids(settings)["train"]]))
-    return found
+        facts.parties = len(np.unique(listing.users[listing.ids(settings)["train"]]))
+    return facts
 
 
 def _holds_texts(folder: Path) -> bool:
@@ -341,23 +341,23 @@ def _texts(folder: Path, written: list[Path]) -> _Found:
     why = "data.text_encoder names another, of a hub or in a folder"
     choices.append(Remark("MiniLM (91 MB) turns texts into numbers", why))
     title = f"{np.count_nonzero(listing.labels >= 0)} texts"
-    found = _Found(listing.space, title, [("name", "texts", ""), *lines], "vectors", spare, choices)
+    facts = _Found(listing.space, title, [("name", "texts", ""), *lines], "vectors", spare, choices)
     if listing.users is not None:
-        found.parties = len(np.unique(listing.users[listing.ids(settings)["train"]]))
-    return found
+        facts.parties = len(np.unique(listing.users[listing.ids(settings)["train"]]))
+    return facts
 
 
 def _check_pictures(folder: Path, listing: Listing, unreadable: Sequence[int]) -> None:
     """Refuse a class table whose seen classes have no picture that can be read whole."""
     space = listing.space
-    there = np.delete(listing.labels, unreadable)
-    if (missing := np.setdiff1d(space.seen, there)).size:
+    readable = np.delete(listing.labels, unreadable)
+    if (missing := np.setdiff1d(space.seen, readable)).size:
         name = space.names[missing[0]]
         raise DataError(
             f"no picture of the seen class {name!r} can be read: put in others, or take the class "
             f"out of {folder / 'classes.csv'}"
         )
-    if len(space.unseen) and not np.isin(there, space.unseen).any():
+    if len(space.unseen) and not np.isin(readable, space.unseen).any():
         raise DataError(empty_split(str(folder), "test_unseen"))
 
 
@@ -426,28 +426,28 @@ def _rows(
     table = open_table(place)
     class_table = folder / "classes.csv"
     known = class_names(class_table, "minilm") if class_table.is_file() else ()
-    found = look(table, options.label, options.ids, options.kinds, known)
-    choices = [Remark(*note) for note in found.notes]
+    facts = look(table, options.label, options.ids, options.kinds, known)
+    choices = [Remark(*note) for note in facts.notes]
     if class_table.is_file():
-        choices += _renewed(folder, found.names) if force else []
+        choices += _renewed(folder, facts.names) if force else []
     else:
-        ordered, unseen, rule = _unseen_of(table, found, folder)
+        ordered, unseen, rule = _unseen_of(table, facts, folder)
         choices.append(_write_table(folder, ordered, unseen, written, rule))
-    lines, encoder = _descriptions(folder, choices, f"the column {found.label!r}")
-    encoder = _text_columns(found, lines, choices) or encoder
+    lines, encoder = _descriptions(folder, choices, f"the column {facts.label!r}")
+    encoder = _text_columns(facts, lines, choices) or encoder
     settings = TableBenchmark.Settings(
-        root=folder, table=place, label=found.label, columns=found.columns, text_encoder=encoder
+        root=folder, table=place, label=facts.label, columns=facts.columns, text_encoder=encoder
     )
     benchmark = TableBenchmark.load(settings, 0)
-    if found.unlabelled:
-        lines.append(("unlabelled", True, f"{found.unlabelled} samples whose label is empty"))
+    if facts.unlabelled:
+        lines.append(("unlabelled", True, f"{facts.unlabelled} samples whose label is empty"))
         note = Remark(
-            f"{found.unlabelled} unlabelled samples", "the trained model is adapted to them"
+            f"{facts.unlabelled} unlabelled samples", "the trained model is adapted to them"
         )
         choices.append(note)
     choices.append(
         Remark(
-            f"{counted(len(found.columns), 'column')} as {benchmark.features.shape[1]} features",
+            f"{counted(len(facts.columns), 'column')} as {benchmark.features.shape[1]} features",
             f"{file.name} has their kinds, bounds, fills and vocabularies: edit them, and read "
             "them before the file leaves this machine",
         )
@@ -457,19 +457,19 @@ def _rows(
     data: list[_Line] = [
         ("name", "table", ""),
         ("table", where, ""),
-        ("label", found.label, "the column with the classes"),
+        ("label", facts.label, "the column with the classes"),
         ("bounds", [[0, 1]], "every column lies there, by its own bounds"),
         *lines,
     ]
     return _Found(
         benchmark.space,
-        f"{found.rows} samples",
+        f"{facts.rows} samples",
         data,
         "vectors",
         to_spare(benchmark.space, benchmark.labels[benchmark.train]),
         choices,
         features,
-        columns=[column.model_dump(mode="json", exclude_defaults=True) for column in found.columns],
+        columns=[column.model_dump(mode="json", exclude_defaults=True) for column in facts.columns],
     )
 
 
@@ -568,9 +568,9 @@ def _scalings(benchmark: Benchmark, choices: list[Remark], stated: bool = False)
     from fedunseen.experiment.suited_features import suited_features  # needs PyTorch: a second
 
     described: Sequence[Scaling] = ("centre", "l2") if can_be_centered(benchmark.space) else ()
-    features, found = suited_features(benchmark, described)
-    if "kernel" in features and found is not None:
-        gain = f"{found.linear:.0f} % of held-out samples are recognized, {found.curved:.0f} % with"
+    features, gains = suited_features(benchmark, described)
+    if "kernel" in features and gains is not None:
+        gain = f"{gains.linear:.0f} % of held-out samples are recognized, {gains.curved:.0f} % with"
         choices.append(Remark("boundaries between classes curve", f"{gain} a kernel"))
         return ("min-max", "kernel") if stated else features
     if stated:
@@ -656,7 +656,7 @@ def name_remarks(names: Sequence[str], named: str = "the folders") -> list[Remar
     from fedunseen.experiment.new_names import alike_names, strange_names  # loads PyTorch
 
     settings = OwnData(text_encoder="minilm")
-    found = []
+    remarks = []
     if strange := strange_names(names, settings):
         why = (
             f"the text encoder was trained on English: give {named} and classes.csv English "
@@ -664,11 +664,11 @@ def name_remarks(names: Sequence[str], named: str = "the folders") -> list[Remar
             "--force"
         )
         subject = "1 name says" if len(strange) == 1 else f"{len(strange)} names say"
-        found.append(
+        remarks.append(
             Remark(f"warning: {subject} little to the text encoder, such as {strange[0]}", why)
         )
     spellings = {frozenset(pair) for pair in alike_spellings(names)}
-    return found + [
+    return remarks + [
         Remark(f"look at {first} and {second}", "the text encoder reads them as almost the same")
         for first, second in alike_names(names, settings)
         if {first, second} not in spellings

@@ -75,8 +75,8 @@ def _versions() -> dict[str, str]:
     if (source / ".git").exists():
         words = ["git", "-C", str(source), "rev-parse", "HEAD"]
         with suppress(OSError, subprocess.SubprocessError):
-            found = subprocess.run(words, capture_output=True, text=True, timeout=5, check=True)
-            versions["commit"] = found.stdout.strip()
+            answer = subprocess.run(words, capture_output=True, text=True, timeout=5, check=True)
+            versions["commit"] = answer.stdout.strip()
     return versions
 
 

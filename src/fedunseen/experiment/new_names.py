@@ -114,35 +114,35 @@ def outlooks(run: Run, names: Sequence[str], beside_all: bool = True) -> list[Ou
         expected = list(expected_of(run.model, rows, left_out(run)))
     strange = set(strange_names(names, run.describing))
     usual = float(np.median(_plurals(space.names[:_PLURALS], run.describing)))
-    found = []
-    for name, row, one in zip(names, rows, expected, strict=True):
+    outcomes = []
+    for name, row, estimate in zip(names, rows, expected, strict=True):
         likeness = _unit(space.semantics) @ _unit(row[None])[0]
         likeness[space.undescribed] = -1.0
         order = np.argsort(-likeness, kind="stable")[:_NEIGHBORS]
         nearest = space.names[order[0]]
-        own = float(_plurals([nearest], run.describing)[0])
-        found.append(
+        plural = float(_plurals([nearest], run.describing)[0])
+        outcomes.append(
             Outlook(
                 name,
-                None if one is None else one.right,
+                None if estimate is None else estimate.right,
                 tuple(space.names[c] for c in order),
-                nearest if likeness[order[0]] >= min(usual, own) - _ROUNDING else "",
+                nearest if likeness[order[0]] >= min(usual, plural) - _ROUNDING else "",
                 name in strange,
-                None if one is None else (one.low, one.high),
+                None if estimate is None else (estimate.low, estimate.high),
                 run.sample,
             )
         )
-    return found
+    return outcomes
 
 
 def announced(
     run: Run, names: Sequence[str], beside_all: bool = True
 ) -> tuple[list[Outlook], list[str]]:
     """Return what to expect of new classes, and the sentences that say it."""
-    found = outlooks(run, names, beside_all)
-    said = [one.sentence() for one in found]
-    helped = [one.name for one in found if not one.same_as]
-    return found, said + ([help_by_examples(run, helped)] if helped else [])
+    expected = outlooks(run, names, beside_all)
+    said = [outlook.sentence() for outlook in expected]
+    helped = [outlook.name for outlook in expected if not outlook.same_as]
+    return expected, said + ([help_by_examples(run, helped)] if helped else [])
 
 
 def help_by_examples(run: Run, names: Sequence[str]) -> str:
@@ -189,8 +189,8 @@ def alike_names(names: Sequence[str], settings: Any) -> list[tuple[str, str]]:
     if len(names) < 2 or len(names) > _MOST_NAMES:
         return []
     rows = _unit(_embedded(list(names), settings.text_encoder, settings.prompt))
-    own = _plurals(names, settings)
-    limit = np.minimum(own, np.median(own)) - _ROUNDING
+    plurals = _plurals(names, settings)
+    limit = np.minimum(plurals, np.median(plurals)) - _ROUNDING
     alike = np.triu(rows @ rows.T >= np.minimum(limit[:, None], limit), 1)
     return [(names[a], names[b]) for a, b in np.argwhere(alike).tolist()]
 

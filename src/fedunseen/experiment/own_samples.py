@@ -57,14 +57,14 @@ class OwnSamples:
         if (folder / "features.npz").exists():
             self.kind = "folder"
         table = folder / "classes.csv"
-        own = within("data.", self.owner_settings)
-        first = {} if settings else find("data", self.kind).first_settings(folder, own)
+        stated = within("data.", self.owner_settings)
+        first = {} if settings else find("data", self.kind).first_settings(folder, stated)
         if self.kind != "folder" and table.is_file() and names_in(table) is not None:
             first["text_encoder"] = "minilm"  # no one has said yet what describes names alone
         with warnings.catch_warnings():
             if not settings:  # pictures are read again in the coordinator's window
                 warnings.simplefilter("ignore", WindowWarning)
-            self.benchmark = self._read({**first, **(settings or {}), **own})
+            self.benchmark = self._read({**first, **(settings or {}), **stated})
 
     def tell_left_out(self, say: Callable[[str], object]) -> None:
         """Say which samples are of classes that the class table marks as unseen: no party trains on

@@ -22,11 +22,11 @@ def patient_split(listing: Listing, settings: Any) -> tuple[bool, list[Remark]]:
     if (several := int((counts > 1).sum())) == 0:
         return False, []
     patients = "1 patient has" if several == 1 else f"{several} patients have"
-    found = f"{patients} several files"
+    fact = f"{patients} several files"
     try:
         ImageFolder.listing(settings.model_copy(update={"split_by": "patient"}), 0)
     except DataError as error:
         why = f"{error}; so a model may be tested on patients that it has seen"
-        return False, [Remark(f"warning: {found}", why)]
+        return False, [Remark(f"warning: {fact}", why)]
     why = "all files of a patient train, or all are for tests: data.split_by"
-    return True, [Remark(found, why)]
+    return True, [Remark(fact, why)]

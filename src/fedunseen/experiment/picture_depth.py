@@ -110,16 +110,16 @@ def depth_remarks(depths: Depths, window: Window | None) -> list[Remark]:
         shown = f"shown by their {BITS}"
     else:
         shown = ", ".join(f"{n} by {source or 'nothing'}" for source, n in sources.items())
-    found = [Remark(f"{counted(len(deep), 'picture')} of more than 8 bits", shown)]
+    remarks = [Remark(f"{counted(len(deep), 'picture')} of more than 8 bits", shown)]
     if len(depths.kinds) > 1:
         listed = ", ".join(
             f"{len(files)} of {kind} such as {files[0]}" for kind, files in depths.kinds.items()
         )
         why = f"{listed}: keep one depth, or look whether a value means the same in all"
-        found.append(Remark("look at the depths of pictures", why))
+        remarks.append(Remark("look at the depths of pictures", why))
     if lost := _losing(deep, window):
-        found.append(Remark("look at the window", few_levels([str(path) for path in lost])))
-    return found
+        remarks.append(Remark("look at the window", few_levels([str(path) for path in lost])))
+    return remarks
 
 
 def _losing(files: Sequence[Path], window: Window | None) -> list[Path]:

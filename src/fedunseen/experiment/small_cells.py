@@ -61,8 +61,8 @@ def _places(columns: Sequence[Any], width: int) -> Iterator[tuple[Any, slice]]:
     texts = [column.kind == "text" for column in columns]
     more = (width - sum(widths)) // max(1, sum(texts))
     start = 0
-    for column, own, text in zip(columns, widths, texts, strict=True):
-        stop = start + own + text * more
+    for column, numbers, text in zip(columns, widths, texts, strict=True):
+        stop = start + numbers + text * more
         yield column, slice(start, stop)
         start = stop
 
@@ -100,15 +100,15 @@ def _hide_missing(
     numbers = slice(place.start, place.stop - column.indicator)
     absent = before.sides[rows, place.start] == ABSENT
     missing = rows[absent]
-    there = rows[~absent]
+    filled = rows[~absent]
     if not len(missing):
         return
-    if not len(there) or _distinct(changed, there) < minimum:
+    if not len(filled) or _distinct(changed, filled) < minimum:
         for array in (changed.features, before.cells, before.sides):
-            array[there, place] = array[missing[0], place]
+            array[filled, place] = array[missing[0], place]
     elif _distinct(changed, missing) < minimum:
         for array in (changed.features, before.cells):
-            array[missing, numbers] = np.median(array[there, numbers], axis=0)
+            array[missing, numbers] = np.median(array[filled, numbers], axis=0)
         before.sides[missing, numbers] = 0
         changed.features[missing, numbers.stop : place.stop] = 0
 

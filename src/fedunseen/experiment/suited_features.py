@@ -65,10 +65,10 @@ def suited_features(
     """
     rows = benchmark.features
     several = in_several_units(rows if len(benchmark.train) == len(rows) else rows[benchmark.train])
-    found = compared(benchmark, semantics)
-    if found is not None and found.clear:
-        return ("standard", "kernel"), found
-    return (("standard",) if several else ()), found
+    gains = compared(benchmark, semantics)
+    if gains is not None and gains.clear:
+        return ("standard", "kernel"), gains
+    return (("standard",) if several else ()), gains
 
 
 def compared(benchmark: Benchmark, semantics: Sequence[Scaling] = ()) -> Comparison | None:
@@ -112,8 +112,8 @@ def curved_boundaries(experiment: Experiment, benchmark: Benchmark) -> dict[str,
     applies = table and closed and benchmark.pictures is None and not hides_samples(experiment)
     if not applies or "kernel" in (experiment.data.features or ()):
         return {}
-    found = compared(benchmark, experiment.data.semantics)
-    return {} if found is None or not found.clear else found._asdict()
+    gains = compared(benchmark, experiment.data.semantics)
+    return {} if gains is None or not gains.clear else gains._asdict()
 
 
 def _some(benchmark: Benchmark) -> Ids:

@@ -261,12 +261,12 @@ class Worker:
         held = self.held.get(work.client)
         among = None if held is None or method.min_samples == 1 else self.read(held)
         new = samples[~np.isin(samples, before)]
-        own = Statistics(planned, method.statistics(*self.read(new), among))
+        new_sums = Statistics(planned, method.statistics(*self.read(new), among))
         if known is not None:
-            own.merge(known)
+            new_sums.merge(known)
         if self.keeps_sums:
-            self.known_sums[work.client] = samples, own
-        return LocalResult(own.params, {}, 1)
+            self.known_sums[work.client] = samples, new_sums
+        return LocalResult(new_sums.params, {}, 1)
 
     def read(self, samples: NDArray[np.int64]) -> tuple[Tensor | CodedRows, Tensor]:
         """Return samples as statistics read them, and their labels."""

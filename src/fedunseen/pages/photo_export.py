@@ -174,8 +174,8 @@ def _compare(path: Path, run: Run, tried: Any) -> None:
     import onnxruntime
 
     expected = run.model.scores(run.encoded(tried))
-    (found,) = onnxruntime.InferenceSession(path.read_bytes()).run(None, {"pictures": tried})
-    if np.abs(found[:, : expected.shape[1]] - expected).max() > _SAME * np.ptp(expected):
+    (answers,) = onnxruntime.InferenceSession(path.read_bytes()).run(None, {"pictures": tried})
+    if np.abs(answers[:, : expected.shape[1]] - expected).max() > _SAME * np.ptp(expected):
         raise ExperimentError(
             "the exported graph scores pictures otherwise than the run: serve it with `fedunseen "
             "serve`"

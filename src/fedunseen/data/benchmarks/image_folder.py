@@ -156,8 +156,8 @@ class ImageFolder(ImageBenchmark, name="images"):
             return root, table, [], cls._folders(parties, ids, names, table)
         halves = split_folders(root, ids)
         if halves and len({half for _, half in halves}) == 1 and not settings.part:
-            there = halves[0][1]
-            absent_half = "test" if there == "train" else "train"
+            present_half = halves[0][1]
+            absent_half = "test" if present_half == "train" else "train"
             raise DataError(
                 f"{root} has the folder {halves[0][0].name}, but not {absent_half}: add it, or put "
                 f"the classes' folders in {root}"
@@ -237,8 +237,8 @@ class ImageFolder(ImageBenchmark, name="images"):
         """Say whether a folder has a class table, and neither features nor texts that belong to
         it.
         """
-        there = (folder / "classes.csv").is_file() and not (folder / "features.npz").exists()
-        return there and not holds_texts(folder)
+        described = (folder / "classes.csv").is_file() and not (folder / "features.npz").exists()
+        return described and not holds_texts(folder)
 
     @classmethod
     def missing(cls, root: Path, settings: Mapping[str, Any]) -> list[str]:

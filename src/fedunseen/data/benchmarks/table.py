@@ -122,11 +122,11 @@ class TableBenchmark(BenchmarkLoader, name="table"):
         if place is None:
             return {}
         names = class_names(root / "classes.csv", "minilm")
-        found = look(open_table(place), own.get("label", ""), known=names)
+        table_facts = look(open_table(place), own.get("label", ""), known=names)
         columns = [
-            column.model_dump(exclude_defaults=True, mode="json") for column in found.columns
+            column.model_dump(exclude_defaults=True, mode="json") for column in table_facts.columns
         ]
-        return {"label": found.label, "columns": columns}
+        return {"label": table_facts.label, "columns": columns}
 
     @classmethod
     def tabular(cls, source: Any, settings: Settings) -> Iterator[NDArray[Any]] | None:

@@ -103,13 +103,13 @@ class Treatment:
         rows = 0
         odd = dict.fromkeys(names, 0)
         for block in table.blocks(list(dict.fromkeys((*wanted, *everything)))):
-            made = [self._features(table, block, column, odd) for column in self.columns]
-            features = np.concatenate(made, axis=1)
+            features_each = [self._features(table, block, column, odd) for column in self.columns]
+            features = np.concatenate(features_each, axis=1)
             texts = [cell_texts(block.cells[name]) if name else None for name in (label, split)]
             rows += block.rows
             originals = None
             if whole:
-                given = everything, self.columns, self.missing, made
+                given = everything, self.columns, self.missing, features_each
                 originals = originals_of(block, *given, labels=(label, split))
             yield Examples(features, texts[0], texts[1], block, originals)
         if not rows:

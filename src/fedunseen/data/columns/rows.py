@@ -43,8 +43,8 @@ def originals_of(
         labels: the columns with the class of a row, and with what it is for.
     """
     parts = [
-        _before(column, block.cells[column.name], words, made)
-        for column, made in zip(columns, features, strict=True)
+        _before(column, block.cells[column.name], words, block_features)
+        for column, block_features in zip(columns, features, strict=True)
     ]
     cells, sides = (np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True))
     others = [name for name in names if name not in labels]
@@ -65,8 +65,8 @@ def _before(
         before[:, 0] = numbers[cells.places]
         sides[:, 0] = np.where(missing, ABSENT, beyond)[cells.places]
     elif column.kind == "text":
-        made = features[:, :last]
-        sides[:, :last] = (made >= 1).astype(np.int8) - (made <= 0).astype(np.int8)
+        plain = features[:, :last]
+        sides[:, :last] = (plain >= 1).astype(np.int8) - (plain <= 0).astype(np.int8)
         if column.indicator:
             sides[features[:, last] > 0, :last] = ABSENT
     return before, sides

@@ -87,19 +87,19 @@ def batches(
 
 def class_names(path: Path, column: str, numbers: Any, names: Sequence[str]) -> list[str | None]:
     """Return the names that numbers of classes stand for; -1 and NaN: none."""
-    found: list[str | None] = []
+    texts: list[str | None] = []
     for number in numbers:
         if number is None or number != number or number == -1:
-            found.append(None)
+            texts.append(None)
         elif 0 <= number < len(names) and number == int(number):
-            found.append(names[int(number)])
+            texts.append(names[int(number)])
         else:
             raise DataError(
                 f"{path}, column {column!r}: {number:g} is none of its {len(names)} classes: save "
                 "the data set again",
                 "wrong-type",
             )
-    return found
+    return texts
 
 
 def _is_delta(column: Any) -> bool:
@@ -165,7 +165,7 @@ def _source(path: Path, pa: Any) -> Iterator[Any]:
             about = opened.metadata
         # A dictionary keeps a text once, however many rows have it.
         delta = {column.path_in_schema for column in _chunks(about) if _is_delta(column)}
-        texts = {str(one.name) for one in schema if _is_text(pa.types, one.type)} - delta
+        texts = {str(field.name) for field in schema if _is_text(pa.types, field.type)} - delta
         with pq.ParquetFile(path, metadata=about, read_dictionary=sorted(texts)) as opened:
             yield opened
         return

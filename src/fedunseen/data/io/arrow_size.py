@@ -122,7 +122,7 @@ class _Reader:
             raise ValueError("outside of the file")
         raw = np.frombuffer(self.content, np.uint8)
         stated = raw[starts[:, None] + np.arange(8)].reshape(-1).view("<i8")
-        found = np.where(stated == -1, sizes, stated)
-        if (found < 0).any():
+        unpacked = np.where(stated == -1, sizes, stated)
+        if (unpacked < 0).any():
             raise ValueError("a negative size")
-        return sum(found.tolist())
+        return sum(unpacked.tolist())

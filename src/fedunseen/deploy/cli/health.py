@@ -46,17 +46,17 @@ def examined(folder: Path) -> dict[str, Any]:
     """
     status = _process(folder)
     now = datetime.now(UTC)
-    found = validity.read(folder / "engine")
-    said = validity.warnings(found, now)
+    spans = validity.read(folder / "engine")
+    said = validity.warnings(spans, now)
     words = [f"the certificate of {who} {why}" for who, why in said.items()]
     # of a coordinator, one of a party alone keeps no one else out
-    deciding = set(found) if (folder / _STATUS).exists() else {"coordinator", "authority"}
-    valid = not any(found[who].fault(now) for who in deciding & set(said))
+    deciding = set(spans) if (folder / _STATUS).exists() else {"coordinator", "authority"}
+    valid = not any(spans[who].fault(now) for who in deciding & set(said))
     return {
         **status,
         "healthy": status["healthy"] and (valid or status["over"]),
         "what": "; ".join([status["what"], *words]),
-        "certificates": {who: one.last.isoformat() for who, one in found.items()},
+        "certificates": {who: span.last.isoformat() for who, span in spans.items()},
     }
 
 

@@ -19,19 +19,19 @@ def history(run: Folder, as_json: opt.Json = False) -> None:
     """
     from fedunseen.deploy.rollback import history as history_of
 
-    found = history_of(run)
+    past = history_of(run)
     if as_json:
-        return print_json(True, found)
-    for one in found["rounds"]:
-        numbers = "  ".join(f"{name} {value:.4g}" for name, value in one["numbers"].items())
-        mark = "*" if one["kept"] else " "
-        print(f"{one['round']:>5}{mark} {len(one['participants'])} parties  {numbers}")
+        return print_json(True, past)
+    for entry in past["rounds"]:
+        numbers = "  ".join(f"{name} {value:.4g}" for name, value in entry["numbers"].items())
+        mark = "*" if entry["kept"] else " "
+        print(f"{entry['round']:>5}{mark} {len(entry['participants'])} parties  {numbers}")
     say("* kept: `fedunseen rollback` can return to it")
-    for one in found["rosters"]:
-        say(f"from round {one['round']}: {', '.join(one['parties'])} (list {one['serial']})")
-    for one in found["events"]:
-        what = f"{one['event']} from round {one['from']} to {one['round']}"
-        say(f"{one['time']}: {what}: {one['reason']}")
+    for entry in past["rosters"]:
+        say(f"from round {entry['round']}: {', '.join(entry['parties'])} (list {entry['serial']})")
+    for entry in past["events"]:
+        what = f"{entry['event']} from round {entry['from']} to {entry['round']}"
+        say(f"{entry['time']}: {what}: {entry['reason']}")
 
 
 def rollback(

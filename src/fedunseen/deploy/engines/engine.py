@@ -64,5 +64,5 @@ def engine_of(name: str, address: str = "", workers: int = 0) -> Engine:
     """
     if name not in ENGINES:
         raise ArgumentError(f"--engine: {unknown('engine', name, ENGINES)}")
-    made: Engine = at(ENGINES[name])(address, workers)
-    return made
+    engine: Engine = at(ENGINES[name])(address, workers)
+    return engine

@@ -136,11 +136,11 @@ class _Files:
     def files(self) -> dict[str, str]:
         """File -> what changes with its content."""
         with self._readable(self.place):
-            found = self.store.find(self.root, detail=True)
-            if not found and self.store.exists(self.root):
-                found = {self.root: self.store.info(self.root)}
+            entries = self.store.find(self.root, detail=True)
+            if not entries and self.store.exists(self.root):
+                entries = {self.root: self.store.info(self.root)}
         chosen = {}
-        for name, facts in sorted(found.items()):
+        for name, facts in sorted(entries.items()):
             if PurePosixPath(name).suffix.lower() in self.suffixes:
                 stamps = (facts.get(key) for key in ("size", "ETag", "etag", "mtime", "created"))
                 chosen[name] = json.dumps([str(stamp) for stamp in stamps])
@@ -185,8 +185,8 @@ class Pictures(_Files):
             some = block[start : start + PICTURES]
             labels = [self._named(PurePosixPath(name).parent.name, name) for name in some]
             with self._readable(self.place):
-                found = [ImageBytes(self.store.cat_file(name), name) for name in some]
-            yield self.see(found), labels, ""
+                pictures = [ImageBytes(self.store.cat_file(name), name) for name in some]
+            yield self.see(pictures), labels, ""
 
 
 class Archives(_Files):

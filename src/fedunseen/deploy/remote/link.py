@@ -127,8 +127,8 @@ class Link(Protocol):
 
 def barred(link: Any) -> Mapping[str, str]:
     """Return which parties a link keeps out, and why; most carriers leave that to others."""
-    found = getattr(link, "barred", None)
-    return {} if found is None else found()
+    reasons = getattr(link, "barred", None)
+    return {} if reasons is None else reasons()
 
 
 def complete(future: Future[Any], result: Content | Exception) -> None:
@@ -153,8 +153,8 @@ class Counted:
 
     def present(self) -> Mapping[str, str]:
         """Return the parties that are connected now."""
-        there: Mapping[str, str] = self.link.present()
-        return there
+        parties: Mapping[str, str] = self.link.present()
+        return parties
 
     def barred(self) -> Mapping[str, str]:
         """Return which parties are kept out, and why."""

@@ -383,8 +383,8 @@ class Party:
                 "privacy.dropouts = 'allow': sums of nearly the same parties may be opened and "
                 "compared"
             )
-        own = ready.raw, ready.check_removal, ready.present
-        return masking.PartySession(self._secagg, ready.engine, facts, weight, *own)
+        checks = ready.raw, ready.check_removal, ready.present
+        return masking.PartySession(self._secagg, ready.engine, facts, weight, *checks)
 
     def _round(self, joined: _Joined, header: Mapping[str, Any], tensors: Params) -> bytes:
         check_header(header)

@@ -163,10 +163,10 @@ class Hints:
         stamp = hashlib.sha256()
         for path in sorted([self.data, *self.data.rglob("*")]):
             try:
-                found = path.stat()
+                facts = path.stat()
             except OSError:
                 continue
-            stamp.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
+            stamp.update(f"{path}\0{facts.st_size}\0{facts.st_mtime_ns}\0".encode())
         return stamp.digest()
 
     def _texts(self, stored: object) -> list[str]:

@@ -268,8 +268,8 @@ class Ledger:
 
     def _are_others(self, theirs: frozenset[bytes], samples: frozenset[bytes]) -> bool:
         """Say whether the samples of another plan are certainly others."""
-        there = self._present is None or theirs <= self._present
-        return there and theirs.isdisjoint(samples)
+        all_present = self._present is None or theirs <= self._present
+        return all_present and theirs.isdisjoint(samples)
 
     def _has_chosen(self, plan: str) -> bool:
         """Say whether a plan's updates only chose rounds and settings, on validation classes, for a

@@ -82,7 +82,7 @@ def validities(kit: Path, keys: Mapping[str, ec.EllipticCurvePublicKey]) -> dict
     """Read when parties' certificates in a coordinator's folder are valid; a key without one has no
     end.
     """
-    found = {}
+    spans = {}
     for name, key in keys.items():
         path = kit / f"{name}.crt"
         if path.exists():
@@ -91,8 +91,8 @@ def validities(kit: Path, keys: Mapping[str, ec.EllipticCurvePublicKey]) -> dict
                 raise RefusedError(
                     f"{path}: not the certificate of {kit / f'{name}.pub'}: copy both from one kit"
                 )
-            found[name] = validity_of(certificate)
-    return found
+            spans[name] = validity_of(certificate)
+    return spans
 
 
 def validity_of(certificate: x509.Certificate) -> Validity:

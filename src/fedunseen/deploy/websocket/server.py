@@ -462,9 +462,9 @@ class Credentials:
 
     def _stamped(self) -> list[tuple[str, int, int]]:
         return [
-            (path.name, found.st_mtime_ns, found.st_size)
+            (path.name, facts.st_mtime_ns, facts.st_size)
             for path in sorted(self.kit.iterdir())
-            if path.is_file() and (found := path.stat())
+            if path.is_file() and (facts := path.stat())
         ]
 
     async def watch(self) -> None:
@@ -489,10 +489,10 @@ class Credentials:
                 _log.info("the credentials in %s are new, and count from now on", self.kit)
             self._stamp = stamp
         self.connections.cut_ended()
-        found = kit.own_validity(self.kit, {"coordinator": "server.crt", "authority": "ca.crt"})
-        found |= self.connections.valid
-        validity.write(self.place.folder, found)
-        said = validity.warnings(found, self.connections.clock())
+        spans = kit.own_validity(self.kit, {"coordinator": "server.crt", "authority": "ca.crt"})
+        spans |= self.connections.valid
+        validity.write(self.place.folder, spans)
+        said = validity.warnings(spans, self.connections.clock())
         for who, why in said.items():
             # the days that are left, once a day; the hours, once an hour
             if self._said.get(who) != why:

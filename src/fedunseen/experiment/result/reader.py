@@ -33,8 +33,8 @@ class RunReader:
     @property
     def takes_pictures(self) -> bool:
         """Whether it reads picture files."""
-        own = self.loader.read.__func__ is not BenchmarkLoader.read.__func__  # type: ignore[attr-defined]
-        return own and not self.takes_texts
+        reads = self.loader.read.__func__ is not BenchmarkLoader.read.__func__  # type: ignore[attr-defined]
+        return reads and not self.takes_texts
 
     def read(self, file: Path | ImageBytes) -> NDArray[Any]:
         """Return the samples of a file, as :meth:`BenchmarkLoader.read`."""

@@ -237,8 +237,8 @@ class ClosedForm(Method):
         with statistics.few_threads(max(self.width, len(self.space.names))):
             if self.release is not None:
                 return self.solve(self.release.cleaned(params, self.space.seen))
-            found = statistics.dequantized(params, self.quantization, self.worth)
-            return self.solve({**params, **found})
+            exact = statistics.dequantized(params, self.quantization, self.worth)
+            return self.solve({**params, **exact})
 
     def check_model(self, model: Params) -> None:
         """Raise a DataError where a model lacks a parameter that no score needs."""

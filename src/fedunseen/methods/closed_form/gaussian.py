@@ -150,36 +150,36 @@ class Gaussian(ClosedForm, name="gaussian"):
         semantics = self.semantics.double().cpu()
         if s.prior == "semantics" and not bool(sums["count"].any()):
             return self._unshown(semantics)
-        found = gp.moments(sums)
-        alone = self._solve_alone(found, sums) if self.says_nothing else None
+        moments = gp.moments(sums)
+        alone = self._solve_alone(moments, sums) if self.says_nothing else None
         if alone is not None:
             return alone
-        all_observed = found.classes
+        all_observed = moments.classes
         if len(all_observed) > gp.MANY:
-            found = gp.some_of(found, gp.spread_over(len(all_observed)))
-        own = semantics[torch.from_numpy(found.classes)]
-        some = len(found.classes)
+            moments = gp.some_of(moments, gp.spread_over(len(all_observed)))
+        described = semantics[torch.from_numpy(moments.classes)]
+        some = len(moments.classes)
         fit = _description_prior(semantics, sums) if s.prior == "semantics" else {}
-        prior = fit["slope"] * (own - fit["middle"]) if fit else None
+        prior = fit["slope"] * (described - fit["middle"]) if fit else None
         unseen = len(self.space.unseen) * some // len(all_observed) or some // 5
         width = NOISY_WIDTH if s.width is None and self.release is not None else s.width
-        few = found.freedom < gp.SAMPLES_ENOUGH * self.width
+        few = moments.freedom < gp.SAMPLES_ENOUGH * self.width
         shrinkages = SHRINKAGES if s.shrinkage is None else (s.shrinkage,)
         if s.shrinkage is None and self.says_nothing and self.release is None:
-            shrinkages = (gp.approximating_shrinkage(found),)
+            shrinkages = (gp.approximating_shrinkage(moments),)
         best: tuple[gp.Whitened, gp.Kernel, float] | None = None
         for shrinkage in shrinkages:
-            white = gp.whitened(found, shrinkage, prior)
+            white = gp.whitened(moments, shrinkage, prior)
             kernel = gp.Kernel(1.0, 0.0, 1.0)
             zsl = 0.0
             if some > 1:
                 kernel = gp.fit_kernel(
-                    white, own, found.count, (s.variance, s.nugget, width), best and best[1]
+                    white, described, moments.count, (s.variance, s.nugget, width), best and best[1]
                 )
                 if len(shrinkages) > 1:
-                    white = gp.with_new_samples(white, found)
+                    white = gp.with_new_samples(white, moments)
                     zsl = gp.zsl_of_left_out(
-                        white, own, found.count, kernel, unseen, self.length_power
+                        white, described, moments.count, kernel, unseen, self.length_power
                     )
                     zsl += AS_GOOD if few and shrinkage == USUAL else 0.0
             if best is None or zsl > best[2]:
@@ -189,9 +189,9 @@ class Gaussian(ClosedForm, name="gaussian"):
         del best
         expected = gp.LeaveClassOut(0.0, 0.0, 0.0)
         if some > 1 and s.calibration:
-            white = gp.with_new_samples(white, found) if len(shrinkages) == 1 else white
+            white = gp.with_new_samples(white, moments) if len(shrinkages) == 1 else white
             expected = gp.leave_class_out(
-                white, own, found.count, kernel, unseen, self.length_power
+                white, described, moments.count, kernel, unseen, self.length_power
             )
         model = self._unscored(kernel.packed(white.shrinkage), white.factor, all_observed)
         if s.calibration:
@@ -245,14 +245,14 @@ class Gaussian(ClosedForm, name="gaussian"):
         else:
             kernel = gp.Kernel(s.variance, s.nugget, s.width * gp.ONE_HOT)
         alone = gp.alone(kernel, found.count, apart)
-        there = torch.from_numpy(found.classes)
+        places = torch.from_numpy(found.classes)
         shape = sums["total"].shape
         dual = torch.zeros(shape, dtype=torch.float64)
         prototypes = alone.others.expand(shape).clone()
         variance = torch.full(shape[:1], alone.variance_of_others, dtype=torch.float64)
-        dual[there] = alone.dual
-        prototypes[there] = alone.prototypes
-        variance[there] = alone.variance
+        dual[places] = alone.dual
+        prototypes[places] = alone.prototypes
+        variance[places] = alone.variance
         model = self._unscored(kernel.packed(shrinkage), factor, found.classes)
         weight, bias = discriminants_of(prototypes, model["precision"])
         return model | {
@@ -289,10 +289,10 @@ class Gaussian(ClosedForm, name="gaussian"):
         if self.says_nothing or s.calibration or None in given:
             return super().answers_of_sums(sums, inputs, among, measured)
         semantics = self.semantics.double().cpu()
-        found = gp.moments(sums)
-        factor = gp.shrunk_factor(found.covariance, s.shrinkage)
+        moments = gp.moments(sums)
+        factor = gp.shrunk_factor(moments.covariance, s.shrinkage)
         fit = _description_prior(semantics, sums) if s.prior == "semantics" else {}
-        median = gp.median_distance(semantics[torch.from_numpy(found.classes)])
+        median = gp.median_distance(semantics[torch.from_numpy(moments.classes)])
         kernel = gp.Kernel(s.variance, s.nugget, s.width * median)
         model, _ = _prototypes(kernel, semantics, sums, fit)
         model["kernel"] = kernel.packed(s.shrinkage)
@@ -301,7 +301,7 @@ class Gaussian(ClosedForm, name="gaussian"):
         half = torch.linalg.solve_triangular(factor, apart.T, upper=False)
         if self.length_power:
             squared = half.square().sum(0)
-            usual = gp.usual_length(squared[torch.from_numpy(found.classes)], self.length_power)
+            usual = gp.usual_length(squared[torch.from_numpy(moments.classes)], self.length_power)
             times = gp.stretch(squared, usual)
             half *= times
             apart = apart * times[:, None]
@@ -338,17 +338,17 @@ class Gaussian(ClosedForm, name="gaussian"):
         s = self.settings
         semantics = self.semantics.double().cpu()
         fit = _description_prior(semantics, sums) if s.prior == "semantics" else {}
-        there = torch.nonzero(sums["count"] > 0)[:, 0]
-        distances = gp.squared_distances(semantics, semantics[there])
-        kernel = gp.Kernel(s.variance, s.nugget, s.width * gp.median_of(distances[there]))
-        k = kernel(distances, torch.arange(len(semantics))[:, None] == there)
+        observed = torch.nonzero(sums["count"] > 0)[:, 0]
+        distances = gp.squared_distances(semantics, semantics[observed])
+        kernel = gp.Kernel(s.variance, s.nugget, s.width * gp.median_of(distances[observed]))
+        k = kernel(distances, torch.arange(len(semantics))[:, None] == observed)
         centre, dual, _ = _dual(
-            k[there], semantics[there], sums["count"][there], sums["total"][there], fit
+            k[observed], semantics[observed], sums["count"][observed], sums["total"][observed], fit
         )
         apart = from_prior(fit, k[classes] @ dual, semantics[classes])
         length = None
         if self.length_power:
-            length = gp.usual_length(_squared(k[there] @ dual, precision), self.length_power)
+            length = gp.usual_length(_squared(k[observed] @ dual, precision), self.length_power)
         return centre, *discriminants_of(apart, precision, length)
 
     def units(self, model: Params) -> dict[str, float]:
@@ -367,13 +367,13 @@ class Gaussian(ClosedForm, name="gaussian"):
         median = gp.ONE_HOT
         if not self.says_nothing:
             median = gp.median_distance(self.semantics.double().cpu()[model["count"] > 0])
-        found = {
+        fitted = {
             "variance": variance,
             "nugget": nugget,
             "width": width / median,
             "shrinkage": shrinkage,
         }
-        settings = self.settings.model_copy(update={**found, "calibration": False})
+        settings = self.settings.model_copy(update={**fitted, "calibration": False})
         return Gaussian(settings, self.space, self.semantics, self.backbone)
 
     def _unshown(self, semantics: Tensor) -> Params:
@@ -417,11 +417,11 @@ class Gaussian(ClosedForm, name="gaussian"):
             shapes["length"] = (2,)
         for name, shape in shapes.items():
             if name not in model or model[name].shape != shape:
-                found = (
+                fault = (
                     f"has the shape {tuple(model[name].shape)}" if name in model else "is missing"
                 )
                 raise DataError(
-                    f"the model's parameter {name!r} {found}, where its classes need {shape}: save "
+                    f"the model's parameter {name!r} {fault}, where its classes need {shape}: save "
                     "the model again, or run the experiment again"
                 )
             if model[name].dtype != torch.float64:
@@ -496,16 +496,16 @@ class Gaussian(ClosedForm, name="gaussian"):
         distances = (s[:, None] - known[None]).square().sum(2)
         close = distances <= _SAME_ROW * width
         here = close & (torch.arange(s.shape[0])[:, None] == torch.arange(known.shape[0])[None])
-        own = (here | (close & ~here.any(1, keepdim=True))).double()
-        own = own / own.sum(1, keepdim=True).clamp(min=1.0)
+        share = (here | (close & ~here.any(1, keepdim=True))).double()
+        share = share / share.sum(1, keepdim=True).clamp(min=1.0)
         cross = torch.where(
             params["described"] > 0, variance * torch.exp(distances / (-2 * width)), 0.0
         )
         apart = from_prior(params, cross @ params["dual_coefficients"], s)
         weight, bias = discriminants_of(apart, params["precision"], params.get("length"))
         mine = close.any(1)
-        weight = torch.where(mine[:, None], own @ params["weight"], weight)
-        bias = torch.where(mine, (own @ params["bias"][:, None])[:, 0], bias)
+        weight = torch.where(mine[:, None], share @ params["weight"], weight)
+        bias = torch.where(mine, (share @ params["bias"][:, None])[:, 0], bias)
         features = self.backbone(params, inputs).double()
         return (features - params["centre"]) @ weight.T + bias
 
@@ -653,13 +653,13 @@ class Gaussian(ClosedForm, name="gaussian"):
         means = a @ params["dual_coefficients"][observed]  # less m, and less what was expected
         apart = self.prototypes(params, known, own_lengths=True)
         weights = _posterior_of(params, known).weights
-        own = apart - weights @ means
+        of_prior = apart - weights @ means
         if "length" in params:
             times = gp.stretch(_squared(apart, params["precision"]), params["length"])[:, None]
-            apart, weights, own = (times * rows for rows in (apart, weights, own))
+            apart, weights, of_prior = (times * rows for rows in (apart, weights, of_prior))
         features = self.backbone(params, inputs).double() - params["centre"]
         direction = (features - apart[classes] / 2) @ params["precision"]
-        return weights[classes] * (direction @ means.T), (own[classes] * direction).sum(1)
+        return weights[classes] * (direction @ means.T), (of_prior[classes] * direction).sum(1)
 
     def discriminants(
         self, params: Params, inputs: Tensor, semantics: Tensor, classes: Tensor
@@ -699,18 +699,18 @@ class Gaussian(ClosedForm, name="gaussian"):
         places = end - way * torch.from_numpy((1 - nodes) / 2)[:, None]
         kernel = gp.Kernel.of(params)
         shown = torch.nonzero(params["described"] * params["count"] > 0)[:, 0]
-        own = known[shown]
-        cross = kernel(gp.squared_distances(places, own))
+        shown_known = known[shown]
+        cross = kernel(gp.squared_distances(places, shown_known))
         prototypes = from_prior(params, cross @ params["dual_coefficients"][shown], places)
-        found = torch.zeros(len(features), len(end), dtype=torch.float64)
+        slopes = torch.zeros(len(features), len(end), dtype=torch.float64)
         for place, k, prototype, share in zip(places, cross, prototypes, shares / 2, strict=True):
             apart = (features - prototype) @ params["precision"]
             if "length" in params:
                 apart = self._pull_of_lengths(params, features, prototype)
             pull = (apart @ params["dual_coefficients"][shown].T) * k / kernel.width
-            slope = pull @ own - pull.sum(1, keepdim=True) * place
-            found += share * (slope + params["slope"] * apart if "slope" in params else slope)
-        return found
+            slope = pull @ shown_known - pull.sum(1, keepdim=True) * place
+            slopes += share * (slope + params["slope"] * apart if "slope" in params else slope)
+        return slopes
 
     @staticmethod
     def _pull_of_lengths(params: Params, features: Tensor, prototype: Tensor) -> Tensor:
@@ -763,14 +763,14 @@ def _description_prior(semantics: Tensor, sums: Params) -> Params:
     """Return ``slope`` and ``middle``: how far class means move with descriptions (C, d), by least
     squares.
     """
-    there = sums["count"] > 0
-    own = semantics[there]
-    means = sums["total"][there] / sums["count"][there][:, None]
-    s = own - own.mean(0)
+    observed = sums["count"] > 0
+    described = semantics[observed]
+    means = sums["total"][observed] / sums["count"][observed][:, None]
+    s = described - described.mean(0)
     m = means - means.mean(0)
     length = s.square().sum()
     slope = ((s * m).sum() / length).clamp(min=0.0) if float(length) > 0 else length.new_tensor(1.0)
-    return {"slope": slope, "middle": own.mean(0)}
+    return {"slope": slope, "middle": described.mean(0)}
 
 
 def _prototypes(
@@ -779,13 +779,15 @@ def _prototypes(
     """Return ``centre``, ``dual_coefficients`` and ``count`` of a model, with the prior's numbers,
     and the factor (O, O) of the covariance of observed means.
     """
-    there = sums["count"] > 0
-    own = semantics[there]
-    count = sums["count"][there]
+    observed = sums["count"] > 0
+    described = semantics[observed]
+    count = sums["count"][observed]
     dual = torch.zeros_like(sums["total"])
-    centre, dual[there], factor = _dual(kernel.within(own), own, count, sums["total"][there], fit)
-    found = {"centre": centre, "dual_coefficients": dual, "count": sums["count"].clone(), **fit}
-    return found, factor
+    centre, dual[observed], factor = _dual(
+        kernel.within(described), described, count, sums["total"][observed], fit
+    )
+    params = {"centre": centre, "dual_coefficients": dual, "count": sums["count"].clone(), **fit}
+    return params, factor
 
 
 def _dual(
@@ -841,8 +843,8 @@ def _apart_of_many(model: Params, semantics: Tensor, observed: Tensor) -> Tensor
     for places in torch.split(torch.arange(len(semantics)), _ROWS):
         k = kernel(gp.squared_distances(rows[places], rows[observed]))
         k *= described[places][:, None] * described[observed]
-        here, there = torch.nonzero(places[:, None] == observed, as_tuple=True)
-        k[here, there] = kernel.variance * (1 + kernel.nugget)
+        here, columns = torch.nonzero(places[:, None] == observed, as_tuple=True)
+        k[here, columns] = kernel.variance * (1 + kernel.nugget)
         parts.append(k @ dual)
     return torch.cat(parts, -2)
 
@@ -869,8 +871,8 @@ def _posterior_of(model: Params, semantics: Tensor) -> gp.Posterior:
     kernel = gp.Kernel.of(model)
     observed = torch.nonzero(model["count"] > 0)[:, 0]
     k = covariance_with(kernel, semantics, model["described"], observed)
-    own = torch.full((len(k),), kernel.variance * (1 + kernel.nugget), dtype=k.dtype)
-    return gp.posterior(k[observed], k, own, model["count"][observed])
+    diagonal = torch.full((len(k),), kernel.variance * (1 + kernel.nugget), dtype=k.dtype)
+    return gp.posterior(k[observed], k, diagonal, model["count"][observed])
 
 
 def _distances(apart: Tensor, precision: Tensor, scores: Tensor) -> Tensor:

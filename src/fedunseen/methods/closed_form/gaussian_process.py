@@ -372,20 +372,26 @@ class Alone:
 
 def alone(kernel: Kernel, count: Tensor, apart: Tensor) -> Alone:
     """Return the posterior where all classes are as far from each other: their covariance is
-    ``shared`` everywhere and ``own`` more on the diagonal, whose inverse is known.
+    ``shared`` everywhere and ``single`` more on the diagonal, whose inverse is known.
     """
     near = float(np.exp(ONE_HOT / (-2 * kernel.width)))
     shared = kernel.variance * near
-    own = kernel.variance * (1 - near + kernel.nugget)
-    inverse = 1 / (own + 1 / count)
+    single = kernel.variance * (1 - near + kernel.nugget)
+    inverse = 1 / (single + 1 / count)
     level = shared / (1 + shared * float(inverse.sum()))
     scaled = inverse[:, None] * apart
     dual = scaled - level * inverse[:, None] * scaled.sum(0)
     others = shared * dual.sum(0)
     left = shared - shared * level * float(inverse.sum())
     diagonal = inverse - level * inverse.square()
-    variance = left + own - 2 * own * level * inverse - own**2 * diagonal
-    return Alone(dual, others + own * dual, variance.clamp(min=0.0), others, max(0.0, left + own))
+    variance = left + single - 2 * single * level * inverse - single**2 * diagonal
+    return Alone(
+        dual,
+        others + single * dual,
+        variance.clamp(min=0.0),
+        others,
+        max(0.0, left + single),
+    )
 
 
 @dataclass(frozen=True, eq=False)

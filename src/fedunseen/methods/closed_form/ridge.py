@@ -54,11 +54,11 @@ class Ridge(ClosedForm, name="ridge"):
     def left_out_scores(self, model: Params, sums: Params, inputs: Tensor, out: Tensor) -> Tensor:
         """Return scores (n, T) of classes ``out`` that ``sums`` lack."""
         centre, middle, gram, effects, apart = self._equations(sums)
-        there = sums["count"] > 0
+        observed = sums["count"] > 0
         # often fewer classes have samples than there are attributes
-        v = solve_positive(gram, effects[:, there]) @ apart[there]
-        found = {"v": v.float(), "centre": centre.float(), "middle": middle.float()}
-        return self.scores(found, inputs, self.semantics[out])
+        v = solve_positive(gram, effects[:, observed]) @ apart[observed]
+        fold = {"v": v.float(), "centre": centre.float(), "middle": middle.float()}
+        return self.scores(fold, inputs, self.semantics[out])
 
     def discriminants(
         self, params: Params, inputs: Tensor, semantics: Tensor, classes: Tensor

@@ -94,17 +94,17 @@ class Moments:
         while bool(stays.any()):
             kept = torch.nonzero(stays)[:, 0]
             rows = self._rows(kept)
-            found = _set_apart(rows, labels[kept], copies[kept], self._whole)
-            first = first or found
-            if not bool(found.alone.any()):
+            apart = _set_apart(rows, labels[kept], copies[kept], self._whole)
+            first = first or apart
+            if not bool(apart.alone.any()):
                 break
-            while bool(found.alone.any()):
-                stays[kept[found.alone]] = False
+            while bool(apart.alone.any()):
+                stays[kept[apart.alone]] = False
                 self._leave_small(stays, labels, copies)
                 still = stays[kept]
                 kept = kept[still]
                 rows = rows[still.to(rows.device)]
-                found = _set_apart(rows, labels[kept], copies[kept], self._whole)
+                apart = _set_apart(rows, labels[kept], copies[kept], self._whole)
         return Apart(~stays, *(first[1:] if first else (0, 0)))
 
     def show_one(self, places: Tensor) -> bool:
@@ -115,8 +115,8 @@ class Moments:
             return False
         rows = torch.cat(list(self._blocks(*self._some(places), self._hidden, self.clip_norm)))
         copies = self._copies()
-        found = _set_apart(rows, self.labels.cpu()[places], copies[places], self._whole)
-        return bool(found.alone.any())
+        apart = _set_apart(rows, self.labels.cpu()[places], copies[places], self._whole)
+        return bool(apart.alone.any())
 
     def show_few(self, places: Tensor) -> bool:
         """Return whether sums of some of the samples show a feature of fewer than ``min_samples``
@@ -125,14 +125,14 @@ class Moments:
         """
         inputs, labels = self._some(places)
         hidden = self._hidden
-        own = hidden_features(inputs, labels, self.classes, self.quantization, self.min_samples)
-        if not len(places) or hidden is None or own is None:
+        few = hidden_features(inputs, labels, self.classes, self.quantization, self.min_samples)
+        if not len(places) or hidden is None or few is None:
             return False
         rows = torch.cat(list(self._blocks(inputs, labels, hidden, None))).cpu()
         labels = labels.cpu()
         varies = hidden.least < hidden.most
-        narrow = (varies & own.narrow)[labels]
-        if bool((narrow & (own.applied(rows, labels) != rows)).any()):
+        narrow = (varies & few.narrow)[labels]
+        if bool((narrow & (few.applied(rows, labels) != rows)).any()):
             return True
         copies = self._copies()[places]
         return any(
@@ -285,7 +285,7 @@ def _independent(factor: Tensor) -> tuple[Tensor, Tensor]:
     """
     from scipy.linalg import qr  # takes a sixth of a second to import, and few runs ask
 
-    found, order = qr(factor.cpu().numpy(), mode="r", pivoting=True)
-    rank = int((np.abs(found.diagonal()) > _ROUNDING).sum())
-    kept = torch.from_numpy(found[:rank, :rank].copy()).to(factor)
+    triangle, order = qr(factor.cpu().numpy(), mode="r", pivoting=True)
+    rank = int((np.abs(triangle.diagonal()) > _ROUNDING).sum())
+    kept = torch.from_numpy(triangle[:rank, :rank].copy()).to(factor)
     return kept, torch.from_numpy(order[:rank].astype(np.int64)).to(factor.device)

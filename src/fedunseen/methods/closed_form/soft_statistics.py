@@ -279,12 +279,12 @@ def weighted_bounds(
         few: what a whole sample weighs, and how many are few no more.
         tabular: whether features are cells of a table.
     """
-    one, min_samples = few
-    enough = one * min_samples
+    unit, min_samples = few
+    enough = unit * min_samples
     total = weights.sum(0)
     above, below = (weights.T @ (clipped & side).double() for side in (whole > 0, whole < 0))
     within = total[:, None] - weights.T @ clipped.double()
-    narrow = (within < total[:, None]) & ((within < enough) | (2 * within <= total[:, None] + one))
+    narrow = (within < total[:, None]) & ((within < enough) | (2 * within <= total[:, None] + unit))
     levels = whole.abs().amax(0)
     end = torch.where((below < enough) & (above >= enough), levels, 0)
     end = torch.where((above < enough) & (below >= enough), -levels, end)
@@ -304,7 +304,7 @@ def weighted_bounds(
         if bool(merged.any()):  # float32 has made several values one
             of_scaled = _summed(weights, place, len(scaled))
             differ = total - of_scaled
-            most_equal = (differ > 0) & (2 * differ <= total + one)
+            most_equal = (differ > 0) & (2 * differ <= total + unit)
             shared |= (merged[:, None] & _medians(of_scaled, total) & most_equal).any(0)
         upto = counts.cumsum(0)
         lowest = numbers[(upto >= enough).int().argmax(0)]

@@ -29,13 +29,13 @@ def outside_span(rows: Tensor) -> Tensor:
     """
     count, width = rows.shape
     draw = torch.Generator().manual_seed(0)
-    one = count <= 3 * width
-    blocks = [rows] if one else list(torch.split(rows, max(width, _PANEL)))
-    mixed = torch.zeros(0 if one else width + _SPARE, width, dtype=torch.float64)
+    at_once = count <= 3 * width
+    blocks = [rows] if at_once else list(torch.split(rows, max(width, _PANEL)))
+    mixed = torch.zeros(0 if at_once else width + _SPARE, width, dtype=torch.float64)
     shares = [torch.randint(PRIME, (len(mixed), len(block)), generator=draw) for block in blocks]
     for share, block in zip(shares, blocks, strict=True):
         mixed = _mixed(mixed, share, block)
-    found = []
+    outside = []
     for share, block in zip(shares, blocks, strict=True):
         others = _mixed(mixed, PRIME - share, block)
         vectors = torch.cat([others, block.double().remainder(PRIME)]).T.contiguous()
@@ -44,8 +44,8 @@ def outside_span(rows: Tensor) -> Tensor:
         alone = torch.full((len(block),), bool(pivots) and pivots[-1] >= len(others))
         for _ in range(_TRIES if bool(alone.any()) else 0):
             alone &= _relation(vectors, pivots, draw)[len(others) :] == 0
-        found.append(alone)
-    return torch.cat(found)
+        outside.append(alone)
+    return torch.cat(outside)
 
 
 def _mixed(mixed: Tensor, shares: Tensor, rows: Tensor) -> Tensor:

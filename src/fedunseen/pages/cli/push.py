@@ -42,15 +42,15 @@ def push(
         )
     run = open_run(path, None)
     with hub_files(run, repository) as files:
-        found = {"files": {name: file.stat().st_size for name, file in files.items()}}
+        content = {"files": {name: file.stat().st_size for name, file in files.items()}}
         if not as_json:
             say(*contents(run, files))
         if dry_run:
-            print_json(as_json, found)
+            print_json(as_json, content)
             return
         if asks and not typer.confirm(f"Upload to {repository}?"):
             raise typer.Exit(1)
         address = upload(files, repository, public)
-    print_json(as_json, {**found, "address": address})
+    print_json(as_json, {**content, "address": address})
     if not as_json:
         say(f'load_model("{address}") reads it')

@@ -335,10 +335,10 @@ class Recognizer:
     def outlook(self, name: str, words: str) -> str | None:
         """Say what to expect of a new class that is known by its name, or a few words, alone."""
         by_name = plain(words) == plain(name)
-        found = outlooks(self.run, [name if by_name else words])
-        if not found:
+        expected = outlooks(self.run, [name if by_name else words])
+        if not expected:
             return None
-        return found[0]._replace(name=name, words="" if by_name else words).sentence()
+        return expected[0]._replace(name=name, words="" if by_name else words).sentence()
 
     def describe(self, attributes: Mapping[str, Any] | Sequence[Any]) -> NDArray[np.float64]:
         """Return a class's attributes (attributes,), from all values or from those that are not 0

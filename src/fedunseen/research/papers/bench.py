@@ -257,14 +257,14 @@ def _run_seed(
     steps = _steps(cell, bench)
     seconds: float | None
     if steps:
-        found = search(first, steps, bench.validation_runs, out / "searched" / cell.folder, say)
+        chosen = search(first, steps, bench.validation_runs, out / "searched" / cell.folder, say)
     else:
         tuned, seconds = _timed(first, out / "cells" / f"{cell.folder}--{first.run.seed}")
-        found = Found.of(tuned.result["chosen_on_validation"])
+        chosen = Found.of(tuned.result["chosen_on_validation"])
     settings = {
-        **found.settings,
-        "strategy.rounds": found.round,
-        "evaluation.factor": found.factor,
+        **chosen.settings,
+        "strategy.rounds": chosen.round,
+        "evaluation.factor": chosen.factor,
     }
     if not steps and seed == first.run.seed:
         seed_run = tuned
@@ -273,7 +273,7 @@ def _run_seed(
         again = {
             "evaluation.selection": "last",
             "evaluation.choose": {},
-            "evaluation.every": found.round,
+            "evaluation.every": chosen.round,
             "run.seed": seed,
         }
         seed_run, seconds = _timed(first.with_overrides({**settings, **again}), path)
@@ -282,7 +282,7 @@ def _run_seed(
         "zsl": result["zsl"],
         "gzsl_harmonic": result["gzsl_harmonic"],
         "settings": settings,
-        "tried": found.tried,
+        "tried": chosen.tried,
         "rounds": result["rounds"],
         "bytes": (result["bytes_up"] + result["bytes_down"]) * result["rounds"],
         "seconds": seconds,

@@ -45,7 +45,7 @@ def one_hot(labels: Ids, classes: int) -> Floats:
 
 
 def _added(messages: Sequence[Message]) -> dict[str, Floats]:
-    return {name: np.sum([one[name] for one in messages], axis=0) for name in messages[0]}
+    return {name: np.sum([message[name] for message in messages], axis=0) for name in messages[0]}
 
 
 def _linear(weight: Floats, bias: Floats | float = 0.0) -> Scores:
@@ -186,12 +186,12 @@ class GaussianHeads:
         if self.kind == "linear":
             linear = FedCGS(self.shrinkage).merge(messages)
             return lambda x: linear(self.mapped(x))
-        sums = _added([{key: one[key] for key in ("count", "total")} for one in messages])
+        sums = _added([{key: message[key] for key in ("count", "total")} for message in messages])
         count = sums["count"]
         means = sums["total"] / count[:, None]
         prior = np.log(count / count.sum())
         if self.kind == "naive":
-            power = np.sum([one["power"] for one in messages], axis=0)
+            power = np.sum([message["power"] for message in messages], axis=0)
             variance = np.maximum(power / count[:, None] - means**2, 0)
             pooled = (variance * count[:, None]).sum(0) / count.sum()
             variance = (1 - self.shrinkage) * variance + self.shrinkage * pooled + 1e-12
@@ -203,14 +203,14 @@ class GaussianHeads:
     ) -> Scores:
         width = means.shape[1]
         squares = np.zeros((len(count), width, width))
-        for one in messages:
-            np.add.at(squares, one["held"].astype(int), one["squares"])
+        for message in messages:
+            np.add.at(squares, message["held"].astype(int), message["squares"])
         pooled = (squares.sum(0) - (means.T * count) @ means) / count.sum()
         pooled = shrunk(pooled, 0.01)
         factors = []
         for number, mean, square in zip(count, means, squares, strict=True):
-            own = square / number - np.outer(mean, mean)
-            mixed = (1 - self.shrinkage) * own + self.shrinkage * pooled
+            covariance = square / number - np.outer(mean, mean)
+            mixed = (1 - self.shrinkage) * covariance + self.shrinkage * pooled
             factors.append(np.linalg.cholesky(mixed))
         turned = [np.linalg.inv(factor).T for factor in factors]
         logs = np.array([np.log(factor.diagonal()).sum() for factor in factors])

@@ -56,17 +56,17 @@ def devise(
     rows = _unit(semantics)
     seen = np.unique(labels)
     place = np.searchsorted(seen, labels)
-    own = rows[seen]
+    prototypes = rows[seen]
     weight = np.zeros((x.shape[1], semantics.shape[1]))
     x = _unit(x)
     for _ in range(epochs):
         for some in np.array_split(rng.permutation(len(x)), max(1, len(x) // 128)):
-            against = x[some] @ weight @ own.T
+            against = x[some] @ weight @ prototypes.T
             right = np.take_along_axis(against, place[some, None], 1)
             push = (margin - right + against > 0).astype(float)
             np.put_along_axis(push, place[some, None], 0.0, 1)
             np.put_along_axis(push, place[some, None], -push.sum(1, keepdims=True), 1)
-            weight -= rate * x[some].T @ (push @ own) / len(some)
+            weight -= rate * x[some].T @ (push @ prototypes) / len(some)
     return lambda samples: _unit(samples) @ weight @ rows.T
 
 

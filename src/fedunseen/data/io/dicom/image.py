@@ -322,15 +322,15 @@ def _of_frame(header: Dataset, frame: int) -> Dataset:
         alone = Dataset()
         alone[_EACH_ITEM] = each
         groups += alone[_EACH_ITEM].value
-    own = Dataset()
-    own.update(header)
+    frame_header = Dataset()
+    frame_header.update(header)
     for group in groups:
         for sequence, names in _FUNCTIONAL.items():
             for item in (group.get(sequence) or [])[:1]:
                 for name in names:
                     if name in item:
-                        setattr(own, name, item.get(name))
-    return own
+                        setattr(frame_header, name, item.get(name))
+    return frame_header
 
 
 def _decoded(dataset: Dataset, frame: int, frames: int) -> NDArray[Any]:
