@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
 
 from fedunseen.core.parameters import Params, is_statistic
 
@@ -79,8 +81,8 @@ class SGD:
     weight_decay: float = 0.0
 
     def init(self, params: Mapping[str, Tensor]) -> list[list[Tensor]]:
-        """Return room for the momentum; the first step fills it."""
-        return [[torch.empty_like(value) for value in params.values()]] if self.momentum else []
+        """Return the momentum before the first step: zeros."""
+        return [[torch.zeros_like(value) for value in params.values()]] if self.momentum else []
 
     def step_length(self, steps: int) -> float:
         """Return how far ``steps`` steps along a constant gradient of one move a parameter: lr * a.
@@ -101,34 +103,26 @@ class SGD:
         bits alone as among others.
         """
         fused = [value.shape[-1:].numel() % 16 == 0 for value in params]
-        for act, kind in ((self._fused, True), (self._plain, False)):
+        for kind in (True, False):
             chosen = (
                 [v for v, is_fused in zip(of, fused, strict=True) if is_fused is kind]
                 for of in (params, grads, *state)
             )
             values, gradients, *velocity = chosen
             if values:
-                act(values, gradients, velocity[0] if velocity else [], step)
-
-    def _fused(
-        self, params: list[Tensor], grads: list[Tensor], velocity: list[Tensor], step: int
-    ) -> None:
-        torch._fused_sgd_(
-            params, _laid_out(grads, params), velocity, weight_decay=self.weight_decay, momentum=self.momentum,
-            lr=self.lr, dampening=0.0, nesterov=False, maximize=False, is_first_step=step == 1,
-        )  # fmt: skip
-
-    def _plain(
-        self, params: list[Tensor], grads: list[Tensor], velocity: list[Tensor], step: int
-    ) -> None:
-        if self.weight_decay:
-            grads = list(torch._foreach_add(grads, params, alpha=self.weight_decay))
-        if self.momentum and step == 1:
-            torch._foreach_copy_(velocity, grads)
-        elif self.momentum:
-            torch._foreach_mul_(velocity, self.momentum)
-            torch._foreach_add_(velocity, grads)
-        torch._foreach_add_(params, velocity or grads, alpha=-self.lr)
+                sgd(
+                    values,
+                    _laid_out(gradients, values) if kind else gradients,
+                    [*velocity[0]] if velocity else [None] * len(values),
+                    fused=kind,
+                    foreach=not kind,
+                    lr=self.lr,
+                    momentum=self.momentum,
+                    weight_decay=self.weight_decay,
+                    dampening=0.0,
+                    nesterov=False,
+                    maximize=False,
+                )
 
 
 @dataclass(frozen=True)
@@ -155,13 +149,23 @@ class Adam:
     ) -> None:
         """Take one step in place; ``step`` counts from 1."""
         (first, second), (beta1, beta2) = state, self.betas
-        steps = [torch.tensor(float(step), device=params[0].device)] * len(
-            params
-        )  # read, not changed
-        torch._fused_adam_(
-            params, _laid_out(grads, params), first, second, [], steps, lr=self.lr, beta1=beta1, beta2=beta2,
-            weight_decay=self.weight_decay, eps=self.eps, amsgrad=False, maximize=False,
-        )  # fmt: skip
+        before = [torch.tensor(step - 1.0, device=value.device) for value in params]
+        adam(
+            params,
+            _laid_out(grads, params),
+            first,
+            second,
+            [],
+            before,
+            fused=True,
+            lr=self.lr,
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=self.weight_decay,
+            eps=self.eps,
+            amsgrad=False,
+            maximize=False,
+        )
 
 
 def _laid_out(grads: list[Tensor], params: list[Tensor]) -> list[Tensor]:
