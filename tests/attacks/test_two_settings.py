@@ -12,15 +12,16 @@ from safetensors.torch import load_file, save_file
 
 import small_federation
 from fedunseen import Experiment, load_run, run
-from fedunseen.core.errors import RefusedError
+from fedunseen.core.errors import RunDirectoryError
 from fedunseen.experiment.changed import write_class_sums
 from fedunseen.experiment.forget import write_removal
-from fedunseen.experiment.party_sums import REFUSED
+from fedunseen.experiment.result import stored as stored_run
 from fedunseen.model import Model
 from small_federation import write_all, write_party
 
 NOTE = "fedunseen model"
 WAYS = {
+    "open": lambda stored, party, out: stored.model.save(out),
     "sums": lambda stored, party, out: write_class_sums(stored, party, out, 5),
     "removal": lambda stored, party, out: write_removal(stored, party, out, (), False, 5),
 }
@@ -45,6 +46,21 @@ def renamed(content):
     content["classes"]["names"].reverse()
 
 
+def recoded(content):
+    """Let features become whole numbers of 16 bits."""
+    content["bits"] = 16
+
+
+def of_lengths(content):
+    """Let descriptions of classes have unit length."""
+    content["scaling"]["semantics"] = ["l2"]
+
+
+def described(content):
+    """Let the first class have another description."""
+    content["described"] = True
+
+
 def run_of(folder, **data):
     """Run an experiment; return its model's file, and what is in that."""
     tree = {
@@ -60,21 +76,28 @@ def run_of(folder, **data):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("change", [as_it_is, scaled, shortened, renamed])
+@pytest.mark.parametrize(
+    "change",
+    [as_it_is, scaled, shortened, renamed, recoded, of_lengths, described],
+)
 def test_a_models_file_with_other_settings_than_the_experiment_sums_nothing(change, way, tmp_path):
     write_all(tmp_path)
     party = write_party(tmp_path / "large", np.repeat(range(3), 24), 5)
     path, content, tensors = run_of(tmp_path, features=["standard"])
     change(content)
+    if content.pop("bits", None):
+        tensors["scaling/quantize.bits"] = torch.full((1,), 16.0)
+    if content.pop("described", None):
+        tensors["semantics"][0] += 1
     save_file(tensors, path, {NOTE: json.dumps(content)})
     out = tmp_path / "sums"
     if change is as_it_is:
         WAYS[way](load_run(tmp_path / "run"), party, out)
         assert out.exists()
         return
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(RunDirectoryError, match=r"the model's file (has another|describes)"):
         WAYS[way](load_run(tmp_path / "run"), party, out)
-    assert (refused.value.code, out.exists()) == (REFUSED, False)
+    assert not out.exists()
 
 
 def test_a_network_of_a_models_file_sees_no_sample(tmp_path, monkeypatch):
@@ -100,7 +123,13 @@ def test_a_network_of_a_models_file_sees_no_sample(tmp_path, monkeypatch):
     for name, value in network.init(np.random.default_rng(0)).items():
         tensors[f"params/{name}"] = torch.as_tensor(value).contiguous()
     save_file(tensors, path, {NOTE: json.dumps(content)})
-    assert load_run(tmp_path / "run").method.backbone.trained  # it fits
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(RunDirectoryError, match="brings a network"):
         write_class_sums(load_run(tmp_path / "run"), party, tmp_path / "sums", 5)
-    assert (refused.value.code, (tmp_path / "sums").exists()) == (REFUSED, False)
+    assert not (tmp_path / "sums").exists()
+    # and where nobody compares them, sums are of the whole numbers that the rules have looked at
+    monkeypatch.setattr(stored_run, "check_agreement", lambda *_: None)
+    assert load_run(tmp_path / "run").method.backbone.trained  # it fits
+    write_class_sums(load_run(tmp_path / "run"), party, tmp_path / "sums", 5)
+    written, honest = (load_file(tmp_path / name) for name in ("sums", "honest"))
+    for name, value in honest.items():
+        torch.testing.assert_close(written[name], value, rtol=0, atol=0)

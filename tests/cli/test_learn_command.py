@@ -185,9 +185,11 @@ def test_a_pool_of_test_samples_is_named(unadapted):
 
 def test_without_its_data_a_run_is_adapted_but_not_measured(unadapted, tmp_path):
     before = load_run(unadapted / "run")
+    data = before.manifest["experiment"]["data"]
+    kept = {key: data[key] for key in ("features", "quantization", "semantics")}
     gone = {
         **before.manifest["experiment"],
-        "data": {"name": "folder", "root": str(tmp_path / "gone")},
+        "data": {**kept, "name": "folder", "root": str(tmp_path / "gone")},
     }
     before = replace(before, manifest={**before.manifest, "experiment": gone})
     with pytest.warns(UserWarning, match="keeps the accuracies"):

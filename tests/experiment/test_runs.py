@@ -357,6 +357,8 @@ def test_a_run_that_is_not_told_where_goes_to_a_folder_that_is_free(make, tmp_pa
     assert free_directory(experiment) == Path("runs/small-seed0-4")
 
 
-def test_too_little_memory_is_one_sentence(ran):
+def test_too_little_memory_is_one_sentence(ran, monkeypatch):
+    monkeypatch.setattr("fedunseen.core.sizes.NETWORK", 2**62)  # as within bounds, on little memory
+    monkeypatch.setattr("fedunseen.methods.base.OUTPUTS", 2**62)
     sentence = message_of(ran, {"method.hidden": [2**36]}, error=FedUnseenError)
     assert re.match("this takes more memory than there is .*: lower method.batch_size", sentence)

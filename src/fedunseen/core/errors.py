@@ -79,6 +79,12 @@ class QuorumError(FedUnseenError):
     code = "quorum"
 
 
+class StorageError(FedUnseenError):
+    """There is no room on a disk: make room where the message says."""
+
+    code = "storage"
+
+
 class MissingDependencyError(FedUnseenError):
     """An optional library is needed: install the extra that the message names."""
 

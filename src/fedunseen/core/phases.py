@@ -20,6 +20,7 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from fedunseen.core.parameters import Params, is_statistic
+from fedunseen.core.sizes import PLAN, check_size
 
 Batch = dict[str, Tensor]
 """``inputs`` (B, d), ``labels`` (B,), ``weights`` (B,): 1, or 0 where a sample is dropped; and a
@@ -277,6 +278,12 @@ def epochs_plan(samples: int, batch_size: int, epochs: int, rng: np.random.Gener
     may be short.
     """
     steps = -(-samples // batch_size)
+    check_size(
+        "a client's round",
+        epochs * steps * batch_size,
+        PLAN,
+        "lower strategy.local_epochs or method.batch_size",
+    )
     index = np.zeros((epochs, steps * batch_size), dtype=np.int64)
     weight = np.zeros((epochs, steps * batch_size), dtype=np.float32)
     for epoch in range(epochs):

@@ -4,7 +4,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    create_model,
+    model_validator,
+)
 
 
 class FileText(str):
@@ -41,6 +49,10 @@ def _folder_or_name(value: Any) -> Any:
 
 FolderOrName = Annotated[str, BeforeValidator(_folder_or_name)]
 """A folder, or a name in a hub."""
+
+
+Widths = Annotated[tuple[PositiveInt, ...], Field(max_length=64)]
+"""Of layers; their product is bounded where a network is drawn (:mod:`fedunseen.core.sizes`)."""
 
 
 def _is_path(annotation: Any) -> bool:

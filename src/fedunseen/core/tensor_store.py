@@ -22,7 +22,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.errors import StorageError
 from fedunseen.core.files import parse_json, replacing, write_tensors
 from fedunseen.core.parameters import size_in_bytes
 
@@ -103,7 +103,7 @@ class TensorStore:
             if free_places is not None:
                 free_places.append(place)
             where = self.folder or f"{tempfile.gettempdir()}, the folder that TMPDIR names,"
-            raise FedUnseenError(
+            raise StorageError(
                 f"what clients reply and keep cannot be written to {where} ({error.strerror}): "
                 "make room there"
             ) from None

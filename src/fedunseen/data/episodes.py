@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedunseen.core.errors import DataError
+from fedunseen.core.sizes import PLAN, check_size
 from fedunseen.data.benchmark import Benchmark
 
 QUARTERS = 4  # turns by 0, 90, 180 and 270 degrees
@@ -83,6 +84,12 @@ def draw_episodes(
     ]
     if len(kinds) < ways or not all(groups):
         raise DataError(_lacking(present, counts, size))
+    check_size(
+        "the samples of all episodes",
+        count * ways * (shots + queries),
+        PLAN,
+        "lower method.episodes, evaluation.episodes or strategy.local_epochs",
+    )
     index = np.empty((count, ways, shots + queries), dtype=np.int64)
     chosen = np.empty((count, ways, 2), dtype=np.int64)
     for e in range(count):

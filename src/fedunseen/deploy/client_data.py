@@ -82,6 +82,8 @@ _PACKAGED = {"vectors": ("minilm",), "words": ("one-hot",)}
 _WORDING = ("name", "prompt", "label", "columns", "missing")  # settings that open nothing
 # code of what depends on no sample, as REFUSED
 _SPACE = "refused-space"
+OTHER_SAMPLES = "other-samples"
+"""Code where a folder has other samples than those that were read or counted."""
 # epsilon and delta up to which noise is taken to hide single samples
 _HIDES = 10.0
 _HIDES_DELTA = 1e-4
@@ -223,6 +225,7 @@ class PartyData(OwnSamples):
         _check_places(tree, self.owner_settings)
         _check_shared(tree.get("data", {}), self.owner_settings, statistics)
         data = {**tree.pop("data"), **within("data.", self.owner_settings)}
+        self.stamps = stamps_of(self.folder, self.benchmark)
         try:
             self.benchmark = self._read(data)
         except ExperimentError as error:  # it depends on settings alone
@@ -288,7 +291,7 @@ class PartyData(OwnSamples):
             len(classes),
             len(samples),
             keep,
-            raw=partial(raw_samples, self.folder, party_benchmark, rows),
+            raw=partial(raw_samples, self.folder, party_benchmark, rows, self.stamps),
             present=partial(_present, party_benchmark),
             names=() if self._soft else tuple(benchmark.space.names[c] for c in classes),
             left_out=cells.left_out,
@@ -322,7 +325,7 @@ class PartyData(OwnSamples):
 
         Counted are the samples that the ledger has released, not those that the folder has today.
         """
-        raw = partial(raw_samples, self.folder, party_benchmark)
+        raw = partial(raw_samples, self.folder, party_benchmark, stamps=self.stamps)
         ledger.check_removed_whole(plan, ledger.digests(raw(cells.few)))
         removed = ledger.digests(raw(np.setdiff1d(cells.taking, cells.few)))
         if cells.minimum == 1 or self.removal is None or not removed:
@@ -799,15 +802,39 @@ def _keep(
     return home
 
 
-def raw_samples(folder: Path, benchmark: Benchmark, rows: NDArray[np.int64]) -> Iterator[bytes]:
+Stamps = Mapping[str, tuple[int, int, int] | None]
+"""Files -> what changes when another file takes their place, or is written there."""
+
+
+def stamps_of(folder: Path, benchmark: Benchmark) -> Stamps:
+    """Return the stamps of the files of all samples; take them before samples are read."""
+    places = {_path_of(folder, name)[0] for name in benchmark.files or ()}
+    return {str(place): _stamp(place) for place in places}
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def raw_samples(
+    folder: Path, benchmark: Benchmark, rows: NDArray[np.int64], stamps: Stamps | None = None
+) -> Iterator[bytes]:
     """Yield the bytes of samples as the owner has them, which no setting of a coordinator changes:
     their files, their rows of a table, or their features before any scaling.
+
+    Raises:
+        DataError: code ``other-samples``: a file is not the one that was there when samples were
+            read (``stamps``), so that sums have another sample than a ledger would.
     """
     for row in rows:
         if benchmark.originals is not None:
             yield benchmark.originals.digests[row].tobytes()
         elif benchmark.files is not None:
-            yield _of_file(folder, benchmark.files[row])
+            yield _of_file(folder, benchmark.files[row], stamps)
         else:
             yield np.ascontiguousarray(benchmark.features[row]).tobytes()
 
@@ -819,17 +846,28 @@ def _present(benchmark: Benchmark) -> list[bytes] | None:
     return [digest.tobytes() for digest in benchmark.originals.digests]
 
 
-def _of_file(folder: Path, name: str) -> bytes:
+def _path_of(folder: Path, name: str) -> tuple[Path, int | None]:
+    """Return the file of a sample, and which of its frames the sample is; None: it is a file."""
+    frame = None if (folder / name).exists() else _FRAME.fullmatch(name)
+    return (folder / name, None) if frame is None else (folder / frame[1], int(frame[2]))
+
+
+def _of_file(folder: Path, name: str, stamps: Stamps | None) -> bytes:
     """Return the digest of a sample's file; of a frame beside the file's own picture, with its
     number.
     """
-    frame = None if (folder / name).exists() else _FRAME.fullmatch(name)
-    path = folder / (name if frame is None else frame[1])
+    path, frame = _path_of(folder, name)
     try:
         digest = hashlib.sha256(path.read_bytes()).digest()
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}): restore it") from None
-    number = 0 if frame is None else int(frame[2])
+    if stamps is not None and _stamp(path) != stamps.get(str(path)):
+        raise DataError(
+            f"{path} is another file than the one that was read: start again, with the samples as "
+            "they are now",
+            OTHER_SAMPLES,
+        )
+    number = frame or 0
     whole_file = frame is None or number == first_shown(path)
     return digest if whole_file else digest + number.to_bytes(8, "little")
 

@@ -30,7 +30,7 @@ from fedunseen.core.model_file import read_tensor_file, refusing_damage
 from fedunseen.core.parameters import Params, under, within
 from fedunseen.core.trainer import LocalResult
 from fedunseen.data import Benchmark, Scaler
-from fedunseen.deploy.client_data import Cells, PartyData, raw_samples
+from fedunseen.deploy.client_data import OTHER_SAMPLES, Cells, PartyData, raw_samples
 from fedunseen.deploy.remote.party import Ready
 from fedunseen.experiment.encoding import make_encoder
 from fedunseen.experiment.schema import Experiment
@@ -45,7 +45,6 @@ FORMAT = 1
 """The version of the file; a reader refuses a later one."""
 
 OTHER_PLAN = "other-plan"
-OTHER_SAMPLES = "other-samples"
 DAMAGED = "statistics-file"
 NEWER = "statistics-version"
 NOT_COUNTED = "not-counted"
@@ -129,7 +128,7 @@ class CountingParty(PartyData):
         assert engine is not None
         sums = engine.worker.sums(Work(0, Instruction({}), {})).params
         rows = engine.worker.samples[0]
-        samples = _digest_of(self.folder, self.benchmark)
+        samples = _digest_of(self, self.benchmark)
         return Counted(self.facts, samples, rows, self.left_out, dict(sums))
 
     def _ready(
@@ -181,7 +180,7 @@ class CountedParty(PartyData):
         self, experiment: Experiment, benchmark: Benchmark, shape: tuple[int, ...]
     ) -> Benchmark:
         """Return samples with numbers that tell them apart, in place of their features."""
-        if _digest_of(self.folder, benchmark) != self.counted.samples:
+        if _digest_of(self, benchmark) != self.counted.samples:
             raise RefusedError(
                 f"{self.source} is of other samples than {self.folder} has now: {_AGAIN}",
                 OTHER_SAMPLES,
@@ -299,11 +298,11 @@ def _check_countable(header: Mapping[str, Any]) -> None:
             )
 
 
-def _digest_of(folder: Path, benchmark: Benchmark) -> str:
+def _digest_of(party: PartyData, benchmark: Benchmark) -> str:
     """Return the SHA-256 of samples as the owner has them, and of their classes."""
     digest = hashlib.sha256(json.dumps(benchmark.space.names).encode())
     digest.update(benchmark.labels[benchmark.train].astype("<i8").tobytes())
-    for sample in raw_samples(folder, benchmark, benchmark.train):
+    for sample in raw_samples(party.folder, benchmark, benchmark.train, party.stamps):
         digest.update(hashlib.sha256(sample).digest())
     return digest.hexdigest()
 

@@ -51,6 +51,8 @@ class Backbone:
             over tasks.
         image_shape: (channels, height, width) of the images that it takes, if it takes images.
         input_shape: of one sample as it comes in.
+        largest: the numbers of the largest output of a layer for one sample; 0 where no setting
+            chooses it.
         encoder: the trained encoder whose backbone it is; None without one.
     """
 
@@ -58,6 +60,7 @@ class Backbone:
     trained: bool = False
     convolves: bool = False
     image_shape: tuple[int, int, int] | None = None
+    largest: int = 0
     encoder: "Encoder | None" = None
 
     def __init__(self, shape: tuple[int, ...]) -> None:

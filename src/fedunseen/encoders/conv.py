@@ -16,6 +16,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from fedunseen.core.parameters import Params, linear_layer, transformed
+from fedunseen.core.settings import Widths
 from fedunseen.encoders.backbone import Backbone, Encoder, EncoderSettings, Output
 from fedunseen.encoders.images import as_floats, as_images
 
@@ -29,7 +30,7 @@ class ConvSettings(EncoderSettings):
     smallest: ClassVar[int] = 2
     """A block halves the map (the largest of 2 x 2 cells) as long as no side becomes shorter."""
 
-    widths: tuple[PositiveInt, ...] = Field((32, 64), min_length=1)
+    widths: Widths = Field((32, 64), min_length=1)
     """Channels of the blocks: of one 3 x 3 convolution each, with a normalization, ReLU and, where
     there is room, pooling; in `resnet12` of three."""
     norm: Norm = "group"
@@ -58,7 +59,7 @@ class Conv4Settings(ConvSettings):
 
     smallest: ClassVar[int] = 1
 
-    widths: tuple[PositiveInt, ...] = Field((32, 32, 32, 32), min_length=1)
+    widths: Widths = Field((32, 32, 32, 32), min_length=1)
     """Channels of the blocks: of one 3 x 3 convolution each, with a normalization, ReLU and, where
     there is room, pooling; in `resnet12` of three."""
 
@@ -72,7 +73,7 @@ class Conv4(Conv, name="conv4"):
 class ResNet12Settings(EncoderSettings):
     """Settings of ResNet-12."""
 
-    widths: tuple[PositiveInt, ...] = Field((50, 100, 200, 400), min_length=1)
+    widths: Widths = Field((50, 100, 200, 400), min_length=1)
     """Channels of the blocks: of one 3 x 3 convolution each, with a normalization, ReLU and, where
     there is room, pooling; in `resnet12` of three."""
     norm: Norm = "group"
@@ -112,6 +113,7 @@ class _Blocks(Backbone):
         self._multiply_adds = 0
         for after in settings.widths:
             self._multiply_adds += self._cost(before, after) * height * width
+            self.largest = max(self.largest, after * height * width)
             self.halves.append(min(height, width) // 2 >= self.smallest)
             if self.halves[-1]:
                 height = height // 2

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import PositiveInt, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
@@ -21,6 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, to_device
 from fedunseen.core.settings import FolderOrName
+from fedunseen.core.sizes import ARCHITECTURE, check_size, unbounded
 from fedunseen.encoders import hub
 from fedunseen.encoders.backbone import (
     Backbone,
@@ -68,7 +69,7 @@ class _NetworkSettings(EncoderSettings):
     pretrained: bool = True
     """Whether to start from the weights that are there; otherwise from random ones (He, or as the
     architecture's authors do), for which well-known names need no download."""
-    size: PositiveInt | None = None
+    size: int | None = Field(None, ge=1, le=2048)
     """Side of the images that the network sees, resized without keeping their proportions; for
     `vision` a multiple of its patches'. Unset: `data.size`, but at least 224; for `vision`, as the
     weights' folder says."""
@@ -299,7 +300,7 @@ class _Network(FrozenEncoder, ABC):
 
         def load(rng: np.random.Generator) -> Params:
             if not self.settings.pretrained:
-                return _draw(skeleton, rng, draw)
+                return _draw(skeleton, unbounded(rng), draw)
             assert self.folder is not None
             tensors = hub.load_model(model, self.folder, **options).state_dict()
             return {f"{prefix}{name}": tensor.detach() for name, tensor in tensors.items()}
@@ -368,6 +369,8 @@ class ViT(_Network, name="vit"):
 
 def _draw(skeleton: nn.Module, rng: np.random.Generator, draw: Draw) -> Params:
     """Draw a network: normalizations start as identities, biases at zero, all else normal."""
+    numbers = sum(tensor.numel() for tensor in skeleton.state_dict().values())
+    check_size("the network of encoder.weights", numbers, ARCHITECTURE, "name a smaller one")
     tensors: Params = {}
     for where, module in skeleton.named_modules():
         norm = isinstance(module, nn.BatchNorm2d | nn.LayerNorm)

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from numpy.typing import NDArray
-from pydantic import PositiveInt
+from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError
@@ -113,7 +113,7 @@ class VisionSettings(EncoderSettings):
     """A hub name, such as `facebook/dinov2-base` or `openai/clip-vit-base-patch16`, perhaps with
     `@REVISION`, or a folder with `config.json` and `model.safetensors`. Pickles are never loaded,
     and no code of a hub is executed."""
-    size: PositiveInt | None = None
+    size: int | None = Field(None, ge=1, le=2048)
     """Side of the images that the network sees, resized without keeping their proportions; for
     `vision` a multiple of its patches'. Unset: `data.size`, but at least 224; for `vision`, as the
     weights' folder says."""

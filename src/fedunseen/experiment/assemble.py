@@ -19,6 +19,7 @@ from fedunseen.core.parameters import to_device
 from fedunseen.core.random import stream
 from fedunseen.core.registry import find
 from fedunseen.core.samples import Inputs, Samples, ScaledSamples, slice_of
+from fedunseen.core.sizes import BoundedDraws
 from fedunseen.data import Benchmark, ClassSpace, Scaler, Scaling, fit_semantics
 from fedunseen.experiment import rules
 from fedunseen.experiment.dataset_checks import foreign_names
@@ -159,7 +160,9 @@ def resolve_defaults(experiment: Experiment, benchmark: Benchmark) -> Experiment
         inputs = _some_inputs(experiment, benchmark, reads_samples)
         method = _method(experiment, benchmark, inputs)
         first = (
-            method.init(stream(experiment.run.seed, "initialisation")) if "lr" in unresolved else {}
+            method.init(BoundedDraws(stream(experiment.run.seed, "initialisation")))
+            if "lr" in unresolved
+            else {}
         )
         method.resolve_defaults(first, inputs)
         resolved = {key: getattr(method.settings, key) for key in unresolved}
@@ -229,7 +232,7 @@ def build_federation(
         method.quantization = scaler.quantization
         for kind in hooks(experiment):
             kind.prepare_method(experiment, method, scaler.quantization)
-    first = to_device(method.init(stream(seed, "initialisation")), device)
+    first = to_device(method.init(BoundedDraws(stream(seed, "initialisation"))), device)
     sizes = {name: value.numel() for name, value in first.items()}
     rules.check(ModelFacts(experiment, method, first))
     scene = Scene(experiment, benchmark, partition, inputs, scaler, selection)
@@ -365,6 +368,7 @@ def _method(experiment: Experiment, benchmark: Benchmark, inputs: Inputs) -> Met
     method: Method = find("method", experiment.method.name)(
         experiment.method, space, semantics, backbone
     )
+    method.check_step()
     for kind in hooks(experiment):
         kind.prepare_method(experiment, method, None)
     experiment.task.prepare(method, benchmark)

@@ -342,16 +342,17 @@ def _sums_of_classes(
     hidden = hidden_features(samples, labels, len(names), quantization, min_samples)
     sums = {}
     for c in np.unique(labels.numpy()).tolist():
-        features = run.features_of(benchmark, rows[labels.numpy() == c])
-        class_sum = summed(run.model, method, names[c], features)
-        if hidden is not None and quantization is not None:
-            of_class = torch.nonzero(labels == c)[:, 0]
-            codes = CodedRows(samples.samples, samples.rows[of_class]).codes(slice(None))[0]
-            whole = hidden.applied(codes, labels[of_class]).sum(0, dtype=torch.int64)
-            value = whole * torch.from_numpy(quantization.step).double()
-            total = torch.where(hidden.changed[c], value, class_sum.total)
-            class_sum = ClassSum(class_sum.count, total)
-        sums[names[c]] = class_sum
+        of_class = torch.nonzero(labels == c)[:, 0]
+        if quantization is None:
+            features = run.features_of(benchmark, rows[of_class.numpy()])
+            sums[names[c]] = summed(run.model, method, names[c], features)
+            continue
+        # the very numbers by which features are hidden, not what a model makes of the samples
+        codes = CodedRows(samples.samples, samples.rows[of_class]).codes(slice(None))[0]
+        if hidden is not None:
+            codes = hidden.applied(codes, labels[of_class])
+        scaled = codes.float() * torch.from_numpy(quantization.step)  # as a scaler does
+        sums[names[c]] = ClassSum(len(of_class), scaled.double().sum(0))
     return sums
 
 

@@ -29,7 +29,6 @@ from fedunseen.experiment.parsing import validated
 from fedunseen.experiment.result.stored import StoredRun
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.small_cells import without_small_cells
-from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.set_apart import Moments
 from fedunseen.methods.closed_form.statistics import in_large_classes
 
@@ -399,27 +398,6 @@ def agreed_data(run: StoredRun, owner: Mapping[str, Any]) -> dict[str, Any]:
     return agreed
 
 
-def _check_same_settings(run: StoredRun) -> None:
-    """Refuse a run directory whose model's file, by which samples are summed, says something else
-    than the experiment that is checked. A network of the file would choose what of a sample counts,
-    behind all rules; a closed form has none.
-    """
-    method = run.method
-    pairs = {
-        "data.features": (tuple(run.experiment.data.features or ()), run.scaler.steps),
-        "[method]": (run.experiment.method, method.settings),
-        "[encoder]": (False, isinstance(method, ClosedForm) and method.backbone.trained),
-        "class table": (run.space.names, method.space.names),
-    }
-    for name, (stated, stored) in pairs.items():
-        if stated != stored:
-            raise RefusedError(
-                f"{run.path}: the model's file has another {name} than the experiment beside it: "
-                "ask the coordinator for the run directory as it was written",
-                REFUSED,
-            )
-
-
 def samples_in_sums(
     run: StoredRun,
     benchmark: Benchmark,
@@ -433,10 +411,8 @@ def samples_in_sums(
     ``clip_norm``: to what length samples are shortened. ``stated``: of ``[data]``, by the owner.
 
     Raises:
-        RefusedError: the run's scaling is out of bounds, or can show single samples; or its model
-            is of other settings than its experiment.
+        RefusedError: the run's scaling is out of bounds, or can show single samples.
     """
-    _check_same_settings(run)
     rows = summed = benchmark.train
     if min_samples > 1:
         features = run.features_of(benchmark, rows)

@@ -14,6 +14,7 @@ from fedunseen.core.errors import ArgumentError
 from fedunseen.core.parameters import ClientStates, Params, to_device
 from fedunseen.core.random import stream
 from fedunseen.core.samples import Inputs
+from fedunseen.core.sizes import BoundedDraws
 from fedunseen.data import Benchmark, Scaler
 from fedunseen.evaluation.answers import answer
 from fedunseen.federation.engine import Engine
@@ -161,7 +162,9 @@ class Federation:
         to them.
         """
         method = self.method
-        first = to_device(method.init(stream(self.seed, "initialisation")), self.device)
+        first = to_device(
+            method.init(BoundedDraws(stream(self.seed, "initialisation"))), self.device
+        )
         if any(getattr(method.settings, key, 0.0) is None for key in LEFT_TO_DATA):
             few = torch.from_numpy(self.benchmark.sketch()).to(self.device)
             method.resolve_defaults(first, self.inputs[few])

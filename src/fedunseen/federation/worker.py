@@ -14,6 +14,7 @@ from fedunseen.core.parameters import Params, to_device
 from fedunseen.core.phases import GradientFunction, Loss, Plan
 from fedunseen.core.random import stream
 from fedunseen.core.samples import CodedRows, Inputs, ScaledSamples, first_of_equal
+from fedunseen.core.sizes import BoundedDraws
 from fedunseen.core.small_cells import left_out_sentence
 from fedunseen.core.trainer import AUGMENT, LocalResult, Task, Trainer, batching_pays, chunk_size
 from fedunseen.encoders.images import DRAWS, Augmentation, augment
@@ -113,7 +114,7 @@ class Worker:
             return augment(images, draws, execution.augmentations)
 
         # What a client has for one round alone is not a strategy's business.
-        fresh = frozenset(method.round_parameters(np.random.default_rng(0)))
+        fresh = frozenset(method.round_parameters(BoundedDraws(np.random.default_rng(0))))
 
         def correct(gradient: GradientFunction) -> GradientFunction:
             return (

@@ -14,6 +14,7 @@ from fedunseen.core.bounds import limits
 from fedunseen.core.parameters import Params
 from fedunseen.core.phases import SGD, Batch, Context, Optimiser, Phase, Plan, Terms, epochs_plan
 from fedunseen.core.settings import Named, NamedSettings
+from fedunseen.core.sizes import OUTPUTS, check_size
 from fedunseen.data import Benchmark, ClassSpace, Scaling
 from fedunseen.encoders.backbone import Backbone, Output
 from fedunseen.encoders.hub import may_fetch
@@ -187,6 +188,25 @@ class Method(Named):
             benchmark.space,
             semantics,
             Backbone(benchmark.features.shape[1:]),
+        )
+
+    @property
+    def step_samples(self) -> int:
+        """How many samples one step of training takes; 0 of a method in closed form."""
+        return int(getattr(self.settings, "batch_size", 0))
+
+    def check_step(self) -> None:
+        """Refuse layers whose outputs for the samples of one step are more than
+        :data:`~fedunseen.core.sizes.OUTPUTS`.
+        """
+        hidden = getattr(self.settings, "hidden", None) or ()
+        widths = (hidden,) if isinstance(hidden, int) else hidden
+        largest = max(self.backbone.largest, self.width, *widths)
+        check_size(
+            "the outputs of a layer in one step",
+            self.step_samples * largest,
+            OUTPUTS,
+            "lower encoder.widths, method.hidden, or the samples of a step",
         )
 
     def init(self, rng: np.random.Generator) -> Params:

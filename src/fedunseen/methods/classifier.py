@@ -4,11 +4,11 @@ unseen ones.
 
 import numpy as np
 import torch
-from pydantic import PositiveInt
 from torch import Tensor
 
 from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Batch, Context, Terms
+from fedunseen.core.settings import Widths
 from fedunseen.losses import semantic_cross_entropy
 from fedunseen.methods.base import AutoRate, MethodSettings
 from fedunseen.methods.networks import Layered, linear, mlp, mlp_init
@@ -24,7 +24,7 @@ class Classifier(Layered, name="classifier"):
         """Learning rate of the local updates. Unset or `"auto"`: half of the largest that is
         stable, from the lengths of features and semantics and the weights of the losses; for a
         trained encoder 0.01 at most, with `distzsl` 0.003."""
-        hidden: tuple[PositiveInt, ...] = ()
+        hidden: Widths = ()
         """Widths of the trained layers on top of the features; empty: none."""
 
     settings: Settings

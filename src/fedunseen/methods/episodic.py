@@ -18,6 +18,7 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, is_statistic
 from fedunseen.core.phases import SGD, Adam, Batch, Context, Optimiser, Plan, Terms
 from fedunseen.core.settings import NamedSettings
+from fedunseen.core.sizes import BoundedDraws
 from fedunseen.data import Scaling
 from fedunseen.data.episodes import Episodes, Size, Tasks, draw_episodes, split, turned
 from fedunseen.methods.base import OneLoss
@@ -74,7 +75,9 @@ class Episodic(OneLoss):
     def prepare(self) -> None:
         """Refuse running statistics, and rotations of images that are not square."""
         statistics = [
-            name for name in self.backbone.init(np.random.default_rng(0)) if is_statistic(name)
+            name
+            for name in self.backbone.init(BoundedDraws(np.random.default_rng(0)))
+            if is_statistic(name)
         ]
         if statistics:  # an episode would leave them changed, and a test episode so the model
             raise ExperimentError(
@@ -88,6 +91,12 @@ class Episodic(OneLoss):
                 "method.rotations turns square images, and these samples are none: set "
                 "method.rotations = false"
             )
+
+    @property
+    def step_samples(self) -> int:
+        """The samples of a step's episodes."""
+        s = self.settings
+        return s.tasks * s.ways * (s.shots + s.queries)
 
     def draw(
         self, labels: NDArray[np.int64], count: int, rng: np.random.Generator, training: bool

@@ -11,12 +11,13 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, PositiveInt
+from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.class_similarity import class_similarity
 from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Adam, Batch, Context, Optimiser, Terms
+from fedunseen.core.settings import Widths
 from fedunseen.losses import consistency, relation_distillation, semantic_cross_entropy
 from fedunseen.methods.base import AutoRate, MethodSettings, class_mask
 from fedunseen.methods.maps import weighted_loss
@@ -35,7 +36,7 @@ class AlignmentSettings(MethodSettings):
     0.01 at most, with `distzsl` 0.003."""
     optimiser: Literal["sgd", "adam"] = "sgd"
     """Of the local updates. The papers say SGD; with `"adam"` an unset `lr` is 0.001."""
-    hidden: tuple[PositiveInt, ...] = ()
+    hidden: Widths = ()
     """Widths of the trained layers on top of the features; empty: none."""
     start: Literal["random", "closed-form"] = "random"
     """How g begins: at random, or as the model that `gaussian` solves from sums, which parties send

@@ -56,6 +56,11 @@ class FREE(VAEGAN, name="free"):
     uniform = ("critic.mix", "refine.other")
     settings: FREESettings
 
+    @property
+    def refined_width(self) -> int:
+        """Those of the feature, the hidden layer and the predicted attributes."""
+        return self.width + self.hidden + self.attribute_count
+
     def init(self, rng: np.random.Generator) -> Params:
         """Draw f-VAEGAN, the refining network and the centres, N(0, 1)."""
         hidden = self.hidden

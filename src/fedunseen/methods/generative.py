@@ -27,6 +27,7 @@ from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Adam, Batch, Context, Phase, Plan, Terms, draws_of, weighted_mean
 from fedunseen.core.random import stream
 from fedunseen.core.settings import FolderOrName, NamedSettings
+from fedunseen.core.sizes import PLAN, SYNTHETIC, check_size
 from fedunseen.encoders.hub import local_files_only
 from fedunseen.encoders.text import embed_classes
 from fedunseen.losses import precise
@@ -169,6 +170,21 @@ class Generative(Method):
         self._others: tuple[Candidates, Tensor] | None = (
             None  # candidates asked for last, and their text
         )
+        self._check_synthetic(len(self.space.names), max(s.synthetic, s.synthetic_gzsl or 1))
+
+    @property
+    def refined_width(self) -> int:
+        """The numbers of what the classifiers see of a feature."""
+        return self.width
+
+    def _check_synthetic(self, classes: int, count: int) -> None:
+        """Refuse more features for the classifiers than :data:`~fedunseen.core.sizes.SYNTHETIC`."""
+        check_size(
+            "the features that method.name generates",
+            classes * count * self.refined_width,
+            SYNTHETIC,
+            "lower method.synthetic or method.synthetic_gzsl",
+        )
 
     @cached_property
     def text(self) -> Tensor:
@@ -250,6 +266,12 @@ class Generative(Method):
         batch = self.settings.batch_size
         steps = epochs * -(-samples // batch) * self.settings.critic_steps
         drawn = min(samples, batch)
+        check_size(
+            "a client's round",
+            max(steps, self.noise) * batch,
+            PLAN,
+            "lower method.critic_steps, method.batch_size, method.noise or strategy.local_epochs",
+        )
         index = np.zeros((steps, batch), dtype=np.int64)
         weight = np.zeros((steps, batch), dtype=np.float32)
         weight[:, :drawn] = 1.0
@@ -398,8 +420,9 @@ class Generative(Method):
             class_ids = np.array([0])  # no class is asked for
         place = torch.full((len(among.names),), -1, dtype=torch.int64)
         place[torch.from_numpy(class_ids)] = torch.arange(len(class_ids))
-        width = self.refine(params, torch.zeros(1, self.width, device=device)).shape[1]
+        width = self.refined_width
         total = len(generated) * count + len(real_labels)
+        self._check_synthetic(len(generated), count)
         labels = torch.cat(
             [place[torch.from_numpy(generated)].repeat_interleave(count), place[real_labels.cpu()]]
         )

@@ -12,12 +12,12 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field, PositiveInt
+from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.parameters import Params, is_statistic, linear_layer, transformed
 from fedunseen.core.phases import Context, Terms
-from fedunseen.core.settings import NamedSettings
+from fedunseen.core.settings import NamedSettings, Widths
 from fedunseen.data.episodes import Tasks
 from fedunseen.methods.episodic import Episodic, EpisodicSettings, accuracy, answers_of
 from fedunseen.methods.networks import linear, mlp, mlp_init
@@ -42,7 +42,7 @@ class MAMLSettings(EpisodicSettings):
     """What the adaptation changes: all parameters, or the classifier alone (ANIL, Raghu et al.
     2020).
     """
-    hidden: tuple[PositiveInt, ...] = ()
+    hidden: Widths = ()
     """Widths of the trained layers on top of the features; empty: none."""
 
 

@@ -3,12 +3,12 @@
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import PositiveInt
 from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Context, Terms
+from fedunseen.core.settings import Widths
 from fedunseen.data.episodes import Tasks
 from fedunseen.methods.episodic import Episodic, EpisodicSettings, accuracy, answers_of
 from fedunseen.methods.networks import mlp, mlp_init
@@ -20,7 +20,7 @@ class ProtoNet(Episodic, name="protonet"):
     class Settings(EpisodicSettings):
         """Settings of prototypical networks."""
 
-        hidden: tuple[PositiveInt, ...] = ()
+        hidden: Widths = ()
         """Widths of the trained layers on top of the features; empty: none."""
 
     settings: Settings

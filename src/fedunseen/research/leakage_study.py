@@ -12,6 +12,7 @@ from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.parameters import to_device
 from fedunseen.core.random import stream
 from fedunseen.core.registry import find
+from fedunseen.core.sizes import BoundedDraws
 from fedunseen.data import Benchmark
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.experiment.schema import Experiment
@@ -134,7 +135,8 @@ def _subject(
     federation = assemble(experiment, benchmark, partition)
     holders = [next(rows for rows in partition.clients if victim in rows) for victim in victims]
     drawn = to_device(
-        federation.method.init(stream(experiment.run.seed, "initialisation")), federation.device
+        federation.method.init(BoundedDraws(stream(experiment.run.seed, "initialisation"))),
+        federation.device,
     )
     shape = (
         benchmark.image_shape if not experiment.data.features else None

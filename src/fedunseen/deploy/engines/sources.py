@@ -20,9 +20,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.core.errors import DataError, MissingDependencyError, counted
+from fedunseen.core.errors import DataError, MissingDependencyError, counted, shortened
+from fedunseen.core.files import check_ordinary, parse_json
 from fedunseen.data import ClassSpace
 from fedunseen.data.io.images import ImageBytes
+from fedunseen.data.io.parquet_size import rows_at_once
 from fedunseen.experiment.own_samples import OwnSamples
 from fedunseen.experiment.party_statistics import BLOCK
 
@@ -34,7 +36,15 @@ PICTURES = 256
 
 _IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 _LABELS = ("cls", "txt", "json")
-_MOST_BYTES = 2**27  # of a member of an archive: no picture that is read is larger
+_MOST_BYTES = 2**27  # of a picture: none that is read is larger
+_LABEL = "label"  # the column of classes
+_DIGITS = 9  # of a row of the class table
+_MOST_LABEL = 2**16  # bytes of a label's file
+_AT_ONCE = 2**28  # bytes of the files of pictures that are decoded at once, and one file more
+_EXTENDED = (
+    tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)  # fmt: skip
 
 See = Callable[[Sequence[ImageBytes]], NDArray[Any]]
 """Turns picture files into features (n, d)."""
@@ -109,6 +119,18 @@ class Folder:
             yield self.features(benchmark, rows), names[benchmark.labels[rows]].tolist(), mark
 
 
+class _Entry(tarfile.TarInfo):
+    """An entry of an archive; names and notes of an entry, which are read whole, are bounded."""
+
+    @classmethod
+    def frombuf(cls, buf: Any, encoding: Any, errors: Any) -> Any:
+        """Read the header of an entry."""
+        entry = super().frombuf(buf, encoding, errors)
+        if entry.type in _EXTENDED and entry.size > _MOST_LABEL:
+            raise ValueError(f"notes of {entry.size:,} bytes")
+        return entry
+
+
 class _Files:
     """Files of a store that fsspec reads."""
 
@@ -125,8 +147,8 @@ class _Files:
         """Turn what a store or a file raises into one sentence."""
         try:
             yield
-        except (OSError, EOFError, tarfile.TarError, KeyError, ValueError) as error:
-            why = str(error).partition("\n")[0] or type(error).__name__
+        except (OSError, EOFError, tarfile.TarError, KeyError, ValueError, MemoryError) as error:
+            why = shortened(str(error).partition("\n")[0]) or type(error).__name__
             raise DataError(
                 f"{place} cannot be read ({why}): look at the store and the file, and repeat the "
                 "command, which continues behind the blocks that are done"
@@ -158,13 +180,40 @@ class _Files:
 
     def _named(self, label: Any, where: str) -> str:
         """Return a class name; a number is a row of the class table."""
-        text = label.decode() if isinstance(label, bytes) else str(label)
+        text = label.decode(errors="replace") if isinstance(label, bytes) else str(label)
         text = text.strip()
         if text in self.space.names:
             return text
-        if text.isascii() and text.isdecimal() and int(text) < len(self.space.names):
+        is_row = text.isascii() and text.isdecimal() and len(text) <= _DIGITS
+        if is_row and int(text) < len(self.space.names):
             return self.space.names[int(text)]
-        raise DataError(f"{where}: {text!r} is no class of the plan: correct the label")
+        raise DataError(f"{where}: {shortened(text)!r} is no class of the plan: correct the label")
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[Any]:
+        """Open a file; refuse what may never end, and turn what it raises into one sentence."""
+        with self._readable(name):
+            if "file" in np.atleast_1d(self.store.protocol):
+                check_ordinary(Path(name))
+            with self.store.open(name, "rb") as file:
+                yield file
+
+    def _seen(self, samples: Iterator[tuple[ImageBytes, str]]) -> Iterator[Piece]:
+        """Yield the features of pictures, as many at a time as fit into :data:`_AT_ONCE`."""
+        some: list[ImageBytes] = []
+        labels: list[str] = []
+        size = 0
+        for picture, label in samples:
+            some.append(picture)
+            labels.append(label)
+            size += picture.getbuffer().nbytes
+            if len(some) == PICTURES or size > _AT_ONCE:
+                yield self.see(some), labels, ""
+                some = []
+                labels = []
+                size = 0
+        if some:
+            yield self.see(some), labels, ""
 
 
 class Pictures(_Files):
@@ -181,12 +230,15 @@ class Pictures(_Files):
 
     def read(self, block: Any) -> Iterator[Piece]:
         """Yield the pictures of a block, some at a time."""
-        for start in range(0, len(block), PICTURES):
-            some = block[start : start + PICTURES]
-            labels = [self._named(PurePosixPath(name).parent.name, name) for name in some]
-            with self._readable(self.place):
-                pictures = [ImageBytes(self.store.cat_file(name), name) for name in some]
-            yield self.see(pictures), labels, ""
+        yield from self._seen(map(self._picture, block))
+
+    def _picture(self, name: str) -> tuple[ImageBytes, str]:
+        label = self._named(PurePosixPath(name).parent.name, name)
+        with self._opened(name) as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise _oversized(name)
+        return ImageBytes(content, name), label
 
 
 class Archives(_Files):
@@ -201,35 +253,21 @@ class Archives(_Files):
 
     def read(self, block: Any) -> Iterator[Piece]:
         """Yield the samples of an archive, some at a time."""
-        some: list[ImageBytes] = []
-        labels: list[str] = []
-        for picture, label in self._samples(block):
-            some.append(picture)
-            labels.append(label)
-            if len(some) == PICTURES:
-                yield self.see(some), labels, ""
-                some = []
-                labels = []
-        if some:
-            yield self.see(some), labels, ""
+        yield from self._seen(self._samples(block))
 
     def _samples(self, block: str) -> Iterator[tuple[ImageBytes, str]]:
         """Yield pictures and their classes; the files of a sample are neighbors."""
         key = ""
         parts: dict[str, bytes] = {}
         with (
-            self._readable(block),
-            self.store.open(block, "rb") as file,
-            tarfile.open(fileobj=file, mode="r|") as archive,
+            self._opened(block) as file,
+            tarfile.open(fileobj=file, mode="r|", tarinfo=_Entry) as archive,
         ):
             for member in archive:
+                # of which a million take half a gigabyte
+                archive.members = []  # type: ignore[attr-defined]
                 if not member.isfile():
                     continue
-                if member.size > _MOST_BYTES:
-                    raise DataError(
-                        f"{block}: {member.name} has {member.size:,} bytes: give pictures of at "
-                        f"most {_MOST_BYTES:,}"
-                    )
                 name = PurePosixPath(member.name)
                 stem, _, suffix = name.name.partition(".")
                 if str(name.parent / stem) != key:
@@ -237,11 +275,25 @@ class Archives(_Files):
                         yield self._sample(parts, f"{block}: {key}")
                     parts = {}
                 key = str(name.parent / stem)
-                content = archive.extractfile(member)
-                assert content is not None
-                parts[suffix.lower()] = content.read()
+                self._keep(parts, suffix.lower(), member, archive, block)
         if parts:
             yield self._sample(parts, f"{block}: {key}")
+
+    def _keep(
+        self, parts: dict[str, bytes], suffix: str, member: Any, archive: Any, block: str
+    ) -> None:
+        """Read a member into the parts of its sample, if these lack it."""
+        is_label = suffix in _LABELS
+        is_picture = f".{suffix}" in _IMAGES
+        if suffix in parts or not (is_label or is_picture):
+            return
+        if is_picture and any(f".{name}" in _IMAGES for name in parts):
+            return
+        if member.size > (_MOST_LABEL if is_label else _MOST_BYTES):
+            raise _oversized(f"{block}: {shortened(member.name)}", is_label)
+        content = archive.extractfile(member)
+        assert content is not None
+        parts[suffix] = content.read()
 
     def _sample(self, parts: dict[str, bytes], where: str) -> tuple[ImageBytes, str]:
         picture = next((name for name in parts if f".{name}" in _IMAGES), "")
@@ -254,7 +306,7 @@ class Archives(_Files):
         said: Any = parts[label]
         if label == "json":
             with self._readable(where):
-                tree = json.loads(said)
+                tree = parse_json(said)
                 said = tree["label"] if isinstance(tree, dict) else tree
         return ImageBytes(parts[picture], where), self._named(said, where)
 
@@ -280,7 +332,7 @@ class Parquet(_Files):
         """A row group each: the file and its number."""
         blocks: list[Any] = []
         for name in self.files:
-            with self._readable(name), self.store.open(name, "rb") as file:
+            with self._opened(name) as file:
                 groups = self._parquet.ParquetFile(file).metadata.num_row_groups
             blocks += [[name, group] for group in range(groups)]
         return blocks
@@ -288,33 +340,76 @@ class Parquet(_Files):
     def read(self, block: Any) -> Iterator[Piece]:
         """Yield the rows of a row group, some at a time."""
         name, group = block
-        with self._readable(name), self.store.open(name, "rb") as file:
-            opened = self._parquet.ParquetFile(file, pre_buffer=False)
-            for batch in opened.iter_batches(GROUP * BLOCK, row_groups=[group]):
-                yield self._piece(batch, name)
+        with self._opened(name) as file:
+            about = self._parquet.ParquetFile(file, pre_buffer=False).metadata
+            kept = self._kept(about)
+            rows = rows_at_once(about, group, GROUP * BLOCK, name, kept)
+            opened = self._parquet.ParquetFile(
+                file, metadata=about, pre_buffer=False, read_dictionary=list(kept)
+            )
+            batches = opened.iter_batches(rows, row_groups=[group])
+            kinds = {str(field.name): str(field.type) for field in opened.schema_arrow}
+            lists = [key for key, kind in kinds.items() if "list" in kind and key != _LABEL]
+            pictures = [key for key, kind in kinds.items() if "binary" in kind and key != _LABEL]
+            if _LABEL not in kinds:
+                raise DataError(f"{name} has no column 'label': add one of class names")
+            if len(pictures) == 1 and not lists:
+                yield from self._seen(self._pictures(batches, pictures[0], name))
+            else:
+                for batch in batches:
+                    yield self._vectors(batch, name, lists, pictures)
 
-    def _piece(self, batch: Any, name: str) -> Piece:
+    @staticmethod
+    def _kept(about: Any) -> tuple[str, ...]:
+        """Return the column of labels where it is of texts that pyarrow keeps once each."""
+        columns = map(about.row_group(0).column, range(about.num_columns))
+        texts = [
+            column.path_in_schema
+            for column in columns
+            if column.physical_type == "BYTE_ARRAY"
+            and not any(encoding.startswith("DELTA") for encoding in column.encodings)
+        ]
+        return tuple(text for text in texts if text == _LABEL)
+
+    def _labels(self, batch: Any, name: str) -> list[str]:
+        labels = batch.column(batch.schema.names.index(_LABEL))
+        if not hasattr(labels, "dictionary"):
+            return [self._named(label, name) for label in labels.to_pylist()]
+        places = labels.indices.to_pylist()
+        known = labels.dictionary.to_pylist()
+        named = {place: self._named(known[place], name) for place in {*places} if place is not None}
+        return [self._named(None, name) if place is None else named[place] for place in places]
+
+    def _pictures(
+        self, batches: Iterator[Any], column: str, name: str
+    ) -> Iterator[tuple[ImageBytes, str]]:
+        """Yield pictures and their classes."""
+        place = 0
+        for batch in batches:
+            cells = batch.column(batch.schema.names.index(column)).to_pylist()
+            for cell, label in zip(cells, self._labels(batch, name), strict=True):
+                content = cell["bytes"] if isinstance(cell, dict) else cell
+                if len(content or b"") > _MOST_BYTES:
+                    raise _oversized(f"{name}: {place}")
+                yield ImageBytes(content, f"{name}: {place}"), label
+                place += 1
+
+    def _vectors(
+        self, batch: Any, name: str, lists: Sequence[str], pictures: Sequence[str]
+    ) -> Piece:
+        """Return the features of some rows."""
+        labels = self._labels(batch, name)
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        if "label" not in columns:
-            raise DataError(f"{name} has no column 'label': add one of class names")
-        labels = [self._named(label, name) for label in columns.pop("label").to_pylist()]
-        kinds = {key: str(column.type) for key, column in columns.items()}
-        lists = [key for key, kind in kinds.items() if "list" in kind]
-        pictures = [key for key, kind in kinds.items() if "binary" in kind]
+        del columns[_LABEL]
         if len(lists) == 1:
             flat = columns[lists[0]].flatten().to_numpy(zero_copy_only=False)
             if len(flat) % len(labels):
                 raise DataError(f"{name}: vectors in {lists[0]!r} have different lengths")
             return flat.reshape(len(labels), -1), labels, ""
-        if len(pictures) == 1:
-            content = columns[pictures[0]].to_pylist()
-            read = [cell["bytes"] if isinstance(cell, dict) else cell for cell in content]
-            seen = self.see([ImageBytes(cell, f"{name}: {i}") for i, cell in enumerate(read)])
-            return seen, labels, ""
         numbers = [
             column.to_numpy(zero_copy_only=False)
-            for key, column in columns.items()
-            if kinds[key].startswith(("float", "double", "int", "uint", "half"))
+            for column in columns.values()
+            if str(column.type).startswith(("float", "double", "int", "uint", "half"))
         ]
         if not numbers or lists or pictures:
             raise DataError(
@@ -323,6 +418,11 @@ class Parquet(_Files):
                 "beside 'label'"
             )
         return np.stack(numbers, 1), labels, ""
+
+
+def _oversized(where: str, is_label: bool = False) -> DataError:
+    what, most = ("labels", _MOST_LABEL) if is_label else ("pictures", _MOST_BYTES)
+    return DataError(f"{where} is too large: give {what} of at most {most:,} bytes", "too-large")
 
 
 def open_source(

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from pydantic import Field, field_validator
 
-from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.errors import FedUnseenError, StorageError
 from fedunseen.core.parameters import (
     ClientStates,
     Params,
@@ -349,6 +349,10 @@ class Distributed(Engine):
             party.refused = str(error)
             if error.final and self.clients.masks is not None:  # after some more it leaves
                 answers.refused[client] = str(error)
+        except (StorageError, OSError) as error:  # a full disk, which someone may empty
+            said = event("silent", party.name, round=round + 1)
+            words = "round %d: the reply of %s cannot be kept: %s"
+            _log.warning(words, round + 1, party.name, error, extra=said)
         except WireError as error:
             self.clients.check_lost(error, client, round)
             answers.refused[client] = party.refused = str(error)

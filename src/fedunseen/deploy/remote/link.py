@@ -14,7 +14,6 @@ import contextlib
 import logging
 import os
 import queue
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +33,12 @@ Answer = Callable[[bytes], bytes]
 """A party's answer to a message. It never raises: an error is part of the answer."""
 
 
+LENGTH = 4
+"""Bytes of an answer that say how long its header is, the largest part first."""
+HEADER = 2**20
+"""Bytes that a header may have at most."""
+_NAMES_LENGTH = 8  # bytes
+
 SPOOLED = 2**20
 """Bytes from which on an answer waits on disk until it is read."""
 
@@ -50,15 +55,18 @@ class Letter:
 
 
 class Spooled:
-    """An answer on disk, in a file without a name that is gone with the process.
+    """An answer whose tensors are on disk, in a file without a name that is gone with the process.
+    The header, which comes first with its length before it, stays in memory, so that tensors are
+    read where they lie: a copy of them would need the disk twice.
 
     Args:
         folder: where; None: where temporary files are.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder
         self.file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+        self.head = bytearray()
+        self._missing = LENGTH  # bytes of the head that have not come yet
 
     def add(self, piece: bytes) -> None:
         """Append bytes.
@@ -67,27 +75,34 @@ class Spooled:
             OSError: the disk is full.
         """
         rest = memoryview(piece)
+        while rest and self._missing:
+            part = rest[: self._missing]
+            self.head += part
+            rest = rest[len(part) :]
+            self._missing -= len(part)
+            if not self._missing and len(self.head) == LENGTH:
+                length = int.from_bytes(self.head, "big")
+                self._missing = length if length <= HEADER else 0  # no header is longer
         while rest:
             rest = rest[self.file.write(rest) :]
 
     def __len__(self) -> int:
-        return os.fstat(self.file.fileno()).st_size
+        return len(self.head) + os.fstat(self.file.fileno()).st_size
 
     def __bytes__(self) -> bytes:
-        return self.read(0, len(self))
+        return bytes(self.head) + self._stored(0, len(self))
 
-    def read(self, first: int, count: int) -> bytes:
-        """Return some of its bytes."""
+    def first(self) -> bytes:
+        """Return the header and its length, and the length of the names of tensors after it."""
+        return bytes(self.head) + self._stored(0, _NAMES_LENGTH)
+
+    def _stored(self, first: int, count: int) -> bytes:
         return os.pread(self.file.fileno(), count, first)
 
-    @contextlib.contextmanager
-    def tail(self, first: int) -> Iterator[Path]:
-        """Yield a file that holds all from a byte on."""
-        with tempfile.NamedTemporaryFile(dir=self.folder) as copy:
-            self.file.seek(first)
-            shutil.copyfileobj(self.file, copy, SPOOLED)
-            copy.flush()
-            yield Path(copy.name)
+    @property
+    def tensors(self) -> Path:
+        """The file of all that comes after the header, as long as this object is there."""
+        return Path(f"/dev/fd/{self.file.fileno()}")
 
 
 Content = bytes | Spooled

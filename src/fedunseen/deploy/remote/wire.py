@@ -27,7 +27,7 @@ from torch import Tensor
 from fedunseen.core.files import check_tensor_names, parse_json
 from fedunseen.core.parameters import Params, finite, fits_int32, size_in_bytes, under, within
 from fedunseen.data.names import is_visible
-from fedunseen.deploy.remote.link import Content, Spooled
+from fedunseen.deploy.remote.link import HEADER, LENGTH, Content, Spooled
 from fedunseen.deploy.remote.refusals import DATA, LEFT, described
 from fedunseen.strategies import Instruction, Reply
 
@@ -42,7 +42,6 @@ SEMANTICS = "space/semantics"
 SUMS = "sums_sha256"
 """The digest of whole sums in a run's result, which every party gets to compare."""
 
-_HEADER = 2**20  # bytes that a header may have at most
 _SAME = "same"  # header key: name -> name of the same tensor, which travels once
 _WIDE = "int64"  # header key: names of int64 tensors that travel in 32 bits
 _NAMES = 2**22  # bytes that the names, types and shapes of a message's tensors may have
@@ -134,19 +133,19 @@ def split(message: Content, limit: int | None = None) -> tuple[dict[str, Any], i
     size = len(message)
     if limit is not None and size > limit:
         raise WireError(f"it has {size} bytes, more than the {limit} that were asked for")
-    if size < 4:
+    if size < LENGTH:
         raise WireError("it is cut short")
-    start = message.read(0, _HEADER + 4) if isinstance(message, Spooled) else message
-    (length,) = struct.unpack(">I", start[:4])
-    if length > min(_HEADER, size - 4):
+    start = message.first() if isinstance(message, Spooled) else message
+    (length,) = struct.unpack(">I", start[:LENGTH])
+    if length > min(HEADER, size - LENGTH):
         raise WireError("its header is cut short or too long")
     try:
-        header = parse_json(start[4 : 4 + length])
+        header = parse_json(start[LENGTH : LENGTH + length])
     except ValueError as error:
         raise WireError(f"it cannot be read ({error})") from None
     if not isinstance(header, dict):
         raise WireError("its header is not a table")
-    return header, 4 + length
+    return header, LENGTH + length
 
 
 def own_fields(header: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,10 +190,9 @@ def unpack(message: Content, limit: int | None = None) -> tuple[dict[str, Any], 
     """Take a message apart."""
     header, first = split(message, limit)
     if isinstance(message, Spooled):
-        if int.from_bytes(message.read(first, 8), "little") > _NAMES:
+        if int.from_bytes(message.first()[first:], "little") > _NAMES:
             raise WireError("the names of its tensors are too long")
-        with message.tail(first) as body:
-            return own_fields(header), read_tensors(header, body)
+        return own_fields(header), read_tensors(header, message.tensors)
     return own_fields(header), read_tensors(header, message[first:])
 
 
@@ -324,7 +322,7 @@ class Expected:
         return (
             None
             if self.state
-            else size_in_bytes(self.update) + _HEADER + _SPARE + 256 * len(self.update)
+            else size_in_bytes(self.update) + HEADER + _SPARE + 256 * len(self.update)
         )
 
 

@@ -32,6 +32,7 @@ from fedunseen.experiment.encoding import (
     make_encoder,
 )
 from fedunseen.experiment.parsing import check_known, located
+from fedunseen.experiment.result.agreement import check_agreement
 from fedunseen.experiment.result.reader import RunReader
 from fedunseen.experiment.run_model import MODEL_FILES, older_confidence
 from fedunseen.experiment.schema import Experiment
@@ -202,7 +203,10 @@ class StoredRun:
             else:
                 setting = find("encoder", encoder["settings"]["name"]).setting
                 place = getattr(self._placed.encoder, setting.rpartition(".")[2])
-            return Model.template(content, tensors, place)
+            model = Model.template(content, tensors, place)
+        space = ClassSpace.load(self.path / "classes.csv", of_run=True)
+        check_agreement(self.path, self.experiment, space, model)
+        return model
 
     @cached_property
     def method(self) -> Method:
