@@ -54,6 +54,10 @@ MISTAKES = {
     "host digit-pairs --insecure --parties a,b --set method.name=fedzls": "unknown method 'fedzls'",
     "join 127.0.0.1 --insecure --name a --data none": "the folder none is missing",
     "predict run commas --among sene": "--among sene: choose all, unseen or given",
+    "report none": "none is not a run directory",
+    "serve none": "none is not a run directory",
+    "compare run none": "none is not a run directory",
+    "history none": "none is not a run directory",
     "sweep distzsl-tabel2": "unknown sweep 'distzsl-tabel2': did you mean 'distzsl-table2'?",
 }
 
@@ -71,9 +75,11 @@ def test_a_simple_mistake_is_refused_before_pytorch_is_loaded(typed, tmp_path):
         "commas/zebra",
         "commas/lion",
         "strange/zbera",
+        "run",
     ):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "1.png").write_bytes(b"")
+    (tmp_path / "run" / "manifest.json").write_text("{}")
     (tmp_path / "commas" / "classes.csv").write_text(
         'name,split,size\nzebra,seen,"0,5"\nlion,unseen,1\n'
     )

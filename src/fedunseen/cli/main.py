@@ -28,6 +28,7 @@ from fedunseen.core.command_line import typed
 from fedunseen.core.errors import ArgumentError, FedUnseenError, unknown
 from fedunseen.core.extensions import at, commands
 from fedunseen.core.registry import fault
+from fedunseen.core.runs import check_is_run
 
 # Help without boxes: rich takes longer to import than everything else that --help needs.
 typer.core.HAS_RICH = False
@@ -147,10 +148,19 @@ def run(
 def compare(
     path: Annotated[
         Path,
-        typer.Argument(metavar="RUN", help="The run directory that the others are compared with."),
+        typer.Argument(
+            metavar="RUN",
+            help="The run directory that the others are compared with.",
+            callback=check_is_run,
+        ),
     ],
     others: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Run directories of the same seeds.")
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Run directories of the same seeds.",
+            callback=lambda runs: [check_is_run(run) for run in runs],
+        ),
     ],
     as_json: opt.Json = False,
 ) -> None:

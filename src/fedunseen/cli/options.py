@@ -16,6 +16,7 @@ from fedunseen.core.presets import (
     preset_text,
 )
 from fedunseen.core.registry import announce
+from fedunseen.core.runs import check_is_run
 from fedunseen.core.text import decoded
 
 # characters that explain a name: a longer line is broken in two, and shells take the rest for a name
@@ -198,7 +199,9 @@ Only = Annotated[
     list[str] | None,
     typer.Option("--only", metavar="AXIS=VALUE", help="Run a part of the grid; may be repeated."),
 ]
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
+RunPath = Annotated[
+    Path, typer.Argument(metavar="RUN", help="A run directory.", callback=check_is_run)
+]
 Client = Annotated[
     int | None,
     typer.Option(

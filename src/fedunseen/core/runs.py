@@ -21,14 +21,19 @@ MANIFEST_KEYS = ("experiment", "data_fingerprint", "input_shape", "seed", "task"
 """Keys that a manifest must have."""
 
 
-def read_manifest(run: Path) -> dict[str, Any]:
-    """Read the manifest of a run directory."""
-    path = run / "manifest.json"
-    if not path.exists():
+def check_is_run(run: Path) -> Path:
+    """Return the path of a run directory; refuse another folder, whose manifest is missing."""
+    if not (run / "manifest.json").exists():
         remedy = "name one that `fedunseen run` has made"
         if (run / "cells").is_dir():
             remedy = f"it is a sweep's, whose runs are in {run / 'cells'}"
         raise RunDirectoryError(f"{run} is not a run directory: {remedy}")
+    return run
+
+
+def read_manifest(run: Path) -> dict[str, Any]:
+    """Read the manifest of a run directory."""
+    path = check_is_run(run) / "manifest.json"
     problem = f"{path} is damaged: restore it, or run the experiment again in another --out"
     manifest = read_json(path, problem, MANIFEST_KEYS)
     shape = manifest["input_shape"]

@@ -2,7 +2,6 @@
 round.
 """
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,10 +9,8 @@ import typer
 from fedunseen.cli import options as opt
 from fedunseen.cli.console import print_json, say
 
-Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 
-
-def history(run: Folder, as_json: opt.Json = False) -> None:
+def history(run: opt.RunPath, as_json: opt.Json = False) -> None:
     """List a run's rounds, which of them are kept, its parties, and every return with its
     reason.
     """
@@ -35,7 +32,7 @@ def history(run: Folder, as_json: opt.Json = False) -> None:
 
 
 def rollback(
-    run: Folder,
+    run: opt.RunPath,
     round: Annotated[int, typer.Option(min=1, help="The round, counted from 1.")],
     reason: Annotated[str, typer.Option(help="Why: it enters the audit trail of the run.")],
 ) -> None:
