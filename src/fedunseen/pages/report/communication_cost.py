@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedunseen.federation.run_directory import parameter_sizes
 from fedunseen.pages.report.parts import Content, Facts
 from fedunseen.strategies.selective import matches
 
@@ -55,8 +56,6 @@ def traffic(lines: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
 
 def travel(facts: Facts) -> Content:
     """Return what the page says of what travels; None where nothing is known of it."""
-    from fedunseen.federation.run_directory import parameter_sizes
-
     run = facts.run
     experiment = facts.experiment
     result = facts.run.result

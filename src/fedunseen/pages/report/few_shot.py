@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from fedunseen import metrics
 from fedunseen.evaluation.summary import stopped, weak_classes, weak_words
 from fedunseen.experiment.result.run import Run
+from fedunseen.federation.run_directory import stored_rounds
 from fedunseen.pages.report import parts, statistics
 from fedunseen.pages.report.charts import Curve, Level, Scale, line_chart
 from fedunseen.pages.report.maps import class_color, confusion_map, plane_map
@@ -287,8 +288,6 @@ def plane(facts: Facts) -> Content:
     """Draw the first test episode in the plane of two features, after some rounds (FedFSL, Fig.
     6).
     """
-    from fedunseen.federation.run_directory import stored_rounds
-
     stored = stored_rounds(facts.run.path / "plane")
     if not stored:
         return None

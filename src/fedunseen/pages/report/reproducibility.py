@@ -11,6 +11,7 @@ import numpy as np
 from fedunseen.core.toml import toml_text
 from fedunseen.evaluation.summary import stopped
 from fedunseen.experiment.result.run import Run
+from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.pages.report import statistics
 from fedunseen.pages.report.charts import Curve, Scale, line_chart
 from fedunseen.pages.report.parts import Content, Facts, axis, rounds_tried, upper_end
@@ -83,8 +84,6 @@ def _selection_chart(run: Run) -> str | None:
     """Draw how the chosen candidate did on validation classes, round by round; of one round there
     is no curve.
     """
-    from fedunseen.federation.run_directory import RunDirectory
-
     chosen = run.result["chosen_on_validation"]
     criterion = run.manifest["experiment"]["evaluation"]["criterion"]
     name = "zsl" if criterion == "zsl" else "gzsl_harmonic"

@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from fedunseen.core.files import write_text
 from fedunseen.core.latex import escaped, tabular
 from fedunseen.evaluation.measures import FEW_SHOT, FEW_SHOT_DETAILS, ZERO_SHOT
+from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.pages.report import statistics, sweep_tables
 from fedunseen.pages.report.charts import Bar, Curve, Scale, bar_chart, line_chart, value_chart
 from fedunseen.pages.report.parts import paragraphs, passages, render, upper_end
 from fedunseen.research.sweep import Row, Sweep
-from fedunseen.research.sweep.schema import MEASURES, Figure
+from fedunseen.research.sweep.results import cell_command
+from fedunseen.research.sweep.schema import MEASURES, Figure, matches
 
 Floats = NDArray[np.float64]
 Lines = Mapping[tuple[str, ...], Sequence["Row"]]
@@ -31,8 +33,6 @@ def write_sweep_report(sweep: Sweep, rows: Sequence[Row], out: Path) -> Path:
     """Write ``results.html``, ``.md`` and ``.tex`` in the sweep's directory, and return where the
     page is.
     """
-    from fedunseen.research.sweep.results import cell_command
-
     tables = sweep_tables.sweep_tables(sweep, rows, out)
     metrics: set[str] = set().union(*(table.metrics for table in tables))
     statuses = [row.status for row in rows]
@@ -84,8 +84,6 @@ def write_sweep_report(sweep: Sweep, rows: Sequence[Row], out: Path) -> Path:
 
 def _figure(sweep: Sweep, figure: Figure, rows: Sequence[Row], out: Path) -> list[dict[str, Any]]:
     """Draw a figure: for each value of the axes that it does not name, a chart for each metric."""
-    from fedunseen.research.sweep.schema import matches
-
     fixed = [axis for axis, values in figure.only.items() if isinstance(values, str)]
     split_axes = [axis for axis in sweep.axes if axis not in (*figure.lines, *fixed, figure.x)]
     done = [row for row in rows if row.status == "done" and matches(row.cell.values, figure.only)]
@@ -178,8 +176,6 @@ def _by_round(lines: Lines, band: str, metric: str, out: Path) -> str:
 
 def _metrics(run: Path) -> list[list[dict[str, Any]]]:
     """Return the metrics of each seed of a run, round by round."""
-    from fedunseen.federation.run_directory import RunDirectory
-
     return [RunDirectory(folder).metrics() for folder in sorted(run.glob("seed-*")) or [run]]
 
 

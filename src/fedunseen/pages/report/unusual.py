@@ -9,6 +9,7 @@ import numpy as np
 
 from fedunseen.evaluation.summary import listed
 from fedunseen.experiment.traces import sentences
+from fedunseen.federation.run_directory import stored_rounds
 from fedunseen.pages.report import statistics
 from fedunseen.pages.report.charts import Curve, Scale, line_chart
 from fedunseen.pages.report.maps import class_map, hue, small_map
@@ -216,8 +217,6 @@ def learnt(facts: Facts) -> Content:
     """Draw how well each class's mean predicted attributes fit every class, after some rounds,
     beside the semantics.
     """
-    from fedunseen.federation.run_directory import stored_rounds
-
     stored = stored_rounds(facts.run.path / "similarity")
     if not stored or not facts.one_model:
         return None

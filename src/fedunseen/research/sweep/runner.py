@@ -33,6 +33,9 @@ from fedunseen.core.errors import ExperimentError, FedUnseenError, RunDirectoryE
 from fedunseen.core.files import check_unlinked, holding, is_occupied, parse_json, write_json
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
+from fedunseen.experiment.assemble import check, load_data
+from fedunseen.experiment.running import run
+from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.run_directory import differences
 from fedunseen.research.sweep.results import Row, row, write_csv
 from fedunseen.research.sweep.schema import Cell, Sweep
@@ -45,8 +48,6 @@ def _check_cells(sweep: Sweep, cells: Sequence[Cell]) -> dict[str, str]:
     """Build what each cell names, before one trains; return folder -> why a cell is refused. Data
     are loaded once.
     """
-    from fedunseen.experiment.assemble import check, load_data
-
     alike: dict[str, list[Cell]] = {}
     for cell in cells:
         if (experiment := cell.experiment) is not None:
@@ -420,9 +421,6 @@ def _work(connection: Connection) -> None:
 
 def _attempt(task: Mapping[str, Any]) -> dict[str, Any]:
     """Run a cell, or continue with it; return why it failed, empty where it has not."""
-    from fedunseen.experiment.running import run
-    from fedunseen.experiment.schema import Experiment
-
     try:
         run(
             Experiment.from_dict(task["experiment"]),
