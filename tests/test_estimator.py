@@ -165,8 +165,11 @@ def test_samples_are_put_in_the_order_of_all_their_bytes(alike):
     assert times.sum() == 40 > len(expected)
 
 
-@pytest.mark.parametrize("classes", [5, 10])  # offsets of few classes are bounded too
-def test_neither_the_order_of_samples_nor_the_seed_changes_a_closed_form(classes):
+@pytest.mark.parametrize(
+    ("classes", "features"),
+    [(5, None), (10, None), (10, ("standard", "kernel"))],  # offsets of few classes are bounded too
+)
+def test_neither_the_order_of_samples_nor_the_seed_changes_a_closed_form(classes, features):
     table = {name: TABLE[name] for name in [*list(TABLE)[:classes], *UNSEEN]}
     mine = np.flatnonzero(np.isin(NAMES, list(table)[:classes]))
     rows = np.tile(X[mine], (8, 1)) + RNG.normal(size=(8 * len(mine), 12))
@@ -174,7 +177,7 @@ def test_neither_the_order_of_samples_nor_the_seed_changes_a_closed_form(classes
     models = []
     for seed in range(3):
         order = np.random.default_rng(seed).permutation(len(rows))
-        model = ZeroShotClassifier(random_state=seed)
+        model = ZeroShotClassifier(random_state=seed, features=features)
         model.fit(rows[order], labels[order], classes=table)
         models.append((model.calibration_, model.predict_proba(X)))
     for offset, probabilities in models[1:]:

@@ -139,6 +139,12 @@ def test_a_class_may_have_no_attribute_and_an_attribute_no_class(method):
         assert (model.predict(samples[100:], classes=["stone", "horse"]) == "stone").mean() > 0.8
 
 
+def test_a_trained_method_too_takes_a_class_without_an_attribute():
+    nothing = {name: [*row, 0] for name, row in ANIMALS.items()} | {"stone": [0, 0, 0, 0]}
+    model = ZeroShotClassifier("fedzsl", rounds=2, calibration=0.0).fit(X, NAMES, classes=nothing)
+    assert np.isfinite(model.scores(X)).all()
+
+
 def test_a_name_may_have_outer_spaces(tmp_path):
     spaced = {f" {name}\t": row for name, row in ANIMALS.items()}
     model = fit(np.char.add(np.char.add(" ", NAMES), "\t"), classes=spaced)
@@ -167,6 +173,13 @@ def test_a_column_that_is_no_number_is_named_by_a_model_of_numbers(column, value
         model.predict(samples)
     with pytest.raises(ArgumentError, match="the column 'c3' of X holds"):
         model.adapt(samples)
+
+
+@pytest.mark.parametrize("kind", [object, str])
+def test_a_column_of_an_array_is_named_too(kind):
+    samples = np.array([[1, "2"], [3, "x"], [5, "6"]], dtype=kind)
+    with pytest.raises(ArgumentError, match=r"^the column 1 of X holds x, which is no number"):
+        ZeroShotClassifier().fit(samples, ["a", "b", "a"])
 
 
 def test_columns_of_numbers_are_taken_whatever_their_type():

@@ -333,7 +333,8 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         """
         method = model.method
         assert isinstance(method, ClosedForm)
-        folds = drawn_folds(method, model.params, self._statistics.params, self._seed)
+        seed = self._experiment.run.seed
+        folds = drawn_folds(method, model.params, self._statistics.params, seed)
         if not folds:
             return model
         prior = self._prior()
@@ -867,7 +868,8 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
     def _restore(self, about: Mapping[str, Any], model: Model) -> None:
         """Take over what :meth:`save` has written."""
         self._model = model
-        self._seed = model.seed
+        drawn = self.random_state is None
+        self._seed = model.seed if drawn else _seed_of(self.random_state)
         self._experiment = self._make_experiment(model.scaler.steps)
         self.classes_ = np.array(about["classes"])
         if tuple(map(class_name, self.classes_.tolist())) != model.space.names:
@@ -928,7 +930,8 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             "method": {**(self.method_params or {}), "name": self.method},
             "strategy": {**(self.strategy_params or {}), "name": self.strategy, **rounds},
             "evaluation": {"selection": "last"},
-            "run": {"seed": self._seed},
+            # a kernel is drawn, too, and of a closed form no number depends on random_state
+            "run": {"seed": self._seed if find("method", self.method).trained else 0},
         }
         return Experiment.from_dict(tree)
 
@@ -1163,17 +1166,35 @@ def _columns_of(X: Any) -> tuple[Column, ...]:
 
 
 def _check_columns(X: Any) -> None:
-    """Refuse a column of a data frame that is no number, by its name."""
-    for column in getattr(X, "columns", ()):
-        values = np.asarray(X[column])
+    """Refuse a column of a data frame or of an array of objects that is no number, by its name."""
+    frame = hasattr(X, "columns")
+    array = None if frame else np.asarray(X)
+    if array is not None and (array.ndim != 2 or array.dtype.kind not in "OU"):
+        return
+    for column in X.columns if array is None else range(array.shape[1]):
+        values = np.asarray(X[column]) if array is None else array[:, column]
         try:
-            values.astype(np.float64, casting="unsafe" if values.dtype == object else "same_kind")
-        except (TypeError, ValueError):
+            values.astype(
+                np.float64, casting="unsafe" if values.dtype.kind in "OU" else "same_kind"
+            )
+        except (TypeError, ValueError) as error:
+            if array is not None and isinstance(error, TypeError):
+                return  # scikit-learn's own error says what such an object is
+            bad = next((value for value in values if not _is_number(value)), values[0])
             raise ArgumentError(
-                f"the column {column!r} of X holds {values[0]!s}, which is no number: leave the "
+                f"the column {column!r} of X holds {bad!s}, which is no number: leave the "
                 "column out, or make numbers of it",
                 "no-numbers",
             ) from None
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a cell can be read as a number."""
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _check_one_model(federation: Federation) -> None:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from fedunseen.core.errors import DataError
 from fedunseen.core.files import cache_folder, write_tensors
 
 _GAP = 1e-3
@@ -28,15 +27,13 @@ _VERSION = 3  # of the estimate: a change here makes cached answers of the old o
 
 
 def correlation(semantics: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the (C, C) correlation of the rows of ``semantics`` (C, attributes)."""
-    constant = np.flatnonzero(np.ptp(semantics, axis=1) == 0)
-    if len(constant):
-        raise DataError(
-            f"class number {constant[0]} has the same value for every attribute, so that it is "
-            "similar to no class: give it semantics that differ, or switch off the loss that "
-            "compares classes with method.kl = 0"
-        )
-    matrix = np.atleast_2d(np.corrcoef(semantics))
+    """Return the (C, C) correlation of the rows of ``semantics`` (C, attributes); a row that has the
+    same value everywhere correlates with no other.
+    """
+    varied = np.ptp(semantics, axis=1) > 0
+    matrix = np.eye(len(semantics))
+    if varied.any():
+        matrix[np.ix_(varied, varied)] = np.corrcoef(semantics[varied])
     np.fill_diagonal(matrix, 1.0)
     return matrix
 
