@@ -76,8 +76,14 @@ def test_init_and_data_check_say_what_is_odd_about_classes_and_use_the_experimen
     single = "1 class with a single picture (zebra): one picture says little of a class"
     alike = "look at bicycle and bike: the text encoder reads them as almost the same"
     strange = "warning: 1 name says little to the text encoder, such as Löwe"
+    for name, file in (("empty", None), ("notes", "a.txt")):
+        (folder / name).mkdir()
+        if file is not None:
+            (folder / name / file).write_text("no picture", "utf-8")
     before = command("data", "check", folder)
     assert (before.code, single in before.out) == (2, True)
+    assert "  warning: class empty: its folder is empty; put in pictures\n" in before.out
+    assert "  warning: class notes: its file cannot be read: " in before.out
     said = works("init", folder).err.splitlines()
     for sentence in (single, alike, strange):
         assert sum(line.startswith(f"- {sentence}") for line in said) == 1, sentence

@@ -2,58 +2,92 @@
 needs PyTorch.
 """
 
+from __future__ import annotations
+
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedunseen.cli.logs import is_json
 from fedunseen.core.array_cache import shown
 
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+QUIET = 2.0  # seconds without a bar, after which one says at least what is being done
+
 
 @contextmanager
-def bars(*texts: str) -> Iterator[Callable[..., None]]:
-    """Yield what draws a bar for each stage: ``advance(stage, done, total, state)``."""
+def bars(*texts: str, doing: str = "") -> Iterator[Callable[..., None]]:
+    """Yield what draws a bar for each stage: ``advance(stage, done, total, state)``.
+
+    Args:
+        texts: formats of further columns.
+        doing: what is being done, which a bar without an end says where no stage has begun after
+            two seconds; by default nothing does.
+    """
     from rich.console import Console  # only a terminal needs it
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
-        MofNCompleteColumn(),
+        TextColumn("{task.fields[count]}"),
         *map(TextColumn, texts),
     )
     drawn = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
     tasks: dict[str, Any] = {}
+    lock = threading.Lock()
+    waiting = [doing] if doing else []
 
-    def advance(stage: str, done: int, total: int, state: str = "") -> None:
-        if stage not in tasks:
-            drawn.start()  # now: without anything to show, nothing is written
-            tasks[stage] = drawn.add_task(stage, total=total, state="")
-        drawn.update(tasks[stage], completed=done, state=state)
+    def advance(stage: str, done: int, total: int | None, state: str = "") -> None:
+        with lock:
+            if waiting and stage != doing:
+                _remove(drawn, tasks, waiting.pop())
+            if stage not in tasks:
+                drawn.start()  # now: without anything to show, nothing is written
+                tasks[stage] = drawn.add_task(stage, total=total, state="", count="")
+            count = "" if total is None else f"{done}/{total}"
+            drawn.update(tasks[stage], completed=done, state=state, count=count)
 
+    def wait() -> None:
+        if waiting:
+            advance(doing, 0, None)
+            drawn.refresh()
+
+    timer = threading.Timer(QUIET, wait)
+    timer.daemon = True
+    if doing:
+        timer.start()
     try:
         yield advance
     finally:
-        if tasks:
+        timer.cancel()
+        if doing:
+            timer.join()
+            _remove(drawn, tasks, doing)
+        if drawn.live.is_started:
             drawn.stop()
 
 
+def _remove(drawn: Progress, tasks: dict[str, Any], stage: str) -> None:
+    """Take a bar off the screen, if it is there."""
+    if stage in tasks:
+        drawn.remove_task(tasks.pop(stage))
+
+
 @contextmanager
-def preparation_bars() -> Iterator[None]:
-    """Show a bar while images are decoded or encoded; elsewhere than on a terminal, a line every
-    half minute.
+def preparation_bars(doing: str = "preparing") -> Iterator[None]:
+    """Show a bar while images are decoded or encoded, and, after two seconds without one, what is
+    being done; elsewhere than on a terminal, a line every half minute.
     """
     if is_json() or not sys.stderr.isatty():
         yield
         return
-    with bars() as advance, showing(advance):
+    with bars(doing=doing) as advance, showing(advance):
         yield
 
 

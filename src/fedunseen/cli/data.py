@@ -58,7 +58,7 @@ def data_check(
     from fedunseen.cli.bars import preparation_bars
     from fedunseen.experiment.data_check import check
 
-    with preparation_bars():
+    with preparation_bars("looking at the folder"):
         info = check(folder, overrides_of(overrides), images)
     kind = find("data", info["benchmark"])
     nameable = "text_encoder" in kind.Settings.model_fields

@@ -55,26 +55,27 @@ def learn(
         )
     from fedunseen.cli.bars import preparation_bars
 
-    run = open_run(path, client)
     outlook: list[Outlook] = []
-    if class_names and support is None:
-        from fedunseen.experiment.new_names import announced
+    with preparation_bars("learning classes"):
+        run = open_run(path, client)
+        if class_names and support is None:
+            from fedunseen.experiment.new_names import announced
 
-        outlook, expectations = announced(run.first, class_names)
-        say(*expectations)
-    if not sums:
-        with preparation_bars():
+            outlook, expectations = announced(run.first, class_names)
+            say(*expectations)
+        if not sums:
             done = run.learn(class_names or classes, support, out)
-    else:
-        from fedunseen.experiment.changed import read_all_class_sums
+        else:
+            from fedunseen.experiment.changed import read_all_class_sums
 
-        run = run.first
-        new, examples = read_all_class_sums(run, sums)
-        done = run.learn(new or None, examples, out)
+            run = run.first
+            new, examples = read_all_class_sums(run, sums)
+            done = run.learn(new or None, examples, out)
+        pages = write_pages(done)
     added = done.result["learnt"]
     say(
         f"new classes: {', '.join(added)}" if added else "no new class: known ones were refined",
-        *write_pages(done),
+        *pages,
     )
     answer: dict[str, object] = {
         "run": str(done.path),
@@ -110,9 +111,8 @@ def adapt(
         raise ArgumentError(f"--among {among}: name all or unseen")
     from fedunseen.cli.bars import preparation_bars
 
-    run = open_run(path, client)
-    with preparation_bars():
-        done = run.adapt(inputs, out, among)
+    with preparation_bars("adapting"):
+        done = open_run(path, client).adapt(inputs, out, among)
     say_adapted(done, as_json)
 
 
@@ -163,11 +163,12 @@ def sums(
     """Write the sums over a party's samples, for fedunseen learn RUN --sums FILE elsewhere: the
     samples stay here.
     """
+    from fedunseen.cli.bars import preparation_bars
     from fedunseen.experiment.changed import write_class_sums
-    from fedunseen.experiment.result.run import load_run
 
-    run = load_run(path)
     owner_settings = overrides_of(stated)
+    with preparation_bars("reading the run"):
+        run = open_run(path, None)
     if removal:
         from fedunseen.experiment.forget import write_removal
 
@@ -177,9 +178,11 @@ def sums(
                 "deployment: give --min-samples 1 if the owner agrees"
             )
         agreed = samples or (), consent
-        count = write_removal(run, data, out, *agreed, min_samples, moments, owner_settings)
+        with preparation_bars("summing samples"):
+            count = write_removal(run, data, out, *agreed, min_samples, moments, owner_settings)
         return say(f"to be removed: {counted(count, 'sample')}", f"file:   {out}")
-    counts, left_out = write_class_sums(run.first, data, out, min_samples, owner_settings)
+    with preparation_bars("summing samples"):
+        counts, left_out = write_class_sums(run.first, data, out, min_samples, owner_settings)
     if left_out:
         say(left_out_sentence(left_out, min_samples))
     say(
@@ -213,6 +216,7 @@ def statistics(
     """Write the statistics of your samples, or of several such files together: exact sums, which
     continue after a kill.
     """
+    from fedunseen.cli.bars import preparation_bars
     from fedunseen.experiment.party_statistics import merge_files, write_statistics
     from fedunseen.experiment.result.run import load_run
 
@@ -227,7 +231,8 @@ def statistics(
     elif places and not party:
         done = at(places[0])(sources[0], out, plan, engine, address, workers)
     else:
-        done = write_statistics(load_run(plan).first, Path(sources[0]), out, _tell)
+        with preparation_bars("summing samples"):
+            done = write_statistics(load_run(plan).first, Path(sources[0]), out, _tell)
     say(
         f"samples:     {done.samples}",
         f"sums_sha256: {done.sums_sha256}",
@@ -279,6 +284,7 @@ def forget(
             "give --party NAME, also with --removal FILE, or --removing a,b with --kit: one of the "
             "two"
         )
+    from fedunseen.cli.bars import preparation_bars
     from fedunseen.experiment.forget import forget as forget_party
     from fedunseen.experiment.result.run import load_run
 
@@ -290,9 +296,9 @@ def forget(
             )
         host_removal = at(places[0])
         return say_forgotten(host_removal(load_run(path), removing, kit, address, out), as_json)
-    say_forgotten(
-        forget_party(load_run(path), party, out, samples or (), removal, consent), as_json
-    )
+    with preparation_bars("removing samples"):
+        done = forget_party(load_run(path), party, out, samples or (), removal, consent)
+    say_forgotten(done, as_json)
 
 
 def say_forgotten(done: Run, as_json: bool) -> None:

@@ -123,10 +123,13 @@ def run(
 ) -> None:
     """Run an experiment."""
     plan = chosen(experiment, overrides)
-    from fedunseen.cli.progress import live_progress
-    from fedunseen.evaluation.summary import stopped
-    from fedunseen.experiment.manifest import free_directory
-    from fedunseen.experiment.running import run as run_experiment
+    from fedunseen.cli.bars import preparation_bars
+
+    with preparation_bars("loading PyTorch"):
+        from fedunseen.cli.progress import live_progress
+        from fedunseen.evaluation.summary import stopped
+        from fedunseen.experiment.manifest import free_directory
+        from fedunseen.experiment.running import run as run_experiment
 
     if out is None and not resume:
         out = free_directory(plan)

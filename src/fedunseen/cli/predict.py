@@ -108,12 +108,13 @@ def predict(
         raise ArgumentError("--why-pictures shows reasons: give --why, too")
     settings = overrides_of(overrides)
     check_where(list(settings))
-    done = open_run(path, client, encoder=encoder, overrides=settings)
-    added = [] if support is not None else _expectations(done.first, class_names, classes, among)
     answers: list[dict[str, Any]] = []
     from fedunseen.cli.bars import preparation_bars
 
-    with preparation_bars():
+    with preparation_bars("reading the run"):
+        done = open_run(path, client, encoder=encoder, overrides=settings)
+        shows = support is not None
+        added = [] if shows else _expectations(done.first, class_names, classes, among)
         ranked = list(
             _ranked(done, inputs, class_names or classes, among, support, Details(sets, why, heat))
         )

@@ -41,7 +41,7 @@ def live_progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Progr
 
         yield each_round
         return
-    with bars("{task.fields[state]}") as advance, showing(advance):
+    with bars("{task.fields[state]}", doing="preparing") as advance, showing(advance):
         yield lambda stage, round, rounds, line: advance(stage, round, rounds, state(line))
 
 

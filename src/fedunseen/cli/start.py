@@ -77,7 +77,7 @@ def init(
     options = None
     if label or ids or kinds:
         options = TableOptions(label, ids or (), dict(_kind_of(text) for text in kinds or ()))
-    with preparation_bars():
+    with preparation_bars("looking at the data"):
         suggestion = suggest(data, file, force, options)
     write_text(file, suggestion.text)
     say(*(f"- {choice.what}: {choice.why}" for choice in suggestion.choices))

@@ -14,7 +14,8 @@ from fedunseen.experiment.class_folders import class_folders
 from fedunseen.experiment.dataset_checks import Remark, few_samples, remarks, text_remarks
 from fedunseen.experiment.init_template import name_remarks, start
 from fedunseen.experiment.parsing import read_tree, validated
-from fedunseen.experiment.picture_depth import depth_remarks, depths_of
+from fedunseen.experiment.picture_depth import depth_remarks
+from fedunseen.experiment.picture_scan import scan_pictures, without_pictures
 
 
 def examine(root: Path) -> list[dict[str, Any]]:
@@ -140,13 +141,18 @@ def _looked_at(root: Path, settings: Mapping[str, Any], part: bool) -> list[Rema
     pictures.
     """
     classes = class_folders(root)
-    few = [] if part else few_samples(classes)
+    if not any(classes.values()):
+        return []  # is refused where it is read
+    scan = scan_pictures(classes)
+    few = (
+        [] if part else [*without_pictures(classes, scan, again=False), *few_samples(scan.classes)]
+    )
     named = name_remarks(list(classes)) if settings.get("text_encoder") == "minilm" else []
     given = settings.get("window")  # checked with the other settings, and refused there
     window = None
     if isinstance(given, (list, tuple)) and len(given) == 2 and given[0] < given[1]:
         window = float(given[0]), float(given[1])
-    depths = depth_remarks(depths_of(classes), window)
+    depths = depth_remarks(scan.depths, window)
     return [*few, *remarks(classes, window), *named, *depths]
 
 

@@ -1,7 +1,7 @@
 """Pictures of more than 8 bits in a folder: which values they use, and the window that suits."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,12 +131,3 @@ def _losing(files: Sequence[Path], window: Window | None) -> list[Path]:
             if eight_bits(image, window).info.get(FEW_LEVELS):
                 lost.append(path)
     return lost
-
-
-def depths_of(classes: Mapping[str, Sequence[Path]]) -> Depths:
-    """Read the headers of pictures."""
-    depths = Depths()
-    for path in (path for files in classes.values() for path in files):
-        with suppress(*UNREADABLE), open_image(path) as image:
-            depths.add(path, image)
-    return depths

@@ -49,13 +49,19 @@ def scan_pictures(classes: Mapping[str, Sequence[Path]]) -> Scan:
             if getattr(image, "is_animated", False):
                 animated.append(path)
     if not sides:
-        first = next(path for files in classes.values() for path in files)
+        first = next((path for files in classes.values() for path in files), None)
+        if first is None:
+            raise DataError("all class folders are empty: put pictures into them")
         raise DataError(f"{first} {fault_of(first)}, and no other file can be read: fix that")
     return Scan(readable, max(8, int(np.median(sides))), animated, depths)
 
 
-def without_pictures(classes: Mapping[str, Sequence[Path]], scan: Scan) -> list[Remark]:
-    """Return a remark on each class that has no picture to learn from, and say what helps."""
+def without_pictures(
+    classes: Mapping[str, Sequence[Path]], scan: Scan, again: bool = True
+) -> list[Remark]:
+    """Return a remark on each class that has no picture to learn from, and say what helps;
+    ``again``: ``init`` has left it out.
+    """
     left_out = []
     for name, files in classes.items():
         why = "its folder is empty"
@@ -64,6 +70,7 @@ def without_pictures(classes: Mapping[str, Sequence[Path]], scan: Scan) -> list[
             count += " cannot be read" if len(files) == 1 else " can be read"
             why = f"{count}: {files[0]} {fault_of(files[0])}"
         if not scan.classes[name]:
-            why += "; put in pictures, and call init again with --force"
-            left_out.append(Remark(f"warning: class {name} left out", why))
+            why += "; put in pictures" + (", and call init again with --force" if again else "")
+            what = f"warning: class {name} left out" if again else f"warning: class {name}"
+            left_out.append(Remark(what, why))
     return left_out

@@ -64,13 +64,16 @@ def spread_statistics(
 @contextmanager
 def _engine(name: str, address: str, workers: int) -> Iterator[Engine]:
     """Yield an engine, and end what it has started."""
-    from fedunseen.deploy.engines.engine import engine_of
+    from fedunseen.cli.bars import preparation_bars
 
-    engine = engine_of(name, address, workers)
-    try:
-        yield engine
-    finally:
-        engine.close()
+    with preparation_bars("reading samples"):
+        from fedunseen.deploy.engines.engine import engine_of
+
+        engine = engine_of(name, address, workers)
+        try:
+            yield engine
+        finally:
+            engine.close()
 
 
 def tell(done: int, total: int) -> None:

@@ -51,23 +51,26 @@ def export(
         raise ArgumentError(
             "--client says whose model --out writes: give --out DIR, or leave out --client"
         )
-    run = open_run(path, None)
-    written = []
-    exported = run if client is None else run.of_client(client)
-    if photos:
-        from fedunseen.pages.photo_export import export_photos
+    from fedunseen.cli.bars import preparation_bars
 
-        place = out or path.resolve().with_name(f"{path.resolve().name}-photos")
-        written += export_photos(exported, place)
-    elif out is not None:
-        from fedunseen.pages.portable import export_model
-        from fedunseen.pages.report.card import model_card
+    with preparation_bars("exporting"):
+        run = open_run(path, None)
+        written = []
+        exported = run if client is None else run.of_client(client)
+        if photos:
+            from fedunseen.pages.photo_export import export_photos
 
-        written += export_model(exported, out, model_card(exported.first))
-    for folder, tex in ((csv, False), (latex, True)):
-        if folder is not None:
-            from fedunseen.experiment.tables import write_tables
+            place = out or path.resolve().with_name(f"{path.resolve().name}-photos")
+            written += export_photos(exported, place)
+        elif out is not None:
+            from fedunseen.pages.portable import export_model
+            from fedunseen.pages.report.card import model_card
 
-            written += write_tables(run, folder, tex)
+            written += export_model(exported, out, model_card(exported.first))
+        for folder, tex in ((csv, False), (latex, True)):
+            if folder is not None:
+                from fedunseen.experiment.tables import write_tables
+
+                written += write_tables(run, folder, tex)
     print_json(as_json, {"files": [str(exported) for exported in written]})
     say(*(f"wrote {file}" for file in ([] if as_json else written)))
