@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,11 +29,28 @@ from fedunseen.experiment.new_names import left_out
 from own_data import command, run
 
 FOLDERS = 10
-CLASSES = 8, 15
-PHOTOS = 20, 60
-TESTED = 50  # photos of a class that is added by its name
 SIDE = 32
+ROW = 30  # photos in a row of a sheet
+SHEET = 600  # photos of a class
+MADE_UP = (
+    "apple bear bed bee bottle bridge bus camel castle chair clock cloud cup dolphin elephant fox"
+)
 KEYS = {"unseen classes": "gzsl_unseen", "seen classes": "gzsl_seen"}
+SHORT = {"zsl": "ZSL", "gzsl_unseen": "U", "gzsl_seen": "S"}
+
+
+class Size(NamedTuple):
+    """How large what is drawn is.
+
+    Attributes:
+        classes: of a folder, the fewest and the most.
+        photos: of a class, likewise.
+        tested: photos of a class that is added by its name.
+    """
+
+    classes: tuple[int, int] = (8, 15)
+    photos: tuple[int, int] = (20, 60)
+    tested: int = 50
 
 
 class Tried(NamedTuple):
@@ -55,38 +73,65 @@ def main() -> None:
     parser.add_argument("--only", choices=("advice", "names"))
     parser.add_argument("--folders", type=int, default=FOLDERS)
     parser.add_argument("--first", type=int, default=0, help="the seed of the first folder")
+    parser.add_argument("--smallest", action="store_true", help="made-up photos, to see it run")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
+    if chosen.smallest:
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder)
+            made_up(place / "cifar100")
+            size = Size(classes=(8, 8), photos=(8, 8), tested=2)
+            advice(place, place, range(1), size)
+            names(place, place, range(1), size)
+        return
+    if chosen.data is None or chosen.out is None:
+        parser.error("name DATA and OUT, or --smallest")
     seeds = range(chosen.first, chosen.first + chosen.folders)
     if chosen.only != "names":
-        advice(chosen.data, chosen.out, seeds)
+        advice(chosen.data, chosen.out, seeds, Size())
     if chosen.only != "advice":
-        names(chosen.data, chosen.out, seeds[:2])
+        names(chosen.data, chosen.out, seeds[:2], Size())
 
 
-def advice(data: Path, out: Path, seeds: range) -> None:
+def made_up(place: Path) -> None:
+    """Write sheets of photos, each of a color of its own with noise."""
+    place.mkdir()
+    rng = np.random.default_rng(0)
+    for i, name in enumerate(MADE_UP.split()):
+        color = rng.integers(0, 256, 3)
+        noise = rng.integers(-60, 61, (SHEET // ROW * SIDE, ROW * SIDE, 3))
+        pixels = np.clip(color + noise, 0, 255).astype(np.uint8)
+        Image.fromarray(pixels).save(place / f"{i:02d}_{name}.webp", lossless=True)
+
+
+def advice(data: Path, out: Path, seeds: range, size: Size) -> None:
     """Print what each remedy promised and brought, and how many kept their promise."""
     print("| folder | classes x photos | remedy | number | before | promised | after |")
     print("|---|---|---|---|--:|--:|--:|")
     kept = []
     for seed in seeds:
-        folder, shape = first_run(data, out, seed)
+        folder, shape = first_run(data, out, seed, size)
         for tried in remedies(folder):
             kept.append(tried.after > tried.before)
             numbers = " | ".join(f"{value:.1f}" for value in tried[2:])
-            print(f"| {seed} | {shape} | {tried.remedy} | {tried.number} | {numbers} |", flush=True)
+            print(
+                f"| {seed} | {shape} | {tried.remedy} | {SHORT[tried.number]} | {numbers} |",
+                flush=True,
+            )
     print(f"\n{sum(kept)} of {len(kept)} remedies raised the number that they promise")
 
 
-def first_run(data: Path, out: Path, seed: int) -> tuple[Path, str]:
+def first_run(data: Path, out: Path, seed: int, size: Size) -> tuple[Path, str]:
     """Return the folder of a run of ``init`` and ``run`` alone, and how large its data are."""
     rng = np.random.default_rng(seed)
     sheets = sorted((data / "cifar100").glob("*.webp"))
-    drawn = rng.choice(len(sheets), rng.integers(CLASSES[0], CLASSES[1] + 1), replace=False)
-    count = int(rng.integers(PHOTOS[0], PHOTOS[1] + 1))
+    fewest, most = size.classes
+    drawn = rng.choice(len(sheets), rng.integers(fewest, most + 1), replace=False)
+    fewest, most = size.photos
+    count = int(rng.integers(fewest, most + 1))
     place = out / f"folder-{seed}"
     for c in sorted(drawn.tolist()) if not place.exists() else ():
-        order = rng.permutation(600)
+        order = rng.permutation(SHEET)
         name = sheets[c].stem.split("_", 1)[1]
         for part, rows in (("", order[:count]), ("-more", order[count : count + EXAMPLES])):
             write(sheets[c], rows, out / f"folder-{seed}{part}" / name)
@@ -153,12 +198,12 @@ def only(folder: Path, names: list[str]) -> Path:
     return place
 
 
-def names(data: Path, out: Path, seeds: range) -> None:
+def names(data: Path, out: Path, seeds: range, size: Size) -> None:
     """Print how far off what is expected of a class by its name is."""
     print("\n| folder | classes added | expected | right | off by, mean | rank correlation |")
     print("|---|--:|--:|--:|--:|--:|")
     for seed in seeds:
-        folder, _ = first_run(data, out, seed)
+        folder, _ = first_run(data, out, seed, size)
         done = load_run(folder)
         sheets = {p.stem.split("_", 1)[1]: p for p in sorted((data / "cifar100").glob("*.webp"))}
         new = [name for name in sheets if name not in done.space.names]
@@ -167,7 +212,7 @@ def names(data: Path, out: Path, seeds: range) -> None:
         expected = np.array([one.right for one in expected_of(done.model, rows, left_out(done))])
         right = []
         for name in new:
-            pictures = np.moveaxis(tiles(sheets[name])[-TESTED:], -1, 1)
+            pictures = np.moveaxis(tiles(sheets[name])[-size.tested :], -1, 1)
             grown = done.model.learn({name: described[name]})
             answers = grown.scores(done.encoded(np.ascontiguousarray(pictures))).argmax(1)
             right.append(100 * np.mean(answers == len(grown.space.names) - 1))

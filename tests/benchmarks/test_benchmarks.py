@@ -18,7 +18,7 @@ SCRIPTS = {
 }
 # Tested elsewhere, or without a smallest shape; fuzz limits its process's memory.
 APART = {
-    "real_data", "advice", "splits", "fuzz", "structure", "mutants", "scorecard", "prose", "trace", "pictures",
+    "real_data", "splits", "fuzz", "structure", "mutants", "scorecard", "prose", "trace", "pictures",
 }  # fmt: skip
 # of scripts with several tables
 PARTS = (
