@@ -760,7 +760,9 @@ def _method_of(
     settings = content["method"]
     kind = find("method", settings["name"])
     saved = content["backbone"]
-    trained = _encoder_of(saved["encoder"], kind.takes, encoder)
+    trained = None
+    if saved["encoder"] is not None or encoder is not None:
+        trained = _encoder_of(saved["encoder"], kind.takes, encoder)
     with local_files_only():
         method: Method = kind(
             kind.Settings.model_validate(settings),

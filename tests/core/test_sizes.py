@@ -63,7 +63,7 @@ def test_a_network_has_so_many_layers():
 
 @pytest.mark.parametrize("way", ["uniform", "normal", "standard_normal", "random"])
 def test_bounded_draws_are_those_of_numpy_up_to_the_bound(way):
-    bounded = BoundedDraws(np.random.default_rng(3))
+    bounded = BoundedDraws(np.random.default_rng(3).bit_generator)
     free = np.random.default_rng(3)
     for size in (None, 5, (2, 3)):
         drawn = getattr(bounded, way)(size=size)

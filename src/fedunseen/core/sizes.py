@@ -47,13 +47,14 @@ def check_size(what: str, numbers: int, most: int, remedy: str) -> None:
 
 
 class BoundedDraws(np.random.Generator):
-    """A generator that gives the numbers of another, but :data:`NETWORK` at most, which it counts
-    before they are drawn.
+    """A generator of :data:`NETWORK` numbers at most, which it counts before they are drawn.
+
+    Example:
+        >>> BoundedDraws(np.random.PCG64(0)).random() == np.random.default_rng(0).random()
+        True
     """
 
-    def __init__(self, generator: np.random.Generator) -> None:
-        super().__init__(generator.bit_generator)
-        self.drawn = 0
+    drawn = 0
 
     def _count(self, size: Any) -> None:
         self.drawn += 1 if size is None else int(np.prod(size, dtype=object))

@@ -160,7 +160,7 @@ def resolve_defaults(experiment: Experiment, benchmark: Benchmark) -> Experiment
         inputs = _some_inputs(experiment, benchmark, reads_samples)
         method = _method(experiment, benchmark, inputs)
         first = (
-            method.init(BoundedDraws(stream(experiment.run.seed, "initialisation")))
+            method.init(BoundedDraws(stream(experiment.run.seed, "initialisation").bit_generator))
             if "lr" in unresolved
             else {}
         )
@@ -232,7 +232,9 @@ def build_federation(
         method.quantization = scaler.quantization
         for kind in hooks(experiment):
             kind.prepare_method(experiment, method, scaler.quantization)
-    first = to_device(method.init(BoundedDraws(stream(seed, "initialisation"))), device)
+    first = to_device(
+        method.init(BoundedDraws(stream(seed, "initialisation").bit_generator)), device
+    )
     sizes = {name: value.numel() for name, value in first.items()}
     rules.check(ModelFacts(experiment, method, first))
     scene = Scene(experiment, benchmark, partition, inputs, scaler, selection)
@@ -368,7 +370,8 @@ def _method(experiment: Experiment, benchmark: Benchmark, inputs: Inputs) -> Met
     method: Method = find("method", experiment.method.name)(
         experiment.method, space, semantics, backbone
     )
-    method.check_step()
+    if method.trained:
+        method.check_step()
     for kind in hooks(experiment):
         kind.prepare_method(experiment, method, None)
     experiment.task.prepare(method, benchmark)

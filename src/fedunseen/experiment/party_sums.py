@@ -26,6 +26,7 @@ from fedunseen.core.small_cells import alone_sentence, consent_to_single
 from fedunseen.core.toml import toml_value
 from fedunseen.data import Benchmark, Scaler
 from fedunseen.experiment.parsing import validated
+from fedunseen.experiment.result.agreement import check_same_classes
 from fedunseen.experiment.result.stored import StoredRun
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.small_cells import without_small_cells
@@ -412,7 +413,9 @@ def samples_in_sums(
 
     Raises:
         RefusedError: the run's scaling is out of bounds, or can show single samples.
+        RunDirectoryError: the model's file has other classes than the class table.
     """
+    check_same_classes(run.path, run.space, run.method.space)
     rows = summed = benchmark.train
     if min_samples > 1:
         features = run.features_of(benchmark, rows)

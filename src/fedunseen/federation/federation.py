@@ -163,7 +163,8 @@ class Federation:
         """
         method = self.method
         first = to_device(
-            method.init(BoundedDraws(stream(self.seed, "initialisation"))), self.device
+            method.init(BoundedDraws(stream(self.seed, "initialisation").bit_generator)),
+            self.device,
         )
         if any(getattr(method.settings, key, 0.0) is None for key in LEFT_TO_DATA):
             few = torch.from_numpy(self.benchmark.sketch()).to(self.device)

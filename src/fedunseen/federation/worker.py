@@ -114,7 +114,9 @@ class Worker:
             return augment(images, draws, execution.augmentations)
 
         # What a client has for one round alone is not a strategy's business.
-        fresh = frozenset(method.round_parameters(BoundedDraws(np.random.default_rng(0))))
+        fresh = frozenset(
+            method.round_parameters(BoundedDraws(np.random.default_rng(0).bit_generator))
+        )
 
         def correct(gradient: GradientFunction) -> GradientFunction:
             return (

@@ -192,8 +192,8 @@ class Method(Named):
 
     @property
     def step_samples(self) -> int:
-        """How many samples one step of training takes; 0 of a method in closed form."""
-        return int(getattr(self.settings, "batch_size", 0))
+        """How many samples one step of training takes."""
+        return int(self.settings.batch_size)
 
     def check_step(self) -> None:
         """Refuse layers whose outputs for the samples of one step are more than

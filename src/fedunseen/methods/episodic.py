@@ -76,7 +76,7 @@ class Episodic(OneLoss):
         """Refuse running statistics, and rotations of images that are not square."""
         statistics = [
             name
-            for name in self.backbone.init(BoundedDraws(np.random.default_rng(0)))
+            for name in self.backbone.init(BoundedDraws(np.random.default_rng(0).bit_generator))
             if is_statistic(name)
         ]
         if statistics:  # an episode would leave them changed, and a test episode so the model

@@ -135,7 +135,9 @@ def _subject(
     federation = assemble(experiment, benchmark, partition)
     holders = [next(rows for rows in partition.clients if victim in rows) for victim in victims]
     drawn = to_device(
-        federation.method.init(BoundedDraws(stream(experiment.run.seed, "initialisation"))),
+        federation.method.init(
+            BoundedDraws(stream(experiment.run.seed, "initialisation").bit_generator)
+        ),
         federation.device,
     )
     shape = (

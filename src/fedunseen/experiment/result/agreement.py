@@ -17,14 +17,12 @@ from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.registry import find
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import EncoderSettings
-from fedunseen.experiment.scales import bits_of
 from fedunseen.experiment.schema import Experiment
 from fedunseen.model import Model
 
 
-def check_agreement(path: Path, experiment: Experiment, space: ClassSpace, model: Model) -> None:
-    """Refuse a run directory whose model's file has other settings than its experiment, or other
-    classes than its table.
+def check_agreement(path: Path, experiment: Experiment, model: Model) -> None:
+    """Refuse a run directory whose model's file has other settings than its experiment.
 
     A network of the file alone would choose what of a sample counts.
 
@@ -35,32 +33,43 @@ def check_agreement(path: Path, experiment: Experiment, space: ClassSpace, model
     encoder = method.backbone.encoder
     if method.frozen and method.backbone.trained:
         raise RunDirectoryError(
-            f"{path}: the model's file brings a network, and method.name = {experiment.method.name!r} "
-            "trains none: take the run directory as it was written"
+            f"{path}: the model's file brings a network, and method.name = "
+            f"{experiment.method.name!r} trains none: take the run directory as it was written"
         )
+    data = experiment.data
     quantization = model.scaler.quantization
     pairs: Mapping[str, tuple[Any, Any]] = {
-        "data.features": (tuple(experiment.data.features or ()), model.scaler.steps),
-        "data.quantization": (bits_of(experiment), quantization.bits if quantization else 0),
-        "data.semantics": (tuple(experiment.data.semantics), model.semantics_scaler.steps),
+        "data.features": (tuple(data.features or ()), model.scaler.steps),
+        "data.semantics": (tuple(data.semantics), model.semantics_scaler.steps),
         "[method]": (experiment.method, method.settings),
-        "[encoder]": (
-            None if encoder is None else _architecture(encoder.settings),
-            None if encoder is None else _architecture(experiment.encoder),
-        ),
-        "class table": (_table(space), _table(model.space)),
     }
+    if not method.trained:
+        bits = quantization.bits if quantization is not None else "none"
+        pairs = {**pairs, "data.quantization": (data.quantization or "none", bits)}
+    if encoder is not None:
+        settings = (_architecture(experiment.encoder), _architecture(encoder.settings))
+        pairs = {**pairs, "[encoder]": settings}
     for name, (stated, stored) in pairs.items():
         if stated != stored:
-            raise RunDirectoryError(
-                f"{path}: the model's file has another {name} than the experiment or the class "
-                "table beside it: take the run directory as it was written"
-            )
-    if not np.allclose(space.semantics, model.space.semantics, equal_nan=True):
-        raise RunDirectoryError(
-            f"{path}: the model's file describes its classes otherwise than classes.csv beside it: "
-            "take the run directory as it was written"
-        )
+            raise _differs(path, f"has another {name} than the experiment")
+
+
+def check_same_classes(path: Path, space: ClassSpace, other: ClassSpace) -> None:
+    """Refuse a run directory whose model's file has other classes than its table.
+
+    Raises:
+        RunDirectoryError: they differ.
+    """
+    if _table(space) != _table(other):
+        raise _differs(path, "has another class table than classes.csv")
+    if not np.allclose(space.semantics, other.semantics, equal_nan=True):
+        raise _differs(path, "describes its classes otherwise than classes.csv")
+
+
+def _differs(path: Path, how: str) -> RunDirectoryError:
+    return RunDirectoryError(
+        f"{path}: the model's file {how} beside it: take the run directory as it was written"
+    )
 
 
 def _table(space: ClassSpace) -> tuple[Any, ...]:

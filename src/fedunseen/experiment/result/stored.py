@@ -204,8 +204,7 @@ class StoredRun:
                 setting = find("encoder", encoder["settings"]["name"]).setting
                 place = getattr(self._placed.encoder, setting.rpartition(".")[2])
             model = Model.template(content, tensors, place)
-        space = ClassSpace.load(self.path / "classes.csv", of_run=True)
-        check_agreement(self.path, self.experiment, space, model)
+        check_agreement(self.path, self.experiment, model)
         return model
 
     @cached_property
