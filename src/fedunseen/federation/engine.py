@@ -84,6 +84,7 @@ class PartyStatus:
         held: names of the classes that it holds, where the class space grows.
         brought: new classes and their descriptions, each (attributes,).
         traffic: its messages, where the carrier counts them.
+        revoked: it may not take part any more, and is not waited for.
     """
 
     name: str
@@ -98,6 +99,7 @@ class PartyStatus:
     held: tuple[str, ...] = ()
     brought: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
+    revoked: bool = False
 
 
 @dataclass(eq=False)
@@ -159,6 +161,10 @@ class Engine(Named):
     def connect(self, meeting: Session) -> None:
         """Take the link to the parties; nothing where all clients are in this process."""
 
+    def expected(self, clients: Sequence[int]) -> list[int]:
+        """Return which of the clients may still take part: in a simulation all of them."""
+        return list(clients)
+
     def round(
         self,
         round: int,
@@ -186,6 +192,9 @@ class DeployedEngine(Protocol):
 
     def connect(self, meeting: Session) -> None:
         """Take the link to the parties, and greet all of them."""
+
+    def expected(self, clients: Sequence[int]) -> list[int]:
+        """Return which of the clients may still take part."""
 
     def gather(self, round: int, clients: Sequence[int]) -> Mapping[int, PartyStatus]:
         """Wait for a quorum of the clients of ``round``; return what those that are there hold."""

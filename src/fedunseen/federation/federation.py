@@ -203,14 +203,13 @@ class Federation:
         Raises:
             FedUnseenError: training diverged, or too few parties of a deployment answered.
         """
-        drawn = self.participants(state.round)
-        result = self.engine.round(state.round, state.server, state.params, state.clients, drawn)
+        present = self.engine.expected(self.partition.present(state.round))
+        drawn = self.sampling.draw(present, state.round)
+        new = [client for client in present if 0 < self.partition.first[client] == state.round]
+        server = self.strategy.count_clients(state.server, len(present), len(new))
+        result = self.engine.round(state.round, server, state.params, state.clients, drawn)
         clients = {**state.clients, **result.client_states}
         return State(state.round + 1, result.state, result.params, clients), result
-
-    def participants(self, round: int) -> list[int]:
-        """Draw the clients of ``round`` (counted from 0) from those present, in ascending order."""
-        return self.sampling.draw(self.partition.present(round), round)
 
     def models(self, state: State) -> Sequence[Params]:
         """Return the complete models whose mean accuracy is reported: the merged one, or every

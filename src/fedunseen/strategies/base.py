@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -174,6 +175,12 @@ class Strategy(Named):
         """
         return {}
 
+    def count_clients(self, state: Params, present: int, new: int) -> Params:
+        """Return the server's state for a round with ``present`` clients, ``new`` of which were in
+        no round before.
+        """
+        return state
+
     def instruct(self, state: Params, params: Params, round: int) -> Instruction:
         """Return what the server sends every client in ``round`` (counted from 0): ``params`` and
         ``extras``.
@@ -311,3 +318,19 @@ class Strategy(Named):
         ]
         total = sum(raw) or 1
         return [value / total for value in raw]
+
+
+def mean_of(present: int, new: int, total: Params) -> Params:
+    """Return a mean over clients once ``new`` of the ``present`` ones came with zeros, and how many
+    they are.
+
+    The mean of those that stay counts as it was: what one keeps that has left stays with it.
+
+    Example:
+        >>> from torch import tensor
+        >>> mean_of(4, 1, {"c": tensor(2.0)})
+        {'c': tensor(1.5000), 'clients': tensor(4.)}
+    """
+    stayed = (present - new) / max(present, 1)
+    scaled = {name: value * stayed for name, value in total.items()} if new else total
+    return {**scaled, "clients": torch.tensor(float(present))}

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedunseen.core.parameters import Params, add_scaled, is_statistic, under, within, zeros
 from fedunseen.core.phases import GradientFunction, Step, Terms
 from fedunseen.core.trainer import LocalResult
-from fedunseen.strategies.base import Instruction, Reply, Strategy, StrategySettings
+from fedunseen.strategies.base import Instruction, Reply, Strategy, StrategySettings, mean_of
 
 
 class FedGloSSSettings(StrategySettings):
@@ -61,6 +61,11 @@ class FedGloSS(Strategy, name="fedgloss"):
     def init(self, params: Params, clients: int) -> Params:
         """Return sigma = 0 and the number of clients; there is no pseudo-gradient yet."""
         return under("sigma/", zeros(params)) | {"clients": torch.tensor(float(clients))}
+
+    def count_clients(self, state: Params, present: int, new: int) -> Params:
+        """Let sigma stay the mean of the present clients' s_k: those of new ones are zero."""
+        sigma = mean_of(present, new, under("sigma/", within("sigma/", state)))
+        return {**state, **sigma}
 
     def radius(self, full: float, round: int) -> float:
         """Return a radius in ``round``: it rises in a straight line from 0.001 (or from less, if it

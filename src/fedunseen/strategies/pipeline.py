@@ -185,6 +185,11 @@ class Pipeline(Strategy):
             state |= under(f"{each.name}/", each.init(params))
         return state
 
+    def count_clients(self, state: Params, present: int, new: int) -> Params:
+        """Return the server's state for a round with so many clients."""
+        counted = self.strategy.count_clients(within("strategy/", state), present, new)
+        return {**state, **under("strategy/", counted)}
+
     def instruct(self, state: Params, params: Params, round: int) -> Instruction:
         """Return what every client is sent."""
         instruction = self.strategy.instruct(within("strategy/", state), params, round)

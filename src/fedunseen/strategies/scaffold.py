@@ -14,7 +14,7 @@ import torch
 from fedunseen.core.parameters import Params, under, within, zeros
 from fedunseen.core.phases import GradientFunction, Step, Terms
 from fedunseen.core.trainer import LocalResult
-from fedunseen.strategies.base import Instruction, Reply, Strategy
+from fedunseen.strategies.base import Instruction, Reply, Strategy, mean_of
 
 
 class Scaffold(Strategy, name="scaffold"):
@@ -31,6 +31,10 @@ class Scaffold(Strategy, name="scaffold"):
     def init(self, params: Params, clients: int) -> Params:
         """Return c = 0, and the number of clients."""
         return under("c/", zeros(params)) | {"clients": torch.tensor(float(clients))}
+
+    def count_clients(self, state: Params, present: int, new: int) -> Params:
+        """Let c stay the mean of the present clients' c_k: those of new ones are zero."""
+        return mean_of(present, new, under("c/", within("c/", state)))
 
     def instruct(self, state: Params, params: Params, round: int) -> Instruction:
         """Send the model and c."""
