@@ -52,8 +52,8 @@ class Validity:
             return why
         left = self.last - now
         hours = int(left.total_seconds() // 3600)
-        words = f"{left.days} days" if left.days > 1 else f"{hours} hour{'s' * (hours != 1)}"
-        return f"ends in {words}, at {self.last.isoformat()}"
+        words = f"{left.days} days" if left.days > 1 else f"{hours} hours"
+        return f"ends in {words if hours > 1 else 'less than 2 hours'}, at {self.last.isoformat()}"
 
 
 def write(folder: Path, found: Mapping[str, Validity]) -> None:
