@@ -27,11 +27,11 @@ SETTINGS = {
 FEDAVG = {**SETTINGS, "method.hidden": [8], "method.kl": 0.0, "strategy.rounds": 2}
 
 
-def begun(machine, preset, settings, **more):
+def begun(machine, preset, settings, patience=60.0, **more):
     """Return a deployment of three, with data for a fourth party."""
     whole = Experiment.load(preset, {**settings, "partition.clients": 4})
     deal(whole, machine.folder / "data", list(NAMES))
-    host = [preset, *sets({**settings, "engine.patience": 60.0})]
+    host = [preset, *sets({**settings, "engine.patience": patience})]
     return Deployment(machine, NAMES[:3], machine.folder / "data", *host, **more)
 
 
@@ -91,6 +91,24 @@ def test_training_goes_on_with_a_new_party_and_without_one_that_was_shut_out(mac
     changes = {"strategy.rounds": 4, "partition.join": {"3": 2}, "partition.leave": {"1": 2}}
     assert same(lived, here(tmp_path, "digit-pairs", {**FEDAVG, **changes}))
     assert "lost what it remembered" not in machine.said("host.log")
+
+
+@pytest.mark.slow
+def test_a_run_that_waits_for_a_party_goes_on_once_it_is_revoked(machine, tmp_path):
+    """Nothing is started again, and the list of the next `--resume` says who left."""
+    deployment = begun(machine, "digit-pairs", FEDAVG, patience=9999.0)
+    coordinator = deployment.host()
+    joined = {name: deployment.join(name) for name in ("north", "west")}
+    machine.until(lambda: machine.said("host.log").count(" has joined") == 2)
+    deployment.change("revoke", "south")
+    deployment.end(coordinator, joined)
+    assert "south was revoked, and is not waited for any more" in machine.said("host.log")
+    lived = load_run(tmp_path / "run")
+    assert [line["participants"] for line in lived.metrics] == [[0, 2]] * 2
+    assert lived.metrics[0]["dropped"] == {"1": "it was revoked"}
+    deployment.end(deployment.host("--resume"), {})
+    assert read(tmp_path / "run")[-1].expected == ("north", "west")
+    assert len(load_run(tmp_path / "run").metrics) == 2
 
 
 @pytest.mark.slow

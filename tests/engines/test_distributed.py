@@ -16,7 +16,7 @@ from fedunseen.deploy.remote.link import Spooled, complete
 from fedunseen.deploy.remote.wire import WireError, failure, pack, unpack
 from fedunseen.experiment.running import run
 from fedunseen.federation.engine import needed
-from links import Inline, disturbed, elsewhere
+from links import Inline, answered, disturbed, elsewhere
 from same import same, tensors
 from small_runs import KilledError, experiment, kill
 
@@ -206,6 +206,51 @@ def test_who_is_not_there_is_waited_for_and_taken_back(tmp_path):
     first, *_, last = done.metrics
     assert (first["participants"], first["dropped"]) == ([0, 1], {"2": "it has not answered"})
     assert last["participants"] == [0, 1, 2]
+
+
+class Revoking(Inline):
+    """Client 2 is revoked once it has been looked for, or asked, some times."""
+
+    def __init__(self, looks=0, asks=0):
+        super().__init__(3)
+        self.looks, self.asks = looks, asks
+
+    def present(self):
+        self.looks -= 1
+        return self.there if self.asks else {name: "first" for name in self.there if name != "2"}
+
+    def revoked(self):
+        return {"2"} if self.looks < 0 and self.asks == 0 else ()
+
+    def ask(self, name, message):
+        if name != "2":
+            return super().ask(name, message)
+        self.asks -= 1
+        self.asked.append((unpack(message)[0]["round"], name))
+        return answered(None)
+
+
+@pytest.mark.parametrize("more", [{}, {"engine__quorum": 1.0}, {"engine__buffer": 3}], ids=str)
+@pytest.mark.parametrize("how", [{"looks": 5}, {"asks": 1}], ids=str)
+def test_who_is_revoked_is_not_waited_for(how, more, tmp_path, caplog):
+    """All must answer, and the patience is for hours: the run goes on without the one."""
+    link = Revoking(**how)
+    done = apart(tmp_path / "run", link, engine__patience=9999.0, **more)
+    rest = {key: value for key, value in more.items() if key != "engine__quorum"}
+    assert same(done, apart(tmp_path / "rest", partition__without=[2], **rest))
+    assert [line["participants"] for line in done.metrics] == [[0, 1]] * len(done.metrics)
+    if "engine__buffer" not in more:
+        assert done.metrics[0]["dropped"] == {"2": "it was revoked"}
+    assert all("dropped" not in line for line in done.metrics[1:])  # it is drawn no more
+    assert [name for _, name in link.asked].count("2") == how.get("asks", 0)
+    assert caplog.messages.count("2 was revoked, and is not waited for any more") == 1
+
+
+def test_a_round_of_revoked_parties_alone_ends_the_run(tmp_path):
+    link = Inline(3)
+    link.revoked = lambda: ("0", "1", "2")
+    with pytest.raises(QuorumError, match="all parties of this round were revoked: add others"):
+        apart(tmp_path / "run", link, engine__patience=9999.0)
 
 
 def test_patience_comes_to_an_end(tmp_path):

@@ -313,6 +313,30 @@ def test_who_was_not_in_the_first_sum_is_in_none_of_a_strict_plan(link, tmp_path
     assert done.metrics[1]["dropped"] == {"2": "it was not in the sum before"}
 
 
+@pytest.mark.parametrize("stage", ["round", "shares", "masked"])
+def test_a_party_that_is_revoked_at_any_stage_is_not_waited_for(
+    stage, loose, without_west, tmp_path
+):
+    """All must answer, and the patience is for hours: the sum begins anew without the one."""
+    loose.revoked = lambda: () if "west" in loose.here else ("west",)
+    loose.change = disturbed(
+        stage, "west", lambda answer: loose.here.pop("west") and None, times=[2]
+    )
+    more = {"engine__patience": 9999.0, "privacy__dropouts": "allow"}
+    done = hosted(loose, tmp_path / "run", **more)
+    assert done.metrics[1]["participants"] == [0, 1, 3]
+    assert done.metrics[1]["dropped"].keys() == {"2"}
+    assert distance(done, without_west) < CLOSE
+
+
+def test_masks_that_allow_no_other_list_end_with_the_remedy(link, tmp_path):
+    link.revoked = lambda: () if "west" in link.here else ("west",)
+    link.change = disturbed("open", "west", lambda answer: link.here.pop("west") and answer)
+    why = "west was revoked, and under masks one list of parties serves all sums: continue with"
+    with pytest.raises(QuorumError, match=why):
+        hosted(link, tmp_path / "run", engine__patience=9999.0)
+
+
 @pytest.mark.parametrize("at", ["plan", "signed", "round", "shares", "masked", "open"])
 def test_a_coordinator_killed_anywhere_goes_on_to_the_same_model(at, link, undisturbed, tmp_path):
     link.change = disturbed(at, "west", kill)

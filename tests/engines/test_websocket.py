@@ -548,6 +548,7 @@ def test_a_party_gets_a_new_key_and_another_is_shut_out(place, tmp_path):
         for file in (out / "coordinator").iterdir():
             shutil.copy(file, place.kit / "coordinator")
     with place.host() as link:
+        assert link.revoked() == {"west"}
         place.join("north")
         place.join("south", kit=tmp_path / "new" / "south")
         until(lambda: len(link.present()) == 2)
@@ -582,12 +583,14 @@ def test_renewed_and_revoked_credentials_count_while_the_federation_lives(place,
         assert not [*(tmp_path / "signed").rglob("*.key")]
         copied(tmp_path / "signed" / "coordinator", kit)
         until(lambda: set(link.present()) == {"north", "west"})
+        assert not link.revoked()
         for source in (tmp_path / "own", tmp_path / "signed" / "south"):
             copied(source, place.kit / "south")
         until(lambda: len(link.present()) == 3)  # the same process, with its new key
         command("certs", "revoke", "west", *signer, "--out", tmp_path / "gone")
         copied(tmp_path / "gone" / "coordinator", kit)
         until(lambda: set(link.present()) == {"north", "south"})
+        until(lambda: link.revoked() == {"west"})  # and south never was
         assert "does not know this key of 'west'" in place.refused("west", folder="stolen")
         assert dict(exchange(link, sent(b"?", ("north", "south")), GUARD)) == {
             "north": b"north:?", "south": b"south:?",
@@ -678,21 +681,36 @@ def test_damaged_kits(place):
     assert "server.crt: no certificate" in why()
 
 
-def test_an_expired_certificate(place, monkeypatch, tmp_path):
-    place.kit = tmp_path / "old"
+def dated(place, folder, monkeypatch, days):
+    """Give a place credentials that were made so many days ago, for two days."""
+    place.kit = folder / "dated"
     with monkeypatch.context() as patch:
-        patch.setattr(certs, "datetime", days_ago(9))
+        patch.setattr(certs, "datetime", days_ago(days))
         certs.make(place.kit, "127.0.0.1", NAMES, days=2)
+
+
+@pytest.mark.parametrize(
+    ("ago", "why", "tls"),
+    [(9, "ended", "has ended"), (-9, "begins", "is not valid yet")],
+    ids=["ended", "to come"],
+)
+def test_a_certificate_that_is_not_valid_is_named_at_both_ends(
+    place, monkeypatch, tmp_path, ago, why, tls
+):
+    dated(place, tmp_path, monkeypatch, ago)
     with (
-        pytest.raises(RefusedError, match=r"server.crt ended at .*T.*\+00:00, and this machine's"),
+        pytest.raises(
+            RefusedError, match=rf"server.crt {why} at .*T.*\+00:00, and this machine's"
+        ) as caught,
         place.host(),
     ):
         pass
+    assert caught.value.code == kits.NOT_VALID
     monkeypatch.setattr(kits, "server_files", lambda kit: (kit / "server.crt", kit / "server.key"))
     with place.host():
-        assert "node.crt ended at " in place.refused("north")
+        assert f"node.crt {why} at " in place.refused("north")
         (place.kit / "south" / "node.crt").unlink()  # a party that does not look at its own
-        assert "has ended by this machine's clock" in place.refused("south")
+        assert f"{tls} by this machine's clock" in place.refused("south")
 
 
 def be_party(place):

@@ -88,7 +88,8 @@ class RunNumbers(Numbers):
         yield "phase", "1 for what the coordinator does now.", {"stage": self.stage}, 1
         connected = sum(party.connected for party in self.parties)
         yield "parties_connected", "Parties that are there.", {}, connected
-        yield "parties", "Parties that may take part.", {}, len(self.parties)
+        may = sum(not party.revoked for party in self.parties)
+        yield "parties", "Parties that may take part.", {}, may
         left_out = len({*line.get("dropped", {}), *line.get("defence", {}).get("dropped", {})})
         yield "replies_left_out", "Replies of the last round that were left out.", {}, left_out
         for way, count in self.bytes.items():

@@ -146,7 +146,8 @@ class DeployedVersions(SpaceVersions):
         """Ask the clients of ``round`` what they hold, and add what is new."""
         engine = cast(DeployedEngine, self.federation.engine)
         version = self.version
-        members = engine.gather(round, self.partition.present(round))
+        present = engine.expected(self.partition.present(round))
+        members = engine.gather(round, present)
         added: dict[str, NDArray[np.float64]] = {}
         folded_names = by_folded(version.space.names)
         for _, member in sorted(members.items()):
@@ -161,7 +162,7 @@ class DeployedVersions(SpaceVersions):
         class_names = {*version.space.names, *added}
         held = {name for member in members.values() for name in member.held} & class_names
         still = {
-            name for client in self.partition.present(round) for name in engine.parties[client].held
+            name for client in engine.expected(present) for name in engine.parties[client].held
         }
         files = self.experiment.growth.files()
         now = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,7 +22,7 @@ from fedunseen.core.errors import FedUnseenError, QuorumError, RefusedError, cou
 from fedunseen.core.parameters import Params, to_device, under
 from fedunseen.core.party_names import FEDERATION
 from fedunseen.deploy.remote import wire
-from fedunseen.deploy.remote.link import Content, Letter, barred, exchange
+from fedunseen.deploy.remote.link import Content, Letter, barred, exchange, revoked
 from fedunseen.deploy.remote.wire import NotFiniteError, WireError
 from fedunseen.federation.engine import PartyStatus, Session, needed
 from fedunseen.federation.server_step import diverged
@@ -102,7 +102,12 @@ class Clients:
     def _mark(self, connected: Mapping[str, str]) -> None:
         """Note who is connected, and can take part."""
         kept_out = barred(self.meeting.link)
+        gone = revoked(self.meeting.link)
         for party in self.parties:
+            if party.name in gone and not party.revoked:
+                words = "%s was revoked, and is not waited for any more"
+                _log.warning(words, party.name, extra=event("revoked", party.name))
+            party.revoked = party.name in gone
             available = party.name in connected and party.ready
             why = kept_out.get(party.name, "")
             if why and party.refused != why:
@@ -116,8 +121,24 @@ class Clients:
             party.connected = available
         self._kept_out = kept_out
 
-    def wait(self, clients: Sequence[int], need: int, patience: float | None = None) -> list[int]:
-        """Return the connected clients, as soon as ``need`` of them are there or ``patience`` is
+    def expected(self, clients: Sequence[int]) -> list[int]:
+        """Return which of the clients were not revoked.
+
+        Raises:
+            QuorumError: all of them were.
+        """
+        expected = [client for client in clients if not self.parties[client].revoked]
+        if clients and not expected:
+            raise QuorumError(
+                "all parties of this round were revoked: add others with `fedunseen certs add`, "
+                "and continue with --resume"
+            )
+        return expected
+
+    def wait(
+        self, clients: Sequence[int], need: Callable[[], int], patience: float | None = None
+    ) -> list[int]:
+        """Return the connected clients, as soon as ``need()`` of them are there or ``patience`` is
         over.
         """
         patience = self.patience if patience is None else patience
@@ -127,14 +148,16 @@ class Clients:
         while True:
             self.look()
             connected = [client for client in clients if self.parties[client].connected]
-            if len(connected) >= need or time.monotonic() - began > patience:
+            if len(connected) >= need() or time.monotonic() - began > patience:
                 return connected
             if time.monotonic() - said > rest:
                 rest = min(2 * rest, _LAST_WORD) if said else rest
                 names = ", ".join(
-                    self.parties[client].name for client in clients if client not in connected
+                    self.parties[client].name
+                    for client in self.expected(clients)
+                    if client not in connected
                 )
-                _log.info("waiting for %d more of: %s", need - len(connected), names)
+                _log.info("waiting for %d more of: %s", need() - len(connected), names)
                 said = time.monotonic()
             time.sleep(self.pause)
 
@@ -173,7 +196,7 @@ class Clients:
         replies = set(answers)
         missing = [
             self.parties[client]
-            for client in clients
+            for client in self.expected(clients)
             if client not in replies and client not in refused
         ]
         reasons = [
@@ -424,13 +447,15 @@ class Parties(Clients):
         """
         greeted: set[str] = set()
         end = time.monotonic() + _LATE
-        while len(greeted) < len(self.parties) and time.monotonic() < end:
+        self.look()
+        here = [party for party in self.parties if not party.revoked]
+        while len(greeted) < len(here) and time.monotonic() < end:
             self.look()
             new = [party for party in self.parties if party.connected and party.name not in greeted]
             self._dismiss(new, result, params, deliver)
             greeted.update(party.name for party in new)
             time.sleep(self.pause)
-        if missing := [party.name for party in self.parties if party.name not in greeted]:
+        if missing := [party.name for party in here if party.name not in greeted]:
             _log.warning(
                 "not there to be offered the model, which they may have: %s", ", ".join(missing)
             )
@@ -530,8 +555,13 @@ class MaskedParties(Parties):
             facts = plan_facts(json.loads(json.dumps(hello)), tensors, session.enrolment, *sums)
             if not session.stored_plan(facts):
                 uniform = strategy.settings.weights == "uniform"
-                need = max(needed(quorum, len(clients)), session.enrolment.threshold)
-                signers = self._signers(clients, need if uniform else len(clients), uniform)
+                share = quorum if uniform else 1.0  # all, whose weights the plan fixes
+
+                def need() -> int:
+                    least = session.enrolment.threshold
+                    return max(needed(share, len(self.expected(clients))), least)
+
+                signers = self._signers(clients, need, uniform)
                 weights = (
                     {}
                     if uniform
@@ -540,15 +570,15 @@ class MaskedParties(Parties):
                 session.new_plan(facts, weights, sent)
         self.look()
 
-    def _signers(self, clients: Sequence[int], need: int, uniform: bool) -> list[int]:
+    def _signers(self, clients: Sequence[int], need: Callable[[], int], uniform: bool) -> list[int]:
         """Return the clients that are there to sign a new plan; raise QuorumError for too few."""
         connected = self.wait(clients, need)
-        if len(connected) < need:
+        if len(connected) < need():
             missing = ", ".join(
                 self.parties[client].name for client in clients if client not in connected
             )
             raise QuorumError(
-                f"the plan of the masked sums needs {need} parties, but lacks {missing}: "
+                f"the plan of the masked sums needs {need()} parties, but lacks {missing}: "
                 "wait until all join"
                 + (
                     ""

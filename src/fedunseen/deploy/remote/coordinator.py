@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -214,14 +214,24 @@ class Distributed(Engine):
         assert isinstance(self.clients, Parties)
         self.clients.announce_classes(announced, semantics)
 
+    def expected(self, clients: Sequence[int]) -> list[int]:
+        """Return which of the clients were not revoked."""
+        return self.clients.expected(clients)
+
+    def quorum(self, clients: Sequence[int]) -> Callable[[], int]:
+        """Return what counts how many of the clients have to answer: fewer once some are
+        revoked.
+        """
+        return lambda: needed(self.settings.quorum, len(self.expected(clients)))
+
     def gather(self, round: int, clients: Sequence[int]) -> dict[int, PartyStatus]:
         """Wait until a quorum of the clients of ``round`` (counted from 0) is there; return those
         that are.
         """
-        need = needed(self.settings.quorum, len(clients))
+        need = self.quorum(clients)
         connected = self.clients.wait(clients, need)
-        if len(connected) < need:
-            raise self.clients.too_few(round, need, clients, connected, {})
+        if len(connected) < need():
+            raise self.clients.too_few(round, need(), clients, connected, {})
         return {client: self.parties[client] for client in connected}
 
     def finish(self, result: Mapping[str, Any], params: Params) -> None:
@@ -298,17 +308,20 @@ class Distributed(Engine):
         """
         answers = Answers()
         clients = instructed.clients
-        need = needed(self.settings.quorum, len(clients))
+        need = self.quorum(clients)
+
+        def lacking() -> int:  # a refused reply counts as an answer
+            return need() - len(answers.read) - len(answers.refused)
+
         patience = Patience(self.settings.patience, self.clients.pause, self.clients.wait)
         for attempt in itertools.count():
             missing = [k for k in clients if k not in answers.read and k not in answers.refused]
-            lacking = need - (len(clients) - len(missing))  # a refused reply counts as an answer
-            if lacking <= 0:
+            if lacking() <= 0:
                 break
             if attempt and not patience.again():  # a full disk, say, which someone may empty
                 break
             connected = patience.wait(missing, lacking)
-            if len(connected) < lacking:
+            if len(connected) < lacking():
                 break
             places = {self.clients.parties[client].name: client for client in connected}
             messages = instructed.messages(self.clients, connected, request)
@@ -317,8 +330,12 @@ class Distributed(Engine):
             link = self.clients.meeting.link
             for name, answer in exchange(link, by_name, self.settings.timeout):
                 self.take(instructed.update_request(places[name]), answer, answers)
-        self.check_quorum(instructed, need, answers)
+        self.check_quorum(instructed, need(), answers)
         return answers
+
+    def silence(self, client: int) -> str:
+        """Say why there is no answer of a client."""
+        return "it was revoked" if self.parties[client].revoked else "it has not answered"
 
     def check_quorum(self, instructed: Instructed, need: int, answers: Answers) -> None:
         """Raise QuorumError where too few clients have answered."""
@@ -431,8 +448,8 @@ class Synchronous(Distributed):
     def arrivals(self, instructed: Instructed) -> Arrivals:
         """Return the replies of a round."""
         answers = self.ask(instructed, {})
-        silent = {k: "it has not answered" for k in instructed.clients if k not in answers.read}
-        answers.refused = silent | answers.refused
+        silent = [k for k in instructed.clients if k not in answers.read]
+        answers.refused = {k: self.silence(k) for k in silent} | answers.refused
         return self.arrivals_of(instructed, answers)
 
 
@@ -486,13 +503,17 @@ class Buffered(Distributed):
         assert self.settings.buffer is not None
         clients = instructed.clients
         pause = self.clients.pause
-        need = min(self.settings.buffer, len(clients))
+        buffer = self.settings.buffer
+
+        def need() -> int:
+            return min(buffer, len(self.expected(clients)))
+
         came = Answers()
         tries: dict[int, int] = dict.fromkeys(clients, 0)
         failing: dict[int, float] = {}  # since when a client has not answered
         rests = dict.fromkeys(clients, 0.0)  # until when a client that did not answer is left alone
         quiet = time.monotonic()
-        while len(came.read) + len(came.refused) < need:
+        while len(came.read) + len(came.refused) < need():
             self.clients.look()
             now = time.monotonic()
             done = {
@@ -516,9 +537,10 @@ class Buffered(Distributed):
             self.take(request, answer, came)
             now = time.monotonic()
             failing.setdefault(request.client, now)
-            rest = min(pause_after(tries[request.client], pause), self.settings.patience / 2)
+            tried = tries.get(request.client, 0)  # 0: it left since it was asked
+            rest = min(pause_after(tried, pause), self.settings.patience / 2)
             rests[request.client] = now + rest
-        self.check_quorum(instructed, need, came)
+        self.check_quorum(instructed, need(), came)
         came.requested = sum(tries.values())
         return came
 

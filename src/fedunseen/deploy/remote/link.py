@@ -16,7 +16,7 @@ import os
 import queue
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,6 +146,12 @@ def barred(link: Any) -> Mapping[str, str]:
     return {} if reasons is None else reasons()
 
 
+def revoked(link: Any) -> Collection[str]:
+    """Return which parties a link lets in no more; most carriers leave that to others."""
+    found = getattr(link, "revoked", None)
+    return () if found is None else found()
+
+
 def complete(future: Future[Any], result: Content | Exception) -> None:
     """Complete a future of :meth:`Link.ask` with an answer or an error, unless it is cancelled or
     complete already.
@@ -174,6 +180,10 @@ class Counted:
     def barred(self) -> Mapping[str, str]:
         """Return which parties are kept out, and why."""
         return barred(self.link)
+
+    def revoked(self) -> Collection[str]:
+        """Return which parties are let in no more."""
+        return revoked(self.link)
 
     def ask(self, name: str, message: bytes | Letter) -> Future[Any]:
         """Send a party a message."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,6 @@ from fedunseen.deploy.remote.patience import Patience
 from fedunseen.deploy.secagg.party import Message
 from fedunseen.deploy.secagg.primitives import SecAggError
 from fedunseen.deploy.secagg.server import grouped
-from fedunseen.federation.engine import needed
 from fedunseen.federation.server_step import Arrivals, MaskedSum, bytes_sent
 
 
@@ -38,13 +37,24 @@ class Masked(Distributed):
         )
         states = {client: {RECEIPT: torch.tensor(instructed.round)} for client in masked.clients}
         dropped = {
-            client: masked.refused.get(client, "it has not answered")
+            client: masked.refused.get(client, self.silence(client))
             for client in instructed.clients
             if client not in masked.clients
         }
         down = messages * bytes_sent(self.strategy, instructed.sent)
         arrived = Arrivals([], lambda place: {}, states, down, 0, dropped)
         return arrived.hidden(replace(masked, reply=reply))
+
+    def quorum(self, clients: Sequence[int]) -> Callable[[], int]:
+        """Return what counts how many of the clients have to answer, while there can be a sum."""
+        count = super().quorum(clients)
+
+        def need() -> int:
+            revoked = [party.name for party in self.parties if party.revoked]
+            self.clients.session.check_list(revoked)
+            return count()
+
+        return need
 
     def blame(self, arrived: Arrivals) -> str:
         """Return the remedy: masks hide the rest."""
@@ -71,12 +81,11 @@ class Masked(Distributed):
                 refusal = None if why is None else {"error": why}
                 yield self.parties[client].name, answers.read.get(client, refusal)
 
-        quorum = needed(self.settings.quorum, len(instructed.clients))
         try:
             total = session.sum(
                 instructed.round,
                 instructed.sent,
-                quorum,
+                self.quorum(instructed.clients),
                 instructed.clients,
                 ask_keys,
                 Patience(self.settings.patience, self.clients.pause, self.clients.wait),

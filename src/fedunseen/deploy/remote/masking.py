@@ -8,7 +8,7 @@ its reply, and answers with signed keys. Three messages follow: ``shares``, ``ma
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -275,6 +275,7 @@ class SecAggSession:
         default_factory=dict
     )  # party -> token of the connection that was shown the plan
     left_out: dict[str, str] = field(default_factory=dict)  # party -> why it is not in the last sum
+    bound: Sequence[str] = ()  # without dropouts: who was in the sum before, and has to be in all
     down: int = 0
     up: int = 0
 
@@ -419,7 +420,7 @@ class SecAggSession:
         self,
         round: int,
         instruction: Instruction,
-        quorum: int,
+        quorum: Callable[[], int],
         clients: Sequence[int],
         ask_keys: Callable[[Mapping[str, Message]], Iterable[tuple[str, Any]]],
         patience: Patience,
@@ -438,14 +439,21 @@ class SecAggSession:
         send = self.exchange(ask_keys, 8 * (layout(()).length + 4 * _LOSSES * len(self.names)))
         path = self.folder / "total.safetensors"
         total = MaskedTotal.load(path)
-        names, quorum = self._still_asked(total, [self.names[client] for client in clients], quorum)
+        strict = total is not None and total.plan == plan.digest and not plan.dropouts
+        self.bound = total.roster if total is not None and strict else []
+        names = self._still_asked([self.names[client] for client in clients])
         if total is None or (total.plan, total.k) != (plan.digest, round):
             instructed = instruction_digest(
                 round, under("params/", instruction.params) | under("extras/", instruction.extras)
             )
             total = gather(
                 lambda attempt: SecAggServer(
-                    self.enrolment, plan.digest, round, attempt, instructed, quorum
+                    self.enrolment,
+                    plan.digest,
+                    round,
+                    attempt,
+                    instructed,
+                    lambda: min(quorum(), len(names)),
                 ),
                 names,
                 send,
@@ -465,21 +473,22 @@ class SecAggSession:
         refused = {place[name]: why for name, why in self.left_out.items()}
         return MaskedSum(reply, sorted(roster), refused, self.down, self.up)
 
-    def _still_asked(
-        self, total: MaskedTotal | None, names: Sequence[str], quorum: int
-    ) -> tuple[list[str], int]:
-        """Return who is asked for a sum after ``total``, and how many of them must answer.
-
-        Without dropouts the parties refuse another roster than that of an earlier total.
-        """
-        assert self.plan is not None
-        if total is None or total.plan != self.plan.digest or self.plan.dropouts:
-            return list(names), quorum
-        kept = [name for name in names if name in total.roster]
+    def _still_asked(self, names: Sequence[str]) -> list[str]:
+        """Return who is asked for a sum: where one list serves all sums, who is on it."""
+        kept = [name for name in names if name in (self.bound or names)]
         for name in names:
-            if name not in total.roster:
+            if name not in kept:
                 self.left_out[name] = "it was not in the sum before"
-        return kept, min(quorum, len(kept))
+        return kept
+
+    def check_list(self, revoked: Collection[str]) -> None:
+        """Raise QuorumError where a party was revoked without which the others refuse a sum."""
+        if gone := [name for name in self.bound if name in revoked]:
+            raise QuorumError(
+                f"{gone[0]} was revoked, and under masks one list of parties serves all sums: "
+                "continue with --resume --set privacy.dropouts=allow, and let every other party "
+                "join with --consent dropouts --consent again"
+            )
 
 
 def _opened(
@@ -487,7 +496,7 @@ def _opened(
 ) -> Elements:
     """Return the ring elements of a total, once enough of its parties have opened it."""
     while True:
-        patience.wait(roster, total.threshold)
+        patience.wait(roster, lambda: total.threshold)
         try:
             return open_total(total, send)
         except SecAggError as error:

@@ -25,7 +25,7 @@ class Patience:
 
     left: float
     pause: float
-    connected: Callable[[Sequence[int], int, float], list[int]]
+    connected: Callable[[Sequence[int], Callable[[], int], float], list[int]]
     tries: int = 0
 
     def again(self) -> bool:
@@ -38,8 +38,8 @@ class Patience:
         self.left -= seconds
         return True
 
-    def wait(self, clients: Sequence[int], need: int) -> list[int]:
-        """Return which clients are connected, as soon as ``need`` of them are or patience ends."""
+    def wait(self, clients: Sequence[int], need: Callable[[], int]) -> list[int]:
+        """Return the connected clients, as soon as ``need()`` of them are or patience ends."""
         began = time.monotonic()
         connected = self.connected(clients, need, self.left)
         self.left = max(0.0, self.left - (time.monotonic() - began))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -166,14 +166,14 @@ class SecAggServer:
         k: int,
         attempt: int,
         instruction: str,
-        quorum: int = 0,
+        quorum: Callable[[], int] = int,
     ) -> None:
         self.enrolment = enrolment
         self.plan = plan
         self.k = k
         self.attempt = attempt
         self.instruction = instruction
-        self.quorum = max(quorum, enrolment.threshold)
+        self._quorum = quorum
         self.keys: dict[str, Message] = {}
         self.shares: dict[str, Message] = {}
         self.sent: set[str] = set()
@@ -182,6 +182,11 @@ class SecAggServer:
         self.final: set[str] = set()  # who has refused, and would again
         self.rho = ""
         self._total: Elements | None = None
+
+    @property
+    def quorum(self) -> int:
+        """How many parties the sum takes."""
+        return max(self._quorum(), self.enrolment.threshold)
 
     def end(self, why: str = "") -> AttemptError:
         """Return the error that ends the attempt and names who is at fault or absent, and why."""

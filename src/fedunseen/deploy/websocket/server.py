@@ -14,7 +14,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -52,6 +52,7 @@ ALLOWED = 2**30
 TIMES = 8
 GRACE = 4.0  # seconds for a party to connect again after its connection broke
 WATCH = 2.0  # seconds between two looks at the credentials and at the time
+SETTLED = 5.0  # seconds without a key after which a party is revoked: files are copied one by one
 UNREAD = 2**20  # bytes that may wait for a side that does not read them
 _log = logging.getLogger("fedunseen.federation")
 _library = logging.getLogger("fedunseen.deploy.websocket")
@@ -186,6 +187,7 @@ class Connections:
         self.holders = holders or Holders()
         self.keys = keys
         self.valid = dict(valid or {})
+        self._keyless = {} if keys is None else dict.fromkeys(set(parties) - set(keys), -SETTLED)
         self.seen: dict[str, _Party] = {}
         self.open: dict[int, _Ask] = {}
         self.numbers = itertools.count()
@@ -210,6 +212,11 @@ class Connections:
         """Return the parties whose certificates are not valid: name -> why."""
         faults = {name: self.fault(name) for name in self.parties}
         return {name: f"its certificate {why}" for name, why in faults.items() if why}
+
+    def revoked(self) -> Collection[str]:
+        """Return the parties whose keys the coordinator's credentials hold no more."""
+        now = time.monotonic()
+        return {name for name, since in self._keyless.items() if now - since >= SETTLED}
 
     def ask(self, name: str, message: bytes | Letter) -> Future[Any]:
         """Send a party a message; see :class:`~fedunseen.deploy.remote.link.Link`."""
@@ -357,6 +364,10 @@ class Connections:
     ) -> None:
         """Let parties in by these keys from now on, and shut out who has come with another."""
         before = self.keys or {}
+        now = time.monotonic()
+        self._keyless = {
+            name: self._keyless.get(name, now) for name in self.parties if name not in keys
+        }
         self.keys = keys
         self.valid = dict(valid)
         for name, party in list(self.seen.items()):

@@ -197,7 +197,8 @@ class RunMonitor(Monitor):
         settings = self.experiment.engine
         if self.deployed and self._phase in ("preparing", "training") and settings.distributed:
             connected = sum(party.connected for party in self._parties)
-            if connected < needed(getattr(settings, "quorum", 1.0), len(self._parties) or 1):
+            may = sum(not party.revoked for party in self._parties)
+            if connected < needed(getattr(settings, "quorum", 1.0), may or 1):
                 return "waiting"
         return self._phase
 
