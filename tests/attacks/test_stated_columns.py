@@ -529,6 +529,77 @@ def test_a_number_that_few_rows_have_counts_as_the_most_common_one(
         assert read.tolist() == ([0, 0] if hidden else [5, 0])
 
 
+def codes(deck, **cells):
+    """Return 40 rows with codes from 1 to 5, one more often; ``cells``: of the first row."""
+    usual = [str(1 + i % 5) for i in range(39)] + ["4"]
+    columns = {name: [cells.get(name, usual[0]), *usual[1:]] for name in ("port", "fare")}
+    return rows_of(deck, **columns)
+
+
+def read_beside(update, values, fare, most=None):
+    """Return what the first row of each class has of a number, if its other rows have the values
+    that a category counts; ``most``: the one as which it counts too.
+    """
+    least, greatest = fare["bounds"]
+    count = update["count"][:2]
+    shares = (update["total"][:2] + LEVELS * count[:, None]) / (2 * LEVELS)
+    counts = shares[:, : len(values)].round()
+    if most is not None:
+        counts[:, values.index(most)] -= 1
+    number = shares[:, len(values) + 1] * (greatest - least) + least * count
+    return (number - counts.double() @ torch.tensor([float(v) for v in values]).double()).tolist()
+
+
+@BOTH
+@pytest.mark.parametrize("first", ["99", "2.5"], ids=["far", "within"])
+def test_two_columns_that_say_the_same_show_no_cell(first, min_samples, tmp_path):
+    """A category counts the codes, so that what is left of the number is the one row's."""
+    values = ["1", "2", "3", "4", "5"]
+    port = {"name": "port", "kind": "category", "values": values}
+    fare = {"name": "fare", "kind": "number", "bounds": [0, 127]}
+    rows = [*codes("A", port=first, fare=first), *codes("B", port="77", fare="77")]
+    update = sums(tmp_path, rows, [port, fare], min_samples)
+    if min_samples == 1:
+        assert read_beside(update, values, fare) == pytest.approx([float(first), 77])
+    else:
+        assert read_beside(update, values, fare, "4") == pytest.approx([4, 4])
+
+
+@BOTH
+def test_a_far_number_of_a_row_that_counts_as_others_is_no_farther_than_some(min_samples, tmp_path):
+    """The number is near the code alone; most of it would still be known."""
+    rng = np.random.default_rng(3)
+    values = ["1", "2", "3", "4", "5"]
+    port = {"name": "port", "kind": "category", "values": values}
+    fare = {"name": "fare", "kind": "number", "bounds": [0, 100]}
+    usual = [str(1 + i % 5) for i in range(40)]
+    near = [f"{float(code) + rng.normal(0, 0.5):.2f}" for code in usual]
+    rows = [
+        row
+        for deck in "AB"
+        for row in rows_of(deck, port=["6", *usual[1:]], fare=["99", *near[1:]])
+    ]
+    total, count = total_of(tmp_path, rows, [port, fare], min_samples)
+    left = 100 * total[6] - sum(map(float, near[1:]))
+    assert left == pytest.approx(99 if min_samples == 1 else 5, abs=4)
+    assert count == 40
+
+
+def test_a_number_that_follows_from_two_columns_together_is_not_promised_to_be_hidden(tmp_path):
+    """Neither of them says what it is: 3 times the code, and 2 where there is a crew."""
+    crew = {"name": "crew", "kind": "category", "values": ["no", "yes"]}
+    port = {"name": "port", "kind": "category", "values": ["1", "2", "3", "4", "5"]}
+    fare = {"name": "fare", "kind": "number", "bounds": [0, 127]}
+    of_codes = [str(1 + i % 5) for i in range(39)] + ["4"]
+    with_crew = [("no", "yes")[i // 2 % 2] for i in range(40)]
+    fares = [3 * int(code) + 2 * (c == "yes") for code, c in zip(of_codes, with_crew, strict=True)]
+    given = {"port": ["9", *of_codes[1:]], "crew": with_crew, "fare": [8.5, *fares[1:]]}
+    rows = [row for deck in "AB" for row in rows_of(deck, **given)]
+    total, _ = total_of(tmp_path, rows, [port, crew, fare])
+    known = 3 * (sum(c * n for c, n in enumerate(total[:5], 1)) - 4) + 2 * total[7]
+    assert 127 * total[9] - known == pytest.approx(8.5, abs=0.01)
+
+
 @BOTH
 def test_a_date_that_few_rows_have_counts_as_the_most_common_one(min_samples, tmp_path):
     usual = ["1990-01-01"] * 40

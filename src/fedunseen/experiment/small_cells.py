@@ -7,15 +7,36 @@ the others lack says it too: so rows of rare values count as other ones.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.core.originals import ABSENT
+from fedunseen.core.originals import ABSENT, Originals
 from fedunseen.data import Benchmark
 from fedunseen.data.columns.treatment import feature_names
+
+_FOLLOWS = 0.01
+"""Share of a number's variance within the values of another column, up to which it says the same as
+these."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Recounted:
+    """Rows of a class that count as others, since few have their value.
+
+    Attributes:
+        rows: (n,) all rows of the class.
+        which: (n,) which value each row has.
+        few: (n,) which rows count as others.
+        most: the value that these count as.
+    """
+
+    rows: NDArray[np.int64]
+    which: NDArray[np.int64]
+    few: NDArray[np.bool_]
+    most: int
 
 
 def without_small_cells(
@@ -31,6 +52,9 @@ def without_small_cells(
       most common value. So do those of a boolean; if all are of few, none is true or false.
     - Of a number, a date or a text, the middle of the others stands for the missing cells of few
       rows; where few rows have a cell, all are missing.
+    - Numbers of rows that count as the most common value of another column are within those of the
+      class but for few, and where a number says the same as that column, they are its number too:
+      what the others have would be known from the other column, and leave these alone.
 
     Equal rows count once.
 
@@ -49,9 +73,17 @@ def without_small_cells(
     changed = replace(benchmark, features=features, originals=before)
     for label in np.unique(labels):
         some = rows[labels == label]
-        for column, place in _places(getattr(settings, "columns", ()), features.shape[1]):
-            hide = _hide_values if column.kind in ("category", "boolean") else _hide_missing
-            hide(column, changed, some, place, minimum)
+        places = list(_places(getattr(settings, "columns", ()), features.shape[1]))
+        recounted = []
+        for column, place in places:
+            if column.kind in ("category", "boolean"):
+                recounted.append(_hide_values(column, changed, some, place, minimum))
+            else:
+                _hide_missing(column, changed, some, place, minimum)
+        for others in filter(None, recounted):
+            for column, place in places:
+                if column.kind in ("number", "date"):
+                    _hide_numbers(changed, originals, others, place, minimum)
     return changed
 
 
@@ -69,14 +101,16 @@ def _places(columns: Sequence[Any], width: int) -> Iterator[tuple[Any, slice]]:
 
 def _hide_values(
     column: Any, changed: Benchmark, rows: NDArray[np.int64], place: slice, minimum: int
-) -> None:
-    """Let rows with a value of few have another, in place."""
+) -> _Recounted | None:
+    """Let rows with a value of few have another, in place; return them if that is one that others
+    have.
+    """
     values, which = np.unique(changed.features[rows, place], axis=0, return_inverse=True)
     which = which.ravel()
     counts = np.array([_distinct(changed, rows[which == i]) for i in range(len(values))])
     few = counts < minimum
     if not few.any():
-        return
+        return None
     other = np.zeros(values.shape[1], dtype=np.float32)
     if column.kind == "category":
         other[len(column.values)] = 1.0
@@ -85,10 +119,43 @@ def _hide_values(
     else:
         other[0] = 0.5
         enough = False
-    value = other if enough or few.all() else values[counts.argmax()]
+    most = int(counts.argmax())
+    pooled_alone = enough or bool(few.all())
     assert changed.originals is not None
     for array in (changed.features, changed.originals.cells):
-        array[rows[few[which]], place] = value
+        array[rows[few[which]], place] = other if pooled_alone else values[most]
+    return None if pooled_alone else _Recounted(rows, which, few[which], most)
+
+
+def _hide_numbers(
+    changed: Benchmark, originals: Originals, others: _Recounted, place: slice, minimum: int
+) -> None:
+    """Let numbers of rows that count as others be no farther than some others, or where they follow
+    from the value, those of the value that the rows count as; in place.
+    """
+    here = originals.sides[others.rows, place.start] != ABSENT
+    cells = originals.cells[others.rows, place.start]
+    kept = np.flatnonzero(here & ~others.few)
+    told = np.flatnonzero(here & others.few)
+    if len(kept) < minimum or not len(told):
+        return
+    ordered = kept[np.argsort(cells[kept], kind="stable")]
+    middle = ordered[len(ordered) // 2]
+    enough = len(ordered) >= 2 * minimum
+    least = ordered[minimum - 1] if enough else middle
+    most = ordered[-minimum] if enough else middle
+    values = others.which[kept]
+    counts = np.maximum(1, np.bincount(values))
+    means = np.bincount(values, cells[kept]) / counts
+    within = np.mean((cells[kept] - means[values]) ** 2)
+    if within <= _FOLLOWS * cells[kept].var():
+        same = ordered[others.which[ordered] == others.most]
+        least = most = same[len(same) // 2] if len(same) else middle
+    assert changed.originals is not None
+    for row in told:
+        source = least if cells[row] < cells[least] else most if cells[row] > cells[most] else row
+        for array in (changed.features, changed.originals.cells, changed.originals.sides):
+            array[others.rows[row], place] = array[others.rows[source], place]
 
 
 def _hide_missing(
