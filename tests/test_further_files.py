@@ -133,3 +133,33 @@ def test_shared_names_files_that_are_there(package):
     folder = Path(at(f"{package}:__file__")).parent
     for module in at(f"{package}:SHARED"):
         assert (folder / f"{module}.py").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "right", "wrong", "said"),
+    [
+        (
+            "experiment/rules/luck.py",
+            "    ),\n)",
+            "    )\n)",
+            "fedunseen.experiment.rules.luck is one rule",
+        ),
+        ("pages/report/sections/weather.py", "TEMPLATE", "TEMPLATES", "weather has no TEMPLATE"),
+        ("cli/greet_party.py", "greet_party", "greet", "has no function 'greet_party'"),
+    ],
+)
+def test_a_mistake_in_such_a_file_is_named_with_its_place(file, right, wrong, said, tmp_path):
+    shutil.copytree(Path(fedunseen.__file__).parent, tmp_path / "fedunseen")
+    assert right in FILES[file]
+    (tmp_path / "fedunseen" / file).write_text(FILES[file].replace(right, wrong), "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "fedunseen", "run", "digit-pairs-gaussian", "--out", "run"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert said in done.stderr

@@ -227,6 +227,12 @@ def measure() -> tuple[dict[str, int], Found]:
     return {"docs_words": words} | {name: len(places) for name, places in found.items()}, found
 
 
+def limits_of(file: Path) -> dict[str, dict[str, int]]:
+    """Return the tables ``limits`` and ``targets`` of a TOML file."""
+    tables: dict[str, dict[str, int]] = tomllib.loads(file.read_text("utf-8"))
+    return tables
+
+
 def judge(numbers: dict[str, int], places: Found, file: Path, check: bool, tighten: bool) -> None:
     """Print each number beside its limit and target, and what ``places`` names below it.
 
@@ -237,7 +243,7 @@ def judge(numbers: dict[str, int], places: Found, file: Path, check: bool, tight
         check: exit with code 1 where a limit is exceeded.
         tighten: lower the limits in the file to what is measured.
     """
-    limits: dict[str, dict[str, int]] = tomllib.loads(file.read_text("utf-8"))
+    limits = limits_of(file)
     print(f"{'':18}{'now':>8}{'limit':>8}{'target':>8}")
     for name, number in numbers.items():
         print(f"{name:18}{number:8,}{limits['limits'][name]:8,}{limits['targets'][name]:8,}")
@@ -269,7 +275,13 @@ def main() -> None:
     parser.add_argument("--verbose", action="store_true", help="name what is counted")
     chosen = parser.parse_args()
     numbers, found = measure()
-    judge(numbers, found if chosen.verbose else {}, LIMITS, chosen.check, chosen.tighten)
+    limits = limits_of(LIMITS)["limits"]
+    named = {
+        name: places
+        for name, places in found.items()
+        if chosen.verbose or numbers[name] > limits[name]
+    }
+    judge(numbers, named, LIMITS, chosen.check, chosen.tighten)
 
 
 if __name__ == "__main__":

@@ -289,7 +289,9 @@ class Model:
 
     @property
     def finds_unfamiliar(self) -> bool:
-        """Whether :meth:`unfamiliar` can be asked."""
+        """Whether :meth:`unfamiliar` can be asked: only a Gaussian model has a ``centre``, from
+        which samples have distances.
+        """
         sure = self.confidence
         return sure is not None and len(sure.distances) > 0 and "centre" in self.params
 
@@ -340,8 +342,8 @@ class Model:
         linear = method.discriminants(self.params, samples, method.semantics, class_ids)
         offset = self.calibration.offset * self.seen_mask
         offset = offset + method.own_offset(self.params) * self.seen_mask
-        if "raised" in self.params:
-            offset = offset - self.params["raised"].numpy()
+        if "raised" in self.params:  # scores of classes shown by examples, of a Gaussian model
+            offset = offset - self.params["raised"].numpy()  # an offset lowers
         class_scores = scores[np.arange(len(answers)), answers].astype(np.float64)
         places = None
         if rows.ndim == 4:

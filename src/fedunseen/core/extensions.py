@@ -198,5 +198,8 @@ def commands() -> tuple[Command, ...]:
 
 def _command_of(module: str) -> Command:
     name = module.rpartition(".")[2]
-    panel = getattr(importlib.import_module(module), "PANEL", "Start")
+    parent = importlib.import_module(module)
+    if not callable(getattr(parent, name, None)):
+        raise TypeError(f"{module} has no function {name!r}: a command's file has that of its name")
+    panel = getattr(parent, "PANEL", "Start")
     return Command(name.replace("_", "-"), f"{module}:{name}", panel)

@@ -282,7 +282,7 @@ def train(setup: Setup) -> Setup:
     personal = {"personal": personalize.measured} if personalize.measured else {}
     result = {**setup.result, **_numbers(setup, loop, evaluate), **personal}
     setup = replace(setup, result=result, history=loop.history)
-    if not setup.nested and "square" in loop.state.params:
+    if not setup.nested and "square" in loop.state.params:  # sums of a closed form
         setup = replace(setup, sums=loop.state.params)
     if versions is not None:
         setup = replace(setup, federation=versions.federation, evaluator=versions.task)

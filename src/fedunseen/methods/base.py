@@ -256,6 +256,9 @@ class Method(Named):
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Score classes: inputs (n, d) and class semantics (C, attributes) to (n, C); the highest
         is the answer.
+
+        The rows of ``semantics`` are any classes: some of the benchmark's, new ones, or known ones
+        that are described anew. Score by what they say, not by their places.
         """
         raise TypeError(f"{type(self).__name__} must say how it scores classes")
 

@@ -55,7 +55,7 @@ _CORE: Mapping[type[ConfigFacts], Sequence[Rule[Any]]] = {
 def all_rules() -> Mapping[type[ConfigFacts], Sequence[Rule[Any]]]:
     """Return all rules by the facts that they are asked about: the core's first."""
     files = [f"{__name__}.{module}" for module in further_modules(__name__)]
-    tables = [import_module(place).RULES for place in (*files, *added("RULES"))]
+    tables = [_rules_of(place) for place in (*files, *added("RULES"))]
     further_rules = [
         table if isinstance(table, Mapping) else {ConfigFacts: table} for table in tables
     ]
@@ -63,6 +63,13 @@ def all_rules() -> Mapping[type[ConfigFacts], Sequence[Rule[Any]]]:
         facts: (*core_rules, *(rule for table in further_rules for rule in table.get(facts, ())))
         for facts, core_rules in _CORE.items()
     }
+
+
+def _rules_of(place: str) -> Any:
+    rules = import_module(place).RULES
+    if isinstance(rules, Rule):
+        raise TypeError(f"RULES of {place} is one rule: write RULES = (Rule(...),), with the comma")
+    return rules
 
 
 def check(facts: Facts, rules: Sequence[Rule[Facts]] | None = None) -> None:

@@ -37,7 +37,8 @@ class Rule(Generic[Facts]):
         sections: the rule is asked for each of those that the experiment has, as ``{section}`` and
             ``{name}``.
         reasons: sentences for ``{reason}``, and when each holds; the rule needs one of them.
-        problem: what does not fit; a value in ``{}`` is one of the experiment.
+        problem: what does not fit. In ``{}`` stands a section, as in ``{method.name}``; ``facts``,
+            ``section``, ``name``, ``reason``, or what ``when`` returns as a dictionary.
         remedy: what to do about it.
         example: settings that are refused, over those of ``preset``, which is allowed.
         needs: the samples, or the place, that the example needs.

@@ -36,8 +36,8 @@ class Ridge(ClosedForm, name="ridge"):
         return {"v": v.float().contiguous(), "centre": centre.float(), "middle": middle.float()}
 
     def _equations(self, sums: Params) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Return the means of features and attributes, and G (d, d), E (d, C) and S (C, a), so that
-        G V = E S.
+        """Return the means of features and of attributes, ``gram`` (d, d), ``effects`` (d, C) and
+        ``apart`` (C, a): V solves gram V = effects apart.
         """
         centre, middle, gram, effects, apart = centred(sums, self.semantics)
         level = gram.diagonal().mean().clamp(min=torch.finfo(torch.float64).tiny)
@@ -52,7 +52,9 @@ class Ridge(ClosedForm, name="ridge"):
         return normalize(predicted, dim=1) @ self._directions(params, semantics).T
 
     def left_out_scores(self, model: Params, sums: Params, inputs: Tensor, out: Tensor) -> Tensor:
-        """Return scores (n, T) of classes ``out`` that ``sums`` lack."""
+        """Return scores (n, T) of classes ``out`` that ``sums`` lack: how well they would be
+        recognized as unseen ones chooses settings and the offset.
+        """
         centre, middle, gram, effects, apart = self._equations(sums)
         observed = sums["count"] > 0
         # often fewer classes have samples than there are attributes

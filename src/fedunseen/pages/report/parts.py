@@ -63,7 +63,12 @@ def rounds_tried(result: Mapping[str, Any]) -> int:
 def further_sections() -> dict[str, ModuleType]:
     """Return name -> module of the sections that are a Python file each."""
     package = sections.__name__
-    return {name: import_module(f"{package}.{name}") for name in further_modules(package)}
+    modules = {name: import_module(f"{package}.{name}") for name in further_modules(package)}
+    for module in modules.values():
+        for needed in ("TEMPLATE", "content"):
+            if not hasattr(module, needed):
+                raise TypeError(f"{module.__name__} has no {needed}: a section's file has both")
+    return modules
 
 
 @cache
@@ -81,9 +86,7 @@ def _environment() -> Environment:
             "utf-8"
         )
     )
-    added = {
-        f"sections/{name}.html": section.TEMPLATE for name, section in further_sections().items()
-    }
+    added = {f"sections/{name}.html": at.TEMPLATE for name, at in further_sections().items()}
     environment = Environment(
         loader=ChoiceLoader([DictLoader(added), in_files]),
         autoescape=lambda name: not (name or "").startswith("texts/"),
@@ -110,7 +113,8 @@ def render(template: str, context: Mapping[str, Any]) -> str:
     except UndefinedError as error:  # a table lacks a key, or holds another kind of value
         raise RunDirectoryError(
             f"the page {template} cannot be drawn ({error}): restore manifest.json and "
-            "result.json, or run the experiment again in another --out"
+            "result.json, or run the experiment again in another --out; correct the name if the "
+            "template is your own"
         ) from error
 
 
