@@ -134,6 +134,9 @@ def bring_home(
     confidence: Confidence | None = None,
 ) -> None:
     """Write a party's run directory with the merged model, whole or not at all."""
+    if federation.scaler.quantization is not None:  # the coordinator's, which no party states
+        bits = federation.scaler.quantization.bits
+        experiment = experiment.with_overrides({"data.quantization": bits})
     with whole_folder(out) as partial:
         content = manifest(experiment, benchmark.fingerprint(), benchmark)
         write_json(partial / "manifest.json", {**content, "brought_home": True})
