@@ -57,8 +57,8 @@ def test_a_class_is_weak_by_the_rule_or_by_the_data():
     measured_too = {**CALIBRATED, "confidence": {"trade": trade}}
     found = summarize(measured_too, answers, NAMES, np.array([2, 3, 4]), True, "auto")
     assert found["text"][3] == (
-        f'{lost} Set evaluation.prior = "balanced". On the test samples that can move unseen classes from 50.0 to 70.0 '
-        "% and seen ones from 50.0 to 48.0 %."
+        f'{lost} Set evaluation.prior = "balanced". For the test samples, that takes the accuracy on unseen classes '
+        "from 50.0 to 70.0 % and on seen classes from 50.0 to 48.0 %."
     )
     assert "evaluation.prior" not in found["text"][2]  # 40 and 60 % are worse than 50 and 50 %
 
@@ -87,8 +87,8 @@ def test_advice_on_a_prior_has_what_that_prior_brings():
     sure = {"trade": [[3.5, 99.0, 99.0]], "priors": points}
     advice = rule_advice(UNSEEN, "auto", {**CALIBRATED, "confidence": sure})
     assert advice == (
-        'Set evaluation.prior = "balanced". On the test samples that can move unseen classes from '
-        "50.0 to 60.0 % and seen ones from 50.0 to 55.0 %."
+        'Set evaluation.prior = "balanced". For the test samples, that takes the accuracy on '
+        "unseen classes from 50.0 to 60.0 % and on seen classes from 50.0 to 55.0 %."
     )
     assert rule_advice(SEEN, "auto", {**CALIBRATED, "confidence": sure}) == ""  # 5 and 95 %
 
@@ -136,8 +136,8 @@ def test_an_unseen_class_that_a_seen_one_takes_is_named_without_an_offset_too():
     assert found["text"] == [
         "1 of 2 unseen classes loses answers to seen classes: orange (10 %; 100 % if the answer had "
         'to be an unseen class; most often predicted as apple). Set evaluation.prior = "balanced". '
-        "On the test samples that can move unseen classes from 50.0 to 70.0 % and seen ones from "
-        "50.0 to 60.0 %."
+        "For the test samples, that takes the accuracy on unseen classes from 50.0 to 70.0 % and "
+        "on seen classes from 50.0 to 60.0 %."
     ]
     balanced = summarize(result, answers, names, np.array([1, 2]), True, "balanced")
     assert balanced["text"][0].endswith("most often predicted as apple).")  # nothing to set

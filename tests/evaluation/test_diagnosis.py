@@ -331,4 +331,4 @@ def test_examples_are_advised_with_what_they_bring_and_a_command_to_copy(expecte
         text.find(number) for number in numbers
     )
     if text:
-        assert "fedunseen learn 'runs/my run' --support FOLDER --out 'runs/my run-shown'," in text
+        assert "fedunseen learn 'runs/my run' --support FOLDER --out 'runs/my run-shown'" in text

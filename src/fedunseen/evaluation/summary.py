@@ -34,7 +34,7 @@ def interval_words(result: Mapping[str, Any]) -> str:
         f"{title} {intervals[name][0]:.0f} to {intervals[name][1]:.0f} %"
         for name, title in titles.items()
     ]
-    return f"Few test samples: with others, {', '.join(parts)} (95 % intervals)."
+    return f"There are few test samples. The 95 % intervals are: {', '.join(parts)}."
 
 
 class Weak(NamedTuple):
@@ -87,16 +87,17 @@ def weak_classes(
 
 def weak_words(weak: Sequence[Weak], of: int, kind: str) -> str:
     """Name the weak classes in a sentence."""
+    alone = ", where only unseen classes compete" if kind == "unseen classes" and of > 1 else ""
     if not weak:
         whose = part_of(1, 1, kind) if of == 1 else f"Each of the {of} {kind}"
-        return f"{whose} has at least half of its samples right."
+        return f"{whose} has at least half of its samples right{alone}."
     examples = [
         f"{item.name} ({item.accuracy:.0f} %; most often predicted as {item.instead})"
         for item in weak
     ]
     verb, whose = ("has", "its") if len(weak) == 1 else ("have", "their")
     return (
-        f"{part_of(len(weak), of, kind)} {verb} less than half of {whose} samples right: "
+        f"{part_of(len(weak), of, kind)} {verb} less than half of {whose} samples right{alone}: "
         f"{listed(examples)}."
     )
 
@@ -145,12 +146,12 @@ def rule_advice(kind: str, prior: Any, result: Mapping[str, Any]) -> str:
     reached = within_reach(result, kind, setting)
     if reached is None or not setting:
         return ""
-    sides = (("unseen classes", "gzsl_unseen"), ("seen ones", "gzsl_seen"))
+    sides = (("unseen classes", "gzsl_unseen"), ("seen classes", "gzsl_seen"))
     moves = [
-        f"{side} from {result[key]:.1f} to {value:.1f} %"
+        f"on {side} from {result[key]:.1f} to {value:.1f} %"
         for (side, key), value in zip(sides, reached, strict=True)
     ]
-    return f"{setting} On the test samples that can move {' and '.join(moves)}."
+    return f"{setting} For the test samples, that takes the accuracy {' and '.join(moves)}."
 
 
 def moved_rule(kind: str, prior: Any, result: Mapping[str, Any]) -> str:
@@ -220,14 +221,14 @@ def examples_advice(
     if gain is None or not gain.after - gain.before >= GAIN or not lacking:
         return ""
     whose = "each unseen class" if len(lacking) == len(unseen) else listed(lacking)
-    source = "Tried with test samples" if gain.measured else "Tried on classes left out"
+    source = "On test samples" if gain.measured else "On classes left out of training"
     most = "" if gain.measured else "at most "
     run, out = (shlex.quote(str(result.get("run", "RUN")) + end) for end in ("", "-shown"))
     return (
-        f"Show {EXAMPLES} examples of {whose}. {source}, that raises how often one of "
-        f"these classes is told from the others from {gain.before:.1f} to {most}"
-        f"{gain.after:.1f} %: fedunseen learn {run} --support FOLDER --out {out}, with a folder "
-        "of examples for each class in FOLDER, or a table in its place."
+        f"Show {EXAMPLES} examples of {whose}. {source}, that raises the accuracy among unseen "
+        f"classes alone from {gain.before:.1f} to {most}{gain.after:.1f} %. Put a folder of "
+        f"examples for each class into FOLDER, or name a table instead: fedunseen learn {run} "
+        f"--support FOLDER --out {out}"
     )
 
 
