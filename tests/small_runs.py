@@ -20,6 +20,10 @@ ADAPTING = {
 """Settings of a run by statistics that adapts to unlabelled samples."""
 
 SMALL = {**TRAINED, "partition.clients": 3, "strategy.rounds": 2}
+COUNTING = {
+    "data.train_per_class": 6, "data.test_per_class": 2, "partition.clients": 3,
+    "evaluation.selection": "last", "evaluation.embedding": False, "evaluation.confidence": "none",
+}  # fmt: skip
 CLOSED = {key: value for key, value in SMALL.items() if not key.startswith(("strategy", "method"))}
 FEW_SHOT = {
     "strategy.rounds": 3, "partition.clients": 2, "encoder.widths": [4], "method.episodes": 4,

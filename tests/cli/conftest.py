@@ -18,7 +18,7 @@ from fedunseen.cli.main import main
 from fedunseen.core.toml import toml_text
 from fedunseen.experiment.deal import deal
 from published_layouts import write_image, write_sentiment140
-from small_runs import ADAPTING
+from small_runs import ADAPTING, COUNTING
 
 
 class Done(NamedTuple):
@@ -217,10 +217,12 @@ def adapting(make_folder, with_pool, tmp_path_factory):
     return place
 
 
-COUNTING = {
-    "data.train_per_class": 6, "data.test_per_class": 2, "partition.clients": 3,
-    "evaluation.selection": "last", "evaluation.embedding": False, "evaluation.confidence": "none",
-}  # fmt: skip
+@pytest.fixture
+def place(dealt, tmp_path, monkeypatch):
+    """An own copy of a module's folders, ``dealt``, as the working directory."""
+    shutil.copytree(dealt, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture(scope="session")

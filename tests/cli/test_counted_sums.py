@@ -2,7 +2,6 @@
 without, after the same rules, and other sums are refused.
 """
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -49,14 +48,6 @@ def dealt(tmp_path_factory):
     (folder / "coordinator.toml").write_text(toml_text(tree))
     enrol(folder / "kits", NAMES)
     return folder
-
-
-@pytest.fixture
-def place(dealt, tmp_path, monkeypatch):
-    """An own copy of these folders, as the working directory."""
-    shutil.copytree(dealt, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.fixture

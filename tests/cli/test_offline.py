@@ -55,14 +55,6 @@ def dealt(tmp_path_factory):
 
 
 @pytest.fixture
-def place(dealt, tmp_path, monkeypatch):
-    """An own copy of these folders, as the working directory."""
-    shutil.copytree(dealt, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
 def answered(offline):
     """A plan and the answers of all four."""
     offline.plan()

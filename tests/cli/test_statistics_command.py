@@ -8,19 +8,16 @@ from fedunseen import Statistics, load_run
 from fedunseen.experiment import party_statistics
 from fedunseen.experiment.result.stored import StoredRun
 from processes import command as run_command
+from small_runs import COUNTING
 
 PARTIES = ("north", "south", "west")
-SMALL = {
-    "data.train_per_class": 6, "data.test_per_class": 2, "partition.clients": 3,
-    "evaluation.selection": "last", "evaluation.embedding": False, "evaluation.confidence": "none",
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def dealt(tmp_path_factory):
     """A run, and the folders of its parties."""
     tmp_path = tmp_path_factory.mktemp("statistics")
-    words = [w for key, value in SMALL.items() for w in ("--set", f"{key}={json.dumps(value)}")]
+    words = [w for key, value in COUNTING.items() for w in ("--set", f"{key}={json.dumps(value)}")]
     run_command("run", "digit-pairs-gaussian", *words, "--out", tmp_path / "run")
     given = ("--parties", ",".join(PARTIES), "--out", tmp_path / "data")
     run_command("data", "deal", "digit-pairs-gaussian", *words, *given)

@@ -47,6 +47,7 @@ from fedunseen.experiment.own_samples import (
 )
 from fedunseen.experiment.party_sums import (
     REFUSED,
+    Parts,
     check_known,
     check_removed,
     check_removed_cells,
@@ -120,6 +121,27 @@ class Cells:
     features: NDArray[Any] | None = None
     among: Callable[[NDArray[np.int64]], Benchmark] | None = None
     summed: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What a party has read and made for a greeting.
+
+    Attributes:
+        experiment: the coordinator's, as the party runs it.
+        benchmark: the samples as they are trained on.
+        federation: of the party alone.
+        party_benchmark: the samples as their owner has them.
+        cells: which of them take part.
+        client: the party's number.
+    """
+
+    experiment: Experiment
+    benchmark: Benchmark
+    federation: Federation
+    party_benchmark: Benchmark
+    cells: Cells
+    client: int
 
 
 class PartyData(OwnSamples):
@@ -197,7 +219,8 @@ class PartyData(OwnSamples):
             benchmark = seen_through(benchmark, space)
         federation = _federation(experiment, benchmark, scaler, client, clients)
         self._advise(experiment, benchmark, scaler)
-        ready = self._ready(experiment, benchmark, federation, party_benchmark, cells, client)
+        read = Reading(experiment, benchmark, federation, party_benchmark, cells, client)
+        ready = self._ready(read)
         return ready if space is None else replace(ready, held=ready.names)
 
     def _encoded(
@@ -263,18 +286,14 @@ class PartyData(OwnSamples):
         self._compare(benchmark, header["space"])
         return benchmark, None
 
-    def _ready(
-        self,
-        experiment: Experiment,
-        benchmark: Benchmark,
-        federation: Federation,
-        party_benchmark: Benchmark,
-        cells: Cells,
-        client: int,
-    ) -> Ready:
+    def _ready(self, read: Reading) -> Ready:
         """Return the party with its engine, which trains on the samples that take part."""
-        engine = _in_process(federation)
-        closed = isinstance(federation.method, ClosedForm)
+        benchmark = read.benchmark
+        party_benchmark = read.party_benchmark
+        cells = read.cells
+        client = read.client
+        engine = _in_process(read.federation)
+        closed = isinstance(read.federation.method, ClosedForm)
         if closed and cells.minimum > 1 and "moments" not in self.consent:
             cells = self._without_alone(engine, cells, client)
         if engine.masks is None and cells.minimum > 1:  # perhaps no ledger knows what is in sums
@@ -285,7 +304,7 @@ class PartyData(OwnSamples):
         rows = party_benchmark.unlabelled if self._soft else np.setdiff1d(cells.taking, cells.few)
         keep = None
         if self.home is not None:
-            keep = partial(_keep, experiment, benchmark, federation, self.home)
+            keep = partial(_keep, read.experiment, benchmark, read.federation, self.home)
         return Ready(
             engine,
             len(classes),
@@ -354,10 +373,12 @@ class PartyData(OwnSamples):
             check_removed_classes(
                 party_benchmark.space.names, held_labels, removed_labels, cells.minimum, missing
             )
-            parts = (removed & sums, sums - removed)
-            masks = [np.array([x in part for x in here])[in_sums] for part in parts]
-            given = train[in_sums], *masks, cells.minimum
-            self._check_parts(engine.worker, summed_as, *given)
+            are_removed, stay = (
+                np.array([x in part for x in here])[in_sums]
+                for part in (removed & sums, sums - removed)
+            )
+            parts = Parts(train[in_sums], are_removed, stay, cells.minimum)
+            self._check_parts(engine.worker, summed_as, parts)
             if "moments" not in self.consent:
                 check_known(released - of_class.keys(), {every for every, _ in sums_of_plans})
 
@@ -396,25 +417,16 @@ class PartyData(OwnSamples):
             for some in (held, held[removed])
         )
         check_removed_classes(benchmark.space.names, all_labels, removed_labels, cells.minimum)
-        self._check_parts(worker, benchmark, held, removed, ~removed, cells.minimum)
+        parts = Parts(held, removed, ~removed, cells.minimum)
+        self._check_parts(worker, benchmark, parts)
 
-    def _check_parts(
-        self,
-        worker: Worker,
-        summed_as: Benchmark,
-        rows: NDArray[np.int64],
-        removed: NDArray[np.bool_],
-        left: NDArray[np.bool_],
-        minimum: int,
-    ) -> None:
-        """Refuse a removal from the sum of ``rows`` if sums of what is removed, or left, show few
-        samples.
-        """
+    def _check_parts(self, worker: Worker, summed_as: Benchmark, parts: Parts) -> None:
+        """Refuse a removal if sums of what is removed, or left, show few samples."""
         method = worker.method
         if isinstance(method, ClosedForm):
-            check_removed_cells(summed_as, self.settings, rows, removed, left, minimum)
-            moments = method.moments(*worker.read(rows), minimum, self.min_samples)
-            check_removed(moments, removed, left, alone="moments" not in self.consent)
+            check_removed_cells(summed_as, self.settings, parts)
+            moments = method.moments(*worker.read(parts.rows), parts.minimum, self.min_samples)
+            check_removed(moments, parts, alone="moments" not in self.consent)
 
     @property
     def _soft(self) -> bool:

@@ -30,11 +30,10 @@ from fedunseen.core.model_file import read_tensor_file, refusing_damage
 from fedunseen.core.parameters import Params, under, within
 from fedunseen.core.trainer import LocalResult
 from fedunseen.data import Benchmark, Scaler
-from fedunseen.deploy.client_data import OTHER_SAMPLES, Cells, PartyData, raw_samples
+from fedunseen.deploy.client_data import OTHER_SAMPLES, Cells, PartyData, Reading, raw_samples
 from fedunseen.deploy.remote.party import Ready
 from fedunseen.experiment.encoding import make_encoder
 from fedunseen.experiment.schema import Experiment
-from fedunseen.federation.federation import Federation
 from fedunseen.federation.in_process import InProcess
 from fedunseen.federation.worker import Work, Worker
 from fedunseen.methods.closed_form.base import ClosedForm
@@ -131,17 +130,9 @@ class CountingParty(PartyData):
         samples = _digest_of(self, self.benchmark)
         return Counted(self.facts, samples, rows, self.left_out, dict(sums))
 
-    def _ready(
-        self,
-        experiment: Experiment,
-        benchmark: Benchmark,
-        federation: Federation,
-        party_benchmark: Benchmark,
-        cells: Cells,
-        client: int,
-    ) -> Ready:
-        ready = super()._ready(experiment, benchmark, federation, party_benchmark, cells, client)
-        self.facts = _facts_of(self, experiment, benchmark, federation, party_benchmark)
+    def _ready(self, read: Reading) -> Ready:
+        ready = super()._ready(read)
+        self.facts = _facts_of(self, read)
         self.left_out = ready.left_out
         return ready
 
@@ -211,16 +202,8 @@ class CountedParty(PartyData):
         """Return the samples as they are: those that would stand alone are in no sum."""
         return cells
 
-    def _ready(
-        self,
-        experiment: Experiment,
-        benchmark: Benchmark,
-        federation: Federation,
-        party_benchmark: Benchmark,
-        cells: Cells,
-        client: int,
-    ) -> Ready:
-        now = _facts_of(self, experiment, benchmark, federation, party_benchmark)
+    def _ready(self, read: Reading) -> Ready:
+        now = _facts_of(self, read)
         wrong = [name for name, value in now.items() if self.counted.facts.get(name) != value]
         if wrong:
             raise RefusedError(
@@ -228,11 +211,11 @@ class CountedParty(PartyData):
                 f"{_AGAIN}, with this plan and these options",
                 OTHER_PLAN,
             )
-        method = federation.method
+        method = read.federation.method
         assert isinstance(method, ClosedForm)
         if why := method.validate_statistics(self.counted.sums):
             raise RefusedError(f"{self.source}: no samples can have its sums ({why}): {_AGAIN}")
-        ready = super()._ready(experiment, benchmark, federation, party_benchmark, cells, client)
+        ready = super()._ready(read)
         assert ready.engine is not None
         ready.engine.worker = _CountedWorker(ready.engine.worker, self.counted.sums)
         return ready
@@ -307,15 +290,11 @@ def _digest_of(party: PartyData, benchmark: Benchmark) -> str:
     return digest.hexdigest()
 
 
-def _facts_of(
-    party: PartyData,
-    experiment: Experiment,
-    benchmark: Benchmark,
-    federation: Federation,
-    party_benchmark: Benchmark,
-) -> dict[str, str]:
+def _facts_of(party: PartyData, read: Reading) -> dict[str, str]:
     """Return all that sums of the party's samples depend on."""
-    method = federation.method
+    method = read.federation.method
+    experiment = read.experiment
+    party_benchmark = read.party_benchmark
     if not isinstance(method, ClosedForm):
         raise RefusedError(
             f"method.name = {experiment.method.name!r} is trained, and has no sums to count: "
@@ -331,13 +310,13 @@ def _facts_of(
     values: dict[str, Any] = {
         "version of fedunseen": __version__,
         "class table or quantization": space_hash(
-            federation.benchmark.space, method.quantization
+            read.federation.benchmark.space, method.quantization
         ).tolist(),
-        "scaling": federation.scaler.digest(),
+        "scaling": read.federation.scaler.digest(),
         "method.clip_norm": method.clip_norm,
         "[encoder]": [experiment.encoder.model_dump(mode="json"), weights],
         "[data]": data,
-        "shape of a sample": list(benchmark.features.shape[1:]),
+        "shape of a sample": list(read.benchmark.features.shape[1:]),
         "number of samples that a class must have": [method.min_samples, party.min_samples],
         "--consent moments": "moments" in party.consent,
     }

@@ -54,6 +54,7 @@ from fedunseen.experiment.own_samples import (
     named_samples,
 )
 from fedunseen.experiment.party_sums import (
+    Parts,
     agreed_data,
     check_removed,
     check_removed_cells,
@@ -542,9 +543,9 @@ def write_removal(
     if minimum > 1 and not consent:
         read = coded(run, benchmark, held.summed, ids)
         removed = np.isin(held.rows, rows)
-        check_removed_cells(benchmark, data, held.summed, removed, ~removed, minimum)
-        summed_as = method.moments(*read, minimum, min_samples)
-        check_removed(summed_as, removed, ~removed, alone=not moments)
+        parts = Parts(held.summed, removed, ~removed, minimum)
+        check_removed_cells(benchmark, data, parts)
+        check_removed(method.moments(*read, minimum, min_samples), parts, alone=not moments)
     summed = held.among(rows).summed
     _statistics(run, benchmark, summed, held.summed, min_samples).save(out)
     return len(rows)

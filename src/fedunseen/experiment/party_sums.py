@@ -188,68 +188,70 @@ def without_alone(
     return kept, alone_sentence(len(held) - len(kept))
 
 
-def check_removed(
-    moments: Moments, removed: NDArray[np.bool_], left: NDArray[np.bool_], alone: bool
-) -> None:
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What a removal makes of a sum.
+
+    Attributes:
+        rows: (n,) all samples of the sum.
+        removed: (n,) which of them are removed.
+        left: (n,) which of them the sum has after the removal.
+        minimum: samples that each part must have of what it shows.
+    """
+
+    rows: NDArray[np.int64]
+    removed: NDArray[np.bool_]
+    left: NDArray[np.bool_]
+    minimum: int
+
+    def parted(self, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return (n,) which samples are of classes of which some are removed and some are left; of
+        other classes, a removal shows what the sums have shown. ``labels``: (n,) the classes.
+        """
+        return np.isin(labels, np.intersect1d(labels[self.removed], labels[self.left]))
+
+
+def check_removed(moments: Moments, parts: Parts, alone: bool) -> None:
     """Refuse a removal if the sums of the removed samples, or of those that are left, show a
     feature of few samples of a class.
 
     Args:
         moments: the statistics of all samples of a sum, which say which features are hidden.
-        removed: (n,) which of them are removed.
-        left: (n,) which of them the sum has after the removal.
+        parts: of the sum.
         alone: refuse if second moments of these show a sample alone, too.
 
     Raises:
         RefusedError: code ``removal-of-few``; it depends on samples.
     """
-    labels = moments.labels.cpu().numpy()
-    parted = _parted(labels, removed, left)
-    for some in (removed, left):
+    parted = parts.parted(moments.labels.cpu().numpy())
+    for some in (parts.removed, parts.left):
         few = moments.show_few(torch.from_numpy(np.flatnonzero(some & parted)))
         if few or (alone and moments.show_one(torch.from_numpy(np.flatnonzero(some)))):
             what = "features" if few else "second moments"
             raise RefusedError(
-                f"the {what} of {counted(int(removed.sum()), 'removed sample')}, or of the others, "
-                "can show some of them: remove more at once, or whole classes, or consent to the "
-                "removal if the owner agrees",
+                f"the {what} of {counted(int(parts.removed.sum()), 'removed sample')}, or of the "
+                "others, can show some of them: remove more at once, or whole classes, or consent "
+                "to the removal if the owner agrees",
                 "removal-of-few",
             )
 
 
-def _parted(
-    labels: NDArray[np.int64], removed: NDArray[np.bool_], left: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
-    """Return (n,) which samples are of classes of which some are removed and some are left; of
-    other classes, a removal shows what the sums have shown.
-    """
-    return np.isin(labels, np.intersect1d(labels[removed], labels[left]))
-
-
-def check_removed_cells(
-    benchmark: Benchmark,
-    settings: object,
-    rows: NDArray[np.int64],
-    removed: NDArray[np.bool_],
-    left: NDArray[np.bool_],
-    minimum: int,
-) -> None:
+def check_removed_cells(benchmark: Benchmark, settings: object, parts: Parts) -> None:
     """Refuse a removal if the removed rows of a table, or those that are left, have a cell of few
     rows of a class.
 
     Args:
         benchmark: with the cells that sums have.
         settings: of ``[data]``.
-        rows: (n,) all samples of a sum.
-        removed: (n,) which of them are removed.
-        left: (n,) which of them the sum has after the removal.
-        minimum: rows that a cell must have.
+        parts: of the sum.
 
     Raises:
         RefusedError: code ``removal-of-few``; it depends on samples.
     """
-    parted = _parted(benchmark.labels[rows], removed, left)
-    for some in (rows[removed & parted], rows[left & parted]):
+    rows = parts.rows
+    parted = parts.parted(benchmark.labels[rows])
+    minimum = parts.minimum
+    for some in (rows[parts.removed & parted], rows[parts.left & parted]):
         alone = without_small_cells(benchmark, settings, some, benchmark.labels[some], minimum)
         if not np.array_equal(alone.features[some], benchmark.features[some]):
             raise RefusedError(
