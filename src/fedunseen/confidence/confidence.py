@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -137,7 +138,7 @@ class Confidence:
         Raises:
             ArgumentError: the coverage is not between 0 and 1.
         """
-        if not 0 < coverage < 1:
+        if not isinstance(coverage, Real) or not 0 < coverage < 1:
             raise ArgumentError(
                 f"coverage = {coverage} is not between 0 and 1: give for example 0.9, for sets "
                 "that hold the right class nine times in ten"

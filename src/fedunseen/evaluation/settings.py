@@ -1,8 +1,9 @@
 """The section ``[evaluation]`` of an experiment."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from fedunseen.core.settings import Settings
 
@@ -31,9 +32,10 @@ class EvaluationSettings(Settings):
     confidence: Literal["auto", "histograms", "draws", "none", "asking"] = "auto"
     """What stated probabilities are fitted to. ``auto``: held-out samples where all are in one
     process; between machines and under masks ``histograms``, in one more message, of how often and
-    how surely models without some classes are right on the parties' own samples; with noise, and by
-    file until `fedunseen offline plan --confidence`, ``draws`` from the merged sums, which asks
-    nothing and is worth less. ``none``: nothing. A run sets ``asking`` itself while it asks."""
+    how surely models without some classes are right on the parties' own samples, and of how long
+    features are; with noise, and by file until `fedunseen offline plan --confidence`, ``draws``
+    from the merged sums, which asks nothing and is worth less. ``none``: nothing. A run sets
+    ``asking`` itself while it asks."""
     factor: float | None = Field(None, allow_inf_nan=False)
     """A fixed calibration offset in the method's score units, instead of a chosen one."""
     clients: bool | None = None
@@ -64,3 +66,17 @@ class EvaluationSettings(Settings):
     """Settings to choose on validation classes: "method.lr" = [0.01, 0.1]; every combination is
     tried.
     """
+
+    @field_validator("prior", mode="before")
+    @classmethod
+    def _one_of(cls, value: Any) -> Any:
+        """Refuse what is no prior in one sentence, where each kind of it would refuse for itself."""
+        numbers = list(value.values()) if isinstance(value, Mapping) else [value]
+        counted = all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers)
+        share = isinstance(value, Mapping) or (counted and 0 <= value <= 1)
+        if (counted and share) or value in ("balanced", "auto", "uniform"):
+            return value
+        raise ValueError(
+            f"prior = {value!r}: give 'auto', 'balanced', 'uniform', the share of questions about "
+            "unseen classes from 0 to 1, or class = frequency"
+        )
