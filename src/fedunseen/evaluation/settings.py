@@ -70,7 +70,7 @@ class EvaluationSettings(Settings):
     @field_validator("prior", mode="before")
     @classmethod
     def _one_of(cls, value: Any) -> Any:
-        """Refuse what is no prior in one sentence, where each kind of it would refuse for itself."""
+        """Refuse what is no prior in one sentence; each kind would refuse for itself."""
         numbers = list(value.values()) if isinstance(value, Mapping) else [value]
         counted = all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers)
         share = isinstance(value, Mapping) or (counted and 0 <= value <= 1)
