@@ -1,9 +1,8 @@
 """The section ``[evaluation]`` of an experiment."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from fedunseen.core.settings import Settings
 
@@ -66,17 +65,3 @@ class EvaluationSettings(Settings):
     """Settings to choose on validation classes: "method.lr" = [0.01, 0.1]; every combination is
     tried.
     """
-
-    @field_validator("prior", mode="before")
-    @classmethod
-    def _one_of(cls, value: Any) -> Any:
-        """Refuse what is no prior in one sentence; each kind would refuse for itself."""
-        numbers = list(value.values()) if isinstance(value, Mapping) else [value]
-        counted = all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers)
-        share = isinstance(value, Mapping) or (counted and 0 <= value <= 1)
-        if (counted and share) or value in ("balanced", "auto", "uniform"):
-            return value
-        raise ValueError(
-            f"prior = {value!r}: give 'auto', 'balanced', 'uniform', the share of questions about "
-            "unseen classes from 0 to 1, or class = frequency"
-        )
