@@ -408,6 +408,7 @@ class Distributed(Engine):
             )
         except ValueError as error:
             raise WireError(str(error)) from None
+        # What has arrived is finite; decompressed it may be too large for float32.
         if not finite(dict(decoded.update)):
             raise NotFiniteError("the update is not finite")
         if why := strategy.check(decoded):

@@ -426,7 +426,7 @@ class Party:
         self.say(f"round {round + 1}: {seconds:.1f} s{losses and f', {losses}'}")
         if session is None:
             return wire.reply_message(reply, None, round, seconds, before is None)
-        if not finite(reply.update):
+        if not finite(reply.update):  # under masks no one else can see it
             raise DataError("the update is not finite")
         return session.keys(header, tensors, sent, reply)
 

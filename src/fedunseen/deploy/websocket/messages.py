@@ -3,6 +3,12 @@ signs.
 
 A message is a small JSON object, ``{"id": number, "size": bytes}``, and then its content in pieces.
 An answer has the id of its question. An empty text is a sign of life.
+
+WebSocket has pings and fragments, which do not do here (docs/research/federation.md). The answer
+to a ping stands behind a message in the buffers of a slow line for longer than SILENCE, while
+pieces arrive all the time: so any piece is a sign of life. Fragments do not say how large their
+message is: a head does, so that an answer that is too large ends before its bytes, a large one goes
+to disk, who has not said who it is can send one piece at most, and each piece has its own time-out.
 """
 
 import asyncio
