@@ -234,28 +234,27 @@ def counting_run(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def drawn_samples(counting_run):
-    """Features (300, d) and class names of the run's classes."""
-    stored = load_run(counting_run).first
-    width = stored.manifest["input_shape"][0]
-    rng = np.random.default_rng(0)
-    names = np.array(stored.space.names)[stored.space.seen]
-    return rng.random((300, width)).astype(np.float32), names[rng.integers(len(names), size=300)]
+def run_samples(counting_run, tmp_path_factory):
+    """The run's own training samples: features (480, d) and class names."""
+    folder = tmp_path_factory.mktemp("samples")
+    deal(load_run(counting_run).experiment, folder / "data", names := ("a", "b", "c"))
+    parts = [np.load(folder / "data" / name / "features.npz") for name in names]
+    return tuple(np.concatenate([part[key] for part in parts]) for key in ("features", "labels"))
 
 
 @pytest.fixture
-def parquet(drawn_samples, tmp_path):
-    """A folder of Parquet files with row groups of 20."""
+def parquet(run_samples, tmp_path):
+    """A folder of Parquet files with row groups of 32."""
     pa = pytest.importorskip("pyarrow", reason="pip install 'fedunseen[arrow]'")
     from pyarrow.parquet import write_table
 
     folder = tmp_path / "parquet"
     folder.mkdir()
-    rows, names = drawn_samples
+    rows, names = run_samples
     for part in range(3):
-        some = slice(100 * part, 100 * part + 100)
+        some = slice(160 * part, 160 * part + 160)
         flat = pa.array(rows[some].ravel())
         vectors = pa.FixedSizeListArray.from_arrays(flat, rows.shape[1])
         table = pa.table({"features": vectors, "label": pa.array(names[some].tolist())})
-        write_table(table, folder / f"{part}.parquet", row_group_size=20)
+        write_table(table, folder / f"{part}.parquet", row_group_size=32)
     return folder

@@ -13,7 +13,7 @@ from fedunseen import Experiment, load_run, run
 from fedunseen.deploy.deployed import UNCALIBRATED
 from fedunseen.experiment.forget import forget
 from processes import Deployment, command, descendants, is_running, sets
-from same import distance, same
+from same import distance, noted, same
 from small_runs import ADAPTING, TRAINED
 
 pytestmark = pytest.mark.slow
@@ -181,6 +181,8 @@ def test_samples_are_removed_in_one_masked_sum_by_real_processes(machine, tmp_pa
     all_samples = ["--masked", "--consent", "moments"]  # as in one process
     deployment = Deployment(machine, NAMES, folder, *host, join=all_samples)
     deployment.end(deployment.host(), {name: deployment.join(name) for name in NAMES})
+    whole = json.loads((tmp_path / "run" / "result.json").read_text("utf-8"))["sums_sha256"]
+    noted("WebSocket", "`host` and three `join`, TLS, masked", whole)
     deployment.more = [
         *all_samples,
         "--removal",
@@ -196,6 +198,8 @@ def test_samples_are_removed_in_one_masked_sum_by_real_processes(machine, tmp_pa
     parties["south"] = deployment.join("south")
     deployment.end(coordinator, parties)
     plain = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "plain")
+    assert plain.result["sums_sha256"] == whole
+    noted("loop", "three parties in one process", whole)
     for client in "012":
         plain = forget(plain, client, tmp_path / f"without-{client}", chosen)
     left = json.loads((tmp_path / "left" / "result.json").read_text("utf-8"))

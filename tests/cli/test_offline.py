@@ -26,7 +26,7 @@ from fedunseen.experiment.forget import forget
 from fedunseen.methods.closed_form.statistics import statistics, sums_sha256
 from known_names import accounted
 from processes import sets
-from same import same
+from same import noted, same
 
 pytestmark = pytest.mark.usefixtures("place")
 
@@ -85,6 +85,7 @@ def test_files_end_with_the_bits_of_the_run_in_one_process(way, offline, place, 
     offline.merge("plan.fedunseen", *sent, kits=None)  # as *.fedunseen names them
     merged = load_run(place / "run")
     assert merged.result["sums_sha256"] == alone.result["sums_sha256"]
+    noted("files", "four parties by file, masked or not", merged.result["sums_sha256"])
     assert same(merged, alone)
     assert merged.metrics[0]["bytes_up"] == sum(sent.values())
     assert merged.manifest["command"][:3] == ["fedunseen", "offline", "merge"]

@@ -16,13 +16,13 @@ def recipe(engine):
 
 
 @pytest.fixture
-def names(counting_run, drawn_samples):
+def names(counting_run, run_samples):
     """What a recipe takes."""
-    rows, labels = drawn_samples
-    blocks = list(range(0, len(rows), 15))
+    rows, labels = run_samples
+    blocks = list(range(0, len(rows), 24))
 
     def read(block):
-        return rows[block : block + 15], labels[block : block + 15].tolist()
+        return rows[block : block + 24], labels[block : block + 24].tolist()
 
     return {
         "Statistics": Statistics,
@@ -32,14 +32,14 @@ def names(counting_run, drawn_samples):
     }
 
 
-def check(names, drawn_samples):
-    rows, labels = drawn_samples
+def check(names, run_samples):
+    rows, labels = run_samples
     whole = Statistics.plan(names["model"]).add(rows, labels.tolist())
     assert names["total"].sha256 == whole.sha256
     assert len(names["total"].marks) == 20
 
 
-def test_dask(names, drawn_samples):
+def test_dask(names, run_samples):
     distributed = pytest.importorskip("distributed", reason="pip install distributed")
     cluster = distributed.LocalCluster(
         1, threads_per_worker=2, processes=False, dashboard_address=None
@@ -47,10 +47,10 @@ def test_dask(names, drawn_samples):
     with cluster, distributed.Client(cluster) as client:
         names["client"] = client
         exec(recipe("dask"), names)
-    check(names, drawn_samples)
+    check(names, run_samples)
 
 
-def test_spark(names, drawn_samples, monkeypatch):
+def test_spark(names, run_samples, monkeypatch):
     pyspark = pytest.importorskip("pyspark", reason="pip install pyspark")
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("PYSPARK_PYTHON", __import__("sys").executable)
@@ -59,4 +59,4 @@ def test_spark(names, drawn_samples, monkeypatch):
     with pyspark.SparkContext(conf=settings.setAppName("recipe")) as context:
         names["context"] = context
         exec(recipe("spark"), names)
-    check(names, drawn_samples)
+    check(names, run_samples)

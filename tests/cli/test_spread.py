@@ -19,10 +19,10 @@ fsspec = pytest.importorskip("fsspec")
 
 
 @pytest.fixture
-def whole(counting_run, drawn_samples):
+def whole(counting_run, run_samples):
     """The statistics of all samples, added at once."""
     return Statistics.plan(load_run(counting_run).model).add(
-        drawn_samples[0], drawn_samples[1].tolist()
+        run_samples[0], run_samples[1].tolist()
     )
 
 
@@ -93,7 +93,7 @@ def test_a_damaged_block_is_made_again(counting_run, parquet, whole, tmp_path, n
 
 
 def test_a_store_that_fails_half_way_loses_nothing(
-    counting_run, drawn_samples, whole, parquet, tmp_path, monkeypatch, noted
+    counting_run, run_samples, whole, parquet, tmp_path, monkeypatch, noted
 ):
     store = fsspec.filesystem("memory")
     for file in parquet.iterdir():
@@ -129,13 +129,13 @@ def test_blocks_of_other_samples_are_not_gone_on_with(counting_run, parquet, tmp
 
 
 def test_a_folder_has_the_statistics_and_marks_of_the_command_without_engine(
-    counting_run, drawn_samples, tmp_path
+    counting_run, run_samples, tmp_path
 ):
     run = load_run(counting_run)
     folder = tmp_path / "party"
     folder.mkdir()
     run.space.save(folder / "classes.csv")
-    rows, names = drawn_samples
+    rows, names = run_samples
     arrays = {"features": rows, "labels": names, "split": np.full(len(rows), "train")}
     np.savez(folder / "features.npz", **arrays)
     here = write_statistics(run.first, folder, tmp_path / "here")
@@ -149,11 +149,11 @@ def written(folder, table):
 
 
 def test_what_cannot_be_counted_is_refused_in_one_sentence(
-    counting_run, parquet, drawn_samples, tmp_path, refused
+    counting_run, parquet, run_samples, tmp_path, refused
 ):
     import pyarrow as pa
 
-    rows, names = drawn_samples
+    rows, names = run_samples
     vectors = pa.array(list(rows[:2]))
     cases = (
         (pa.table({"features": vectors}), "has no column 'label'"),

@@ -20,6 +20,7 @@ from fedunseen.experiment.deal import deal
 from fedunseen.experiment.party_statistics import merge_files
 from noted_tasks import Noted, lines
 from processes import is_running
+from same import noted
 
 pytestmark = pytest.mark.slow
 GUARD = 90.0
@@ -50,9 +51,9 @@ def nodes(ray):
 
 
 @pytest.fixture
-def expected(counting_run, drawn_samples):
+def expected(counting_run, run_samples):
     return Statistics.plan(load_run(counting_run).model).add(
-        drawn_samples[0], drawn_samples[1].tolist()
+        run_samples[0], run_samples[1].tolist()
     )
 
 
@@ -84,6 +85,8 @@ def test_a_node_that_is_killed_costs_its_blocks_in_flight_alone(
     engine.close()
     assert killed
     assert total.sha256 == expected.sha256
+    assert total.sums_sha256 == load_run(counting_run).result["sums_sha256"]
+    noted("Ray", "one party's samples on three nodes, one of them killed", total.sums_sha256)
     notes = lines(journal)
     assert len({name for what, name, *_ in notes if what == "done"}) == 15
     begun = [(name, process) for what, name, process, _ in notes if what == "begun"]
@@ -145,7 +148,7 @@ def test_what_a_worker_refuses_and_a_cluster_that_is_not_there_are_one_sentence(
     file = parquet / "1.parquet"
     table = pq.read_table(file)
     names = ["no such", *table["label"].to_pylist()[1:]]
-    pq.write_table(table.set_column(1, "label", [names]), file, row_group_size=20)
+    pq.write_table(table.set_column(1, "label", [names]), file, row_group_size=32)
     done = command(*words, "--engine", "ray", "--workers", 1)
     told = done.err.splitlines()
     assert done.code == 2

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -18,6 +19,8 @@ from contract import check_audited, check_coordinator, check_home, check_log
 from fedunseen import Experiment, run
 from fedunseen.core.errors import ExperimentError, FedUnseenError
 from processes import command, descendants, environment, sets, until
+from same import noted
+from small_runs import CLOSED
 
 pytest.importorskip("nvflare", reason="needs the extra 'nvflare'")
 
@@ -27,12 +30,6 @@ from fedunseen.deploy.nvflare_job import Coordinator, Party
 pytestmark = pytest.mark.slow
 JOB = Path(__file__).parents[2] / "deploy" / "nvflare"
 SITES = ["north", "south", "west"]
-FEW = {
-    "data.train_per_class": 5,
-    "data.test_per_class": 2,
-    "partition.clients": 3,
-    "evaluation.selection": "last",
-}
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +42,7 @@ def dealt(tmp_path_factory):
         "data",
         "deal",
         "digit-pairs-gaussian",
-        *sets(FEW),
+        *sets(CLOSED),
         "--parties",
         ",".join(SITES),
         "--out",
@@ -123,7 +120,7 @@ def finish(process, folder):
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_job_ends_with_the_sums_of_the_run_in_one_process(masked, dealt, tmp_path):
     settings = {
-        **FEW,
+        **CLOSED,
         "method.calibration": False,
         "privacy.aggregation": "masked" if masked else "plain",
     }
@@ -134,6 +131,8 @@ def test_a_job_ends_with_the_sums_of_the_run_in_one_process(masked, dealt, tmp_p
     assert (
         json.loads((out / "result.json").read_text())["sums_sha256"] == here.result["sums_sha256"]
     )
+    how = "a job for three sites in its simulator, masked or not"
+    noted(f"NVFlare {version('nvflare')}", how, here.result["sums_sha256"])
     check_log(out, SITES)
     check_coordinator(out)
     for site in SITES:
@@ -201,7 +200,7 @@ class West(Party):
 def test_another_site_of_the_job_gets_nothing(dealt, tmp_path):
     """What :mod:`tests.attacks.test_other_sites` tries at one process, through NVFlare."""
     (tmp_path / "hostile.py").write_text(HOSTILE)
-    settings = {**FEW, "method.calibration": False}
+    settings = {**CLOSED, "method.calibration": False}
     party = "hostile.West"
     with simulated(tmp_path, dealt, "digit-pairs-gaussian", settings, party=party) as (
         process,
@@ -217,7 +216,7 @@ def test_another_site_of_the_job_gets_nothing(dealt, tmp_path):
 
 
 def test_a_new_job_continues_from_the_checkpoint_to_the_same_bits(dealt, tmp_path):
-    settings = {**FEW, "strategy.name": "scaffold", "strategy.rounds": 30, "method.hidden": [20]}
+    settings = {**CLOSED, "strategy.name": "scaffold", "strategy.rounds": 30, "method.hidden": [20]}
     with simulated(tmp_path, dealt, "digit-pairs", settings) as (process, out):
         metrics = out / "metrics.jsonl"
         until(lambda: metrics.exists() and metrics.read_text().count("\n") > 1, tmp_path)
