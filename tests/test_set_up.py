@@ -90,3 +90,31 @@ def test_a_missing_browser_fails_tests_where_it_is_required(needed, outcome, tmp
         cwd=tmp_path, env=environment, capture_output=True, text=True,
     )  # fmt: skip
     assert ("1 error" if outcome == "failed" else "1 skipped") in done.stdout
+
+
+def versions(name):
+    """Return the versions that a list has: package -> version."""
+    lines = (ROOT / name).read_text("utf-8").splitlines()
+    return dict(line.lower().split("==") for line in lines if "==" in line)
+
+
+def test_flower_has_an_environment_of_its_own(clone):
+    shutil.copy(ROOT / "constraints-flower.txt", clone)
+    assert "flwr" not in versions("constraints.txt")
+    assert "-c constraints-flower.txt -e '.[flower," in planned(clone, "test-flower")
+    assert ".venv-flower" not in planned(clone, "test-all")
+    # what decides on bits is the same in both
+    ordinary, own = versions("constraints.txt"), versions("constraints-flower.txt")
+    for name in ("torch", "numpy", "scipy", "scikit-learn", "ray"):
+        assert own[name] == ordinary[name]
+
+
+def test_all_tests_that_need_flower_run_in_its_environment(clone):
+    shutil.copy(ROOT / "constraints-flower.txt", clone)
+    run = planned(clone, "test-flower").split()
+    needs = [
+        p for p in (ROOT / "tests").rglob("test_*.py") if "`make test-flower`" in p.read_text()
+    ]
+    needs.remove(Path(__file__))
+    assert len(needs) > 4
+    assert [path for path in needs if str(path.relative_to(ROOT)) not in run] == []

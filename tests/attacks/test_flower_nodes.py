@@ -11,7 +11,7 @@ import pytest
 from fedunseen.deploy.remote.link import PartyGone
 from processes import GUARD, until
 
-pytest.importorskip("flwr", reason="pip install 'fedunseen[flower]'")
+pytest.importorskip("flwr", reason="`make test-flower` runs this")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity

@@ -18,7 +18,6 @@ import torch
 from typer.testing import CliRunner
 
 from fedunseen.cli.main import app
-from fedunseen.deploy import flower_app, nvflare_job
 from fedunseen.deploy.by_file import Removing
 from fedunseen.deploy.client_data import PartyData, Removal
 from fedunseen.deploy.offline import files
@@ -273,6 +272,9 @@ def test_what_is_refused_is_refused_with_the_same_bytes(kind, place, chance, tmp
 
 
 def through_flower(place, data, state, messages, chance, monkeypatch):
+    flower_app = pytest.importorskip(
+        "fedunseen.deploy.flower_app", reason="`make test-flower` runs this"
+    )
     answers = []
 
     def serve(state, answer, done, parent):
@@ -287,6 +289,7 @@ def through_flower(place, data, state, messages, chance, monkeypatch):
 
 
 def through_nvflare(place, data, state, messages, chance, monkeypatch):
+    nvflare_job = pytest.importorskip("fedunseen.deploy.nvflare_job")
     settings = {
         "data": str(data), "state": str(state), "credentials": str(place.kits / WHO), "masked": True,
         "out": str(state / "model"),

@@ -32,7 +32,9 @@ def place(tmp_path_factory):
 
 def by_flower(config, state, monkeypatch):
     """Return what a node's process answers with."""
-    flower = pytest.importorskip("fedunseen.deploy.flower_app")
+    flower = pytest.importorskip(
+        "fedunseen.deploy.flower_app", reason="`make test-flower` runs this"
+    )
     found = []
     monkeypatch.setattr(
         flower, "serve_party", lambda state, answer, done, parent: found.append(answer)

@@ -10,7 +10,6 @@ import fedunseen
 from fedunseen import load_run
 from fedunseen.cli.main import app
 from fedunseen.core.command_line import command_line, without_secrets
-from fedunseen.deploy import flower_app
 from fedunseen.pages.report.card import model_card
 from fedunseen.pages.report.page import write_report
 from fedunseen.pages.report.reproducibility import shown_command
@@ -96,13 +95,19 @@ def test_host_records_that_it_was_insecure(typed_at):
     assert typed_at == [["fedunseen", *words]]
 
 
-def test_flower_and_nvflare_record_their_own_commands(place, typed_at, monkeypatch):
+def test_flower_records_its_own_command(monkeypatch):
+    flower_app = pytest.importorskip(
+        "fedunseen.deploy.flower_app", reason="`make test-flower` runs this"
+    )
     monkeypatch.setattr(flower_app, "GridLink", lambda grid, names: SimpleNamespace())
     monkeypatch.setattr(flower_app, "_coordinate", lambda grid, config: command_line())
     config = {"experiment": "digit-pairs", "out": "here"}
     assert flower_app.coordinate(None, config) == [
         "flwr", "run", "deploy/flower", "--run-config", 'experiment="digit-pairs" out="here"',
     ]  # fmt: skip
+
+
+def test_nvflare_records_its_own_command(place, typed_at, monkeypatch):
     nvflare_job = pytest.importorskip("fedunseen.deploy.nvflare_job")
     monkeypatch.setattr(nvflare_job, "coordinated", lambda *given: typed_at.append(command_line()))
     where = nvflare_job.Place("server", place, place, {"set": {}})

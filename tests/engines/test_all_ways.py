@@ -156,7 +156,9 @@ class Flower(Ways):
     kinds = OVER_A_LINK
 
     def run(self):
-        flower = pytest.importorskip("fedunseen.deploy.flower_app")
+        flower = pytest.importorskip(
+            "fedunseen.deploy.flower_app", reason="`make test-flower` runs this"
+        )
         answers = {}
 
         def start(name, stays):
@@ -253,7 +255,7 @@ def test_every_way_refuses_a_delta_that_gives_a_sample_away(way, place, tmp_path
     assert "--delta-limit 0.5 is not below one over 18" in said
 
 
-def test_an_engine_that_ends_its_process_too_early_leaves_a_report(place, tmp_path, monkeypatch):
+def test_flower_ends_a_process_too_early_and_a_report_is_left(place, tmp_path, monkeypatch):
     """Parties that are told the end may be slow; Flower ends a run that is silent for a minute."""
     federation = Flower(place, tmp_path, monkeypatch)
     federation.ends = True

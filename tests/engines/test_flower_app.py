@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -24,10 +25,10 @@ from fedunseen.deploy.remote.link import PartyGone
 from fedunseen.experiment.deal import deal
 from fedunseen.experiment.running import run
 from processes import Machine, command, descendants, environment, free_port, until
-from same import same
+from same import noted, same
 from small_runs import CLOSED, experiment
 
-pytest.importorskip("flwr", reason="pip install 'fedunseen[flower]'")
+pytest.importorskip("flwr", reason="`make test-flower` runs this")
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -233,6 +234,8 @@ def test_a_closed_form_ends_with_the_sums_of_one_process(settings, nodes, closed
     out = f"closed-{bool(settings)}"
     nodes.run(out, settings=settings)
     assert nodes.finished(out)["sums_sha256"] == closed
+    how = "a SuperLink and three SuperNodes, TLS, masked or not"
+    noted(f"Flower {version('flwr')}", how, closed)
     check_log(nodes.folder / out, NAMES)
     check_coordinator(nodes.folder / out)
     for name in NAMES:

@@ -56,7 +56,8 @@ def unpacked(record: object) -> bytes:
     array = record["bytes"]
     if tuple(array.shape) != (len(array.data),):
         raise ValueError("incomplete bytes")
-    return array.data
+    content: bytes = array.data
+    return content
 
 
 class GridLink:
