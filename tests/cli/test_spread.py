@@ -6,8 +6,9 @@ import tarfile
 import numpy as np
 import pytest
 
-from fedunseen import Statistics, load_run
+from fedunseen import Statistics, ZeroShotClassifier, load_run
 from fedunseen.core.errors import DataError
+from fedunseen.core.toml import toml_text
 from fedunseen.data.benchmarks.folder import Folder
 from fedunseen.deploy.engines import spread
 from fedunseen.deploy.engines.engine import Loop
@@ -142,6 +143,28 @@ def test_a_folder_has_the_statistics_and_marks_of_the_command_without_engine(
     assert spread.statistics(counting_run, str(folder), tmp_path / "there", Loop()) == here
 
 
+@pytest.mark.parametrize("kind", ["model", "classifier", "experiment"])
+def test_whatever_plans_statistics_counts_a_source(
+    kind, counting_run, run_samples, parquet, tmp_path, works
+):
+    run, place = load_run(counting_run), tmp_path / "plan.safetensors"
+    rows, names = run_samples
+    source = run.model if kind == "model" else run.experiment
+    if kind == "classifier":
+        source = ZeroShotClassifier().fit(rows, names)
+    if kind == "experiment":
+        place = tmp_path / "plan.toml"
+        place.write_text(toml_text(source.to_dict()))
+    else:
+        source.save(place)
+    expected = Statistics.plan(source).add(rows, names.tolist())
+    out = tmp_path / "sums"
+    done = works("statistics", parquet, "--plan", place, "--out", out, "--json").answer
+    assert done["sha256"] == expected.sha256
+    if kind != "classifier":
+        assert done["sums_sha256"] == run.result["sums_sha256"]
+
+
 def written(folder, table):
     from pyarrow.parquet import write_table
 
@@ -199,7 +222,9 @@ def png(picture):
 
 
 @pytest.mark.slow
-def test_pictures_of_all_sources_become_the_same_features(own_photos, real_data, tmp_path, works):
+def test_pictures_of_all_sources_become_the_same_features(
+    own_photos, real_data, tmp_path, works, refused
+):
     import pyarrow as pa
 
     path = own_photos
@@ -240,3 +265,10 @@ def test_pictures_of_all_sources_become_the_same_features(own_photos, real_data,
         rest = ("--plan", path, "--out", tmp_path / f"sums-{source}", "--json")
         counted.add(works("statistics", out, *rest).answer["sums_sha256"])
     assert len(counted) <= 2  # two archives are two batches of pictures
+    (tmp_path / "plan.toml").write_text(toml_text(run.experiment.to_dict()))
+    works("encode", tmp_path / "folders", "--plan", tmp_path / "plan.toml", "--out", tmp_path / "e")
+    once, again = (np.load(tmp_path / name / "features.npz") for name in ("of-folders", "e"))
+    np.testing.assert_array_equal(once["features"], again["features"])
+    run.model.save(tmp_path / "model.safetensors")
+    words = ("encode", tmp_path / "folders", "--plan", tmp_path / "model.safetensors")
+    assert "holds a model without its encoder" in refused(*words, "--out", tmp_path / "f")

@@ -204,8 +204,11 @@ def statistics(
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The new file.")],
     plan: Annotated[
-        Path | None,
-        typer.Option(metavar="RUN", help="The run whose classes, encoder and scaling are taken."),
+        str | None,
+        typer.Option(
+            metavar="PLAN",
+            help="A run, experiment or model file: its classes, encoder and scaling are taken.",
+        ),
     ] = None,
     engine: opt.Engine = "loop",
     address: opt.ClusterAddress = "",
@@ -222,6 +225,7 @@ def statistics(
 
     places = added("SPREAD")
     party = (Path(sources[0]) / "classes.csv").is_file() and engine == "loop" and not address
+    party = party and plan is not None and Path(plan).is_dir()
     if plan is None:
         if not all(Path(source).is_file() for source in sources):
             raise ArgumentError("--plan: name the run whose plan counts these samples: --plan RUN")

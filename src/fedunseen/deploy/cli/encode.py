@@ -29,7 +29,10 @@ def encode(
         ),
     ],
     plan: Annotated[
-        Path, typer.Option(metavar="RUN", help="The run whose encoder and classes are taken.")
+        str,
+        typer.Option(
+            metavar="PLAN", help="A run or experiment: its encoder and classes are taken."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The new folder.")],
     engine: opt.Engine = "loop",
@@ -52,7 +55,7 @@ def encode(
 
 
 def spread_statistics(
-    source: str, out: Path, plan: Path, engine: str, address: str, workers: int
+    source: str, out: Path, plan: str, engine: str, address: str, workers: int
 ) -> Statistics:
     """Write the statistics of a source, for ``fedunseen statistics``."""
     from fedunseen.deploy.engines import spread

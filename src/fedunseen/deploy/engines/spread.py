@@ -18,15 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.core.array_cache import keeping_nothing
 from fedunseen.core.arrays import load_arrays
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.files import free_folder, parse_json, replacing, whole_folder, write_json
 from fedunseen.deploy.engines.engine import Engine, Loop
+from fedunseen.deploy.engines.planned import Planned, absolute, planned
 from fedunseen.deploy.engines.sources import Source, open_source
 from fedunseen.experiment.party_statistics import Tell
-from fedunseen.experiment.result.run import load_run
-from fedunseen.experiment.result.stored import StoredRun
 from fedunseen.statistics import Statistics
 
 FAN = 8
@@ -34,18 +32,21 @@ FAN = 8
 
 OTHER_SAMPLES = "other-samples"
 
+_PLAN = "plan"  # the file of the empty statistics, among those of blocks
+
 
 def _quiet(done: int, total: int) -> None:
     """Show nothing."""
 
 
 def statistics(
-    plan: Path, source: str, out: Path, engine: Engine, tell: Tell = _quiet
+    plan: str | Path, source: str, out: Path, engine: Engine, tell: Tell = _quiet
 ) -> Statistics:
-    """Write the statistics of all samples of a source, as a run's model takes them.
+    """Write the statistics of all samples of a source, as a plan's model takes them.
 
     Args:
-        plan: the directory of a run, whose classes, encoder and scaling are taken.
+        plan: a run, an experiment or a model's file, whose classes, encoder and scaling are taken:
+            see :func:`.planned.planned`.
         source: a party's folder, or what :mod:`.sources` reads.
         out: the new file.
         engine: where blocks are counted.
@@ -53,15 +54,16 @@ def statistics(
 
     Raises:
         DataError: samples cannot be read, or have changed since an earlier call was killed.
-        ExperimentError: ``out`` exists, or the run's statistics are not whole numbers that add up.
+        ExperimentError: ``out`` exists, or the plan's statistics are not whole numbers that add up.
     """
     if out.exists():
         raise ExperimentError(f"{out} exists already: name another file with --out")
-    run = load_run(plan).first
-    empty = Statistics.plan(run.model)
-    opened = source_of(run, source)
+    what = planned(plan)
+    empty = what.empty()
+    opened = source_of(what, source)
     parts = _parts(out, [opened.stamp, empty.planned.digest])
-    make = partial(Counting, str(plan.resolve()), _absolute(source), str(parts))
+    empty.save(parts / _PLAN)
+    make = partial(Counting, absolute(plan), _absolute(source), str(parts))
     files = _done(engine, make, opened.blocks, parts, ".statistics", tell)
     total = _added(engine, files, parts)
     empty.check_same_plan(total)
@@ -70,12 +72,12 @@ def statistics(
     return total
 
 
-def encode(plan: Path, source: str, out: Path, engine: Engine, tell: Tell = _quiet) -> int:
-    """Write the features that a run's encoder makes of a source, as a party's folder; return how
+def encode(plan: str | Path, source: str, out: Path, engine: Engine, tell: Tell = _quiet) -> int:
+    """Write the features that a plan's encoder makes of a source, as a party's folder; return how
     many samples it has.
 
     Args:
-        plan: the directory of a run, whose encoder and classes are taken.
+        plan: a run or an experiment, whose encoder and classes are taken.
         source: pictures: a party's folder, or what :mod:`.sources` reads.
         out: the new folder: ``features.npz`` and ``classes.csv``.
         engine: where blocks are encoded.
@@ -86,44 +88,30 @@ def encode(plan: Path, source: str, out: Path, engine: Engine, tell: Tell = _qui
         RunDirectoryError: ``out`` is not free.
     """
     free_folder(out)
-    run = load_run(plan).first
-    opened = source_of(run, source)
-    parts = _parts(out, [opened.stamp, run.model.features_from])
-    make = partial(Encoding, str(plan.resolve()), _absolute(source), str(parts))
+    what = planned(plan)
+    opened = source_of(what, source)
+    parts = _parts(out, [opened.stamp, what.features_from])
+    make = partial(Encoding, absolute(plan), _absolute(source), str(parts))
     files = _done(engine, make, opened.blocks, parts, ".npz", tell)
     with whole_folder(out) as folder:
         samples = _joined(files, folder / "features.npz")
-        run.space.save(folder / "classes.csv")
+        what.space.save(folder / "classes.csv")
     shutil.rmtree(parts)
     return samples
 
 
-def source_of(run: StoredRun, place: str) -> Source:
-    """Return the samples of a place, read and encoded as a run's model takes them."""
-
-    def see(pictures: Sequence[Any]) -> NDArray[Any]:
-        if not run.reader.takes_pictures:
-            raise ExperimentError(
-                f"{run.path} takes no pictures, and {place} has some: name another run with --plan"
-            )
-        images = np.concatenate([run.reader.read(picture) for picture in pictures])
-        if run.manifest.get("picture_shape") is None:
-            return images.reshape(len(images), -1)
-        with keeping_nothing():  # the features go to the new file
-            return run.encoded(images)
-
-    settings = run.experiment.data.model_dump(exclude_none=True)
-    return open_source(place, settings, run.space, run.features_of, see)
+def source_of(what: Planned, place: str) -> Source:
+    """Return the samples of a place, read and encoded as a plan's model takes them."""
+    return open_source(place, dict(what.settings), what.space, what.features, what.see)
 
 
 class Counting:
     """Adds up the samples of a block in a worker."""
 
     def __init__(self, plan: str, source: str, parts: str) -> None:
-        run = load_run(plan).first
-        self.empty = Statistics.plan(run.model)
-        self.source = source_of(run, source)
         self.parts = Path(parts)
+        self.empty = Statistics.load(self.parts / _PLAN)
+        self.source = source_of(planned(plan), source)
 
     def __call__(self, item: list[Any]) -> str:
         """Write the statistics of a block, unless another worker has; return the file's name."""
@@ -141,7 +129,7 @@ class Encoding:
     """Encodes the samples of a block in a worker."""
 
     def __init__(self, plan: str, source: str, parts: str) -> None:
-        self.source = source_of(load_run(plan).first, source)
+        self.source = source_of(planned(plan), source)
         self.parts = Path(parts)
 
     def __call__(self, item: list[Any]) -> str:
