@@ -18,12 +18,12 @@ from fedunseen.deploy.engines import ray_engine, spread
 from fedunseen.deploy.engines.engine import engine_of
 from fedunseen.experiment.deal import deal
 from fedunseen.experiment.party_statistics import merge_files
-from noted_tasks import Noted, lines
+from noted_tasks import Noted, lines, workers
 from processes import is_running
 from same import noted
 
 pytestmark = pytest.mark.slow
-GUARD = 90.0
+GUARD = 900.0
 
 
 @pytest.fixture
@@ -61,16 +61,14 @@ def test_a_node_that_is_killed_costs_its_blocks_in_flight_alone(
     nodes, counting_run, parquet, expected, tmp_path, monkeypatch
 ):
     journal = tmp_path / "journal"
-    make = partial(Noted, journal=str(journal), pause=0.5)
+    make = partial(Noted, journal=str(journal), pause=0.5, together=3)
     monkeypatch.setattr(spread, "Counting", make)
     killed = []
 
     def kill():
         began = time.monotonic()
         while time.monotonic() - began < GUARD:
-            notes = lines(journal)
-            workers = {process for what, _, process, _ in notes if what == "done"}
-            if len(workers) == 3:  # each node has done a block
+            if len(workers(journal)) == 3:  # each node has done a block
                 victim = nodes.others[0]
                 nodes.remove_node(victim, allow_graceful=False)
                 killed.extend(lines(journal))
