@@ -49,7 +49,8 @@ REASONS = {
     "needs or changes files that a page does not have; runs in tests/cli": "estimate, "
     "adapt, sums, compare, export, push, report, init, new, data encode, data check, doctor, offline "
     "plan, offline answer, offline merge, offline withdraw, ledger, health, bench, statistics, "
-    "certs renew, certs revoke, certs request, certs sign, encode, offline count, history, rollback",
+    "certs renew, certs revoke, certs request, certs sign, encode, offline count, history, rollback, "
+    "look plan, look answer, look read",
 }
 NOT_RUN = {name for names in REASONS.values() for name in names.split(", ")}
 

@@ -44,6 +44,17 @@ def shown_value(value: object) -> object:
     return shown(value) if isinstance(value, str) else value
 
 
+def rough(number: float) -> str:
+    """Return a number with two significant digits.
+
+    Example:
+        >>> rough(3547.0), rough(-0.0123), rough(2e7)
+        ('3,500', '-0.012', '20,000,000')
+    """
+    kept = float(f"{number:.2g}")
+    return f"{kept:,.0f}" if abs(kept) >= 100 else f"{kept:g}"
+
+
 def decoded(name: str) -> str:
     r"""Return a name from the file system or the command line as text.
 

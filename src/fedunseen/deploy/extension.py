@@ -18,6 +18,7 @@ COMMANDS = (
     Command("host", "fedunseen.deploy.cli.deployment:host", "Deploy"),
     Command("join", "fedunseen.deploy.cli.deployment:join", "Deploy"),
     Command("offline", "fedunseen.deploy.cli.offline:offline_app", "Deploy", group=True),
+    Command("look", "fedunseen.deploy.cli.look:look_app", "Deploy", group=True),
     Command("health", "fedunseen.deploy.cli.health:health", "Deploy"),
     Command("history", "fedunseen.deploy.cli.history:history", "Deploy"),
     Command("rollback", "fedunseen.deploy.cli.history:rollback", "Deploy"),

@@ -11,6 +11,7 @@ SWEEP_PAGES = ("fedunseen.pages.report.sweep_page:write_sweep_report",)
 BENCH_PAGES = ("fedunseen.pages.report.bench_page:write_bench_report",)
 LEAKAGE_PAGES = ("fedunseen.pages.report.leakage_page:write_leakage_report",)
 BACKDOOR_PAGES = ("fedunseen.pages.report.backdoor_page:write_backdoor_report",)
+LOOK_PAGES = ("fedunseen.pages.report.look_page:write_look_page",)
 COMMANDS = (
     Command("report", "fedunseen.pages.cli.report:report", "Start"),
     Command("export", "fedunseen.pages.cli.export:export", "Use a finished run"),

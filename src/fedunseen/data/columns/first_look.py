@@ -104,7 +104,7 @@ def look(
     kinds = dict(kinds or {})
     _check_named(table, [label, *ids, *kinds], kinds)
     if labelled and not label:
-        label = _label_of(table, known, ids)
+        label = label_column(table, known, ids)
     used = [name for name in table.names if name not in (label, SPLIT, *ids)]
     seen = {name: _Seen(name, table.source) for name in used if name not in table.other}
     classes: Counter[str] = Counter()
@@ -158,8 +158,17 @@ def _check_named(table: Table, named: Iterable[str], kinds: Mapping[str, str]) -
             )
 
 
-def _label_of(table: Table, known: Collection[str], ids: Collection[str]) -> str:
-    """Return the column with the classes: by its name, or because all its cells are ``known``."""
+def label_column(table: Table, known: Collection[str], ids: Collection[str] = ()) -> str:
+    """Return the column with the classes: by its name, or because all its cells are ``known``.
+
+    Args:
+        table: is read once where no name says it.
+        known: names of classes.
+        ids: columns that name the row.
+
+    Raises:
+        DataError: there is no such column (code ``no-label-column``).
+    """
     for word in _LABELS:
         if word in table.names:
             return word
@@ -200,6 +209,26 @@ def _left_out(name: str) -> str:
     return f"column {name!r} left out" if name else "the column without a name left out"
 
 
+def kind_of(value: Any) -> tuple[str, float]:
+    """Return what a cell is, and its number; NaN if it has none.
+
+    Example:
+        >>> kind_of("2.5"), kind_of("yes"), kind_of("NA")[0], kind_of("ripe")[0]
+        (('numbers', 2.5), ('booleans', 1.0), 'missing', 'texts')
+    """
+    if is_missing(value):
+        return "missing", np.nan
+    if isinstance(value, bool):
+        return "booleans", float(value)
+    if (number := as_number(value)) is not None and np.isfinite(number):
+        return "numbers", number
+    if (days := as_days(value)) is not None:
+        return "dates", days
+    if (truth := as_boolean(value)) is not None:
+        return "booleans", truth
+    return "texts", np.nan
+
+
 @dataclass
 class _Seen:
     """What was seen of a column."""
@@ -238,7 +267,7 @@ class _Seen:
         for i, value in enumerate(distinct):
             if not (count := int(counts[i])):
                 continue
-            kind, number = self._kind(value)
+            kind, number = kind_of(value)
             if kind not in self.first:
                 row = int(np.argmax(cells.places == i))
                 self.first[kind] = (str(value)[:60], block.where(row))
@@ -265,20 +294,6 @@ class _Seen:
                 self.counts[text_of(number)] += count
             self.many = len(self.counts) > _DISTINCT
         return values
-
-    def _kind(self, value: Any) -> tuple[str, float]:
-        """Return what a cell is, and its number; NaN if it has none."""
-        if is_missing(value):
-            return "missing", np.nan
-        if isinstance(value, bool):
-            return "booleans", float(value)
-        if (number := as_number(value)) is not None and np.isfinite(number):
-            return "numbers", number
-        if (days := as_days(value)) is not None:
-            return "dates", days
-        if (truth := as_boolean(value)) is not None:
-            return "booleans", truth
-        return "texts", np.nan
 
     def _take(self, values: Any) -> None:
         """Keep some numbers for a median, the extremes, and whether they count the rows."""

@@ -4,7 +4,7 @@ messages are files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
@@ -237,16 +237,23 @@ def _engine(experiment: Experiment, out: Path) -> Offline:
 
 
 @contextmanager
-def _party(
-    credentials: Path, state: Path | None, owner: Owner
+def at_party(
+    credentials: Path, state: Path | None, owner: Owner, choices: Collection[str] = _CONSENT
 ) -> Iterator[tuple[Credentials, Ledger, Site]]:
-    """Yield a party's credentials, its ledger and its site, which no other process has."""
+    """Yield a party's credentials, its ledger and its site, which no other process has.
+
+    Args:
+        credentials: its folder.
+        state: where its site keeps what left; None: a folder of its name.
+        owner: what its owner has decided.
+        choices: what the owner may consent to.
+    """
     from fedunseen.deploy.secagg.enrolment import Credentials
     from fedunseen.deploy.secagg.ledger import Ledger
     from fedunseen.deploy.site import at_site
 
     assert owner.data is not None
-    check_consent(list(owner.consent), _CONSENT)
+    check_consent(list(owner.consent), choices)
     existing_folder(owner.data, "correct --data")
     party_credentials = Credentials.load(credentials)
     state = state or Path(f"fedunseen-{party_credentials.name}")
@@ -318,7 +325,7 @@ def answer(
     owner = Owner(
         data, credentials, tuple(consent or ()), signed["masked"], epsilon_limit, delta_limit
     )
-    with _party(credentials, state, owner) as (party_credentials, ledger, site):
+    with at_party(credentials, state, owner) as (party_credentials, ledger, site):
         answering = Answering(signed, party_credentials, ledger, site, plain)
         content = answering.stored()
         again = content is not None
@@ -388,7 +395,7 @@ def withdraw(
 
     signed = read(plan, "plan")
     owner = Owner(data, credentials, tuple(consent or ()))
-    with _party(credentials, state, owner) as (party_credentials, ledger, site):
+    with at_party(credentials, state, owner) as (party_credentials, ledger, site):
         write(out, party.withdraw(signed, party_credentials, ledger))
         site.finished(f"withdrew from {plan.name}")
     say(f"withdrawal: {out}; the coordinator plans again with --withdrawal {quote(out.name)}")

@@ -6,7 +6,7 @@ follow it. No tensor is read before the signature is checked. Nothing is unpickl
 read that is larger than its reader expects.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -76,7 +76,7 @@ class Signed:
     @property
     def signer(self) -> str:
         """Who has signed it."""
-        return COORDINATOR if self.kind == "plan" else str(self.header["party"])
+        return signer_of(self.header)
 
     @cached_property
     def plan(self) -> Plan:
@@ -110,6 +110,24 @@ class Signed:
     def limit(self) -> int:
         """Of a plan: how many bytes an answer may have."""
         return 8 * int(self.header["elements"]) + _SPARE
+
+
+@dataclass(frozen=True)
+class Form:
+    """The files of a command.
+
+    Attributes:
+        command: that writes them.
+        check: returns the kind of a file from its header, whose fields it has checked.
+    """
+
+    command: str
+    check: Callable[[Mapping[str, Any]], str]
+
+
+def signer_of(header: Mapping[str, Any]) -> str:
+    """Return who signs a file: the party that its header names, or the coordinator."""
+    return str(header.get("party", COORDINATOR))
 
 
 def _id(header: Mapping[str, Any], body: bytes) -> bytes:
@@ -166,8 +184,22 @@ def write(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
 
-def read(path: Path, kind: str | None = None, limit: int = _LIMIT) -> Signed:
-    """Read a file."""
+def read(
+    path: Path, kind: str | None = None, limit: int = _LIMIT, form: Form | None = None
+) -> Signed:
+    """Read a file.
+
+    Args:
+        path: of the file.
+        kind: that it must have; None: any.
+        limit: bytes that it may have.
+        form: of which command it is; None: of ``fedunseen offline``.
+
+    Raises:
+        RefusedError: it is missing, damaged, of another kind or version, or not signed by the one
+            that it names.
+    """
+    form = form or _OFFLINE
     try:
         check_ordinary(path)
         if (size := path.stat().st_size) > limit:
@@ -183,24 +215,34 @@ def read(path: Path, kind: str | None = None, limit: int = _LIMIT) -> Signed:
         message = content[len(_FIRST) :]
         header, first = split(message)
         body = message[first:]
-        actual_kind = _checked(own_fields(header))
+        actual_kind = form.check(own_fields(header))
     except OSError as error:
         raise RefusedError(
             f"{path} cannot be read ({error.strerror or error}): look at its name"
         ) from None
     except (WireError, SecAggError, ValueError) as error:
         raise RefusedError(
-            f"{path} is damaged, or no file of `fedunseen offline` ({error}): get it again"
+            f"{path} is damaged, or no file of `{form.command}` ({error}): get it again"
         ) from None
+    signed = _signed(path, header, body, content)
+    if kind not in (None, actual_kind):
+        raise RefusedError(
+            f"{path} is a file of the kind {actual_kind!r}, not {kind!r}: give another one"
+        )
+    return signed
+
+
+def _signed(path: Path, header: Mapping[str, Any], body: bytes, content: bytes) -> Signed:
+    """Return a file's content, once its version and signature have been checked."""
     if header["version"] != __version__:
         raise RefusedError(
             f"{path} was written by fedunseen {plain(header['version'], 40)}, and this is "
             f"{__version__}: install the same version everywhere"
         )
     enrolment = Enrolment.read(header["federation"].encode(), f"federation.json in {path}")
-    signer = COORDINATOR if actual_kind == "plan" else header["party"]
+    signer = signer_of(header)
     public = (
-        enrolment.coordinator if actual_kind == "plan" else enrolment.parties.get(signer, (b"",))[0]
+        enrolment.parties.get(signer, (b"",))[0] if "party" in header else enrolment.coordinator
     )
     id = _id(header, body)
     if len(public) != 32 or not verify(public, header["signature"], _PURPOSE + id):
@@ -211,30 +253,40 @@ def read(path: Path, kind: str | None = None, limit: int = _LIMIT) -> Signed:
         tensors = read_tensors(header, body)
     except WireError as error:
         raise RefusedError(f"{path} is damaged ({error}): get it again") from None
-    signed = Signed(own_fields(header), tensors, content, enrolment, id)
-    if kind not in (None, actual_kind):
-        raise RefusedError(
-            f"{path} is a file of the kind {actual_kind!r}, not {kind!r}: give another one"
-        )
-    return signed
+    return Signed(own_fields(header), tensors, content, enrolment, id)
 
 
-def _checked(header: Mapping[str, Any]) -> str:
-    """Return the kind of a file, whose fields are of the right types."""
+def checked_kind(header: Mapping[str, Any], fields: Mapping[str, Mapping[str, type]]) -> str:
+    """Return the kind of a file, whose fields are of the types that ``fields`` gives for each
+    kind.
+
+    Raises:
+        WireError: they are not.
+    """
     kind = header.get("kind")
-    if not isinstance(kind, str) or kind not in _FIELDS:
+    if not isinstance(kind, str) or kind not in fields:
         raise WireError("its kind is unknown")
     common = {"kind": str, "version": str, "federation": str, "signature": str}
-    wanted: dict[str, type] = {**common, **_FIELDS[kind]}
+    wanted: dict[str, type] = {**common, **fields[kind]}
     if header.keys() != wanted.keys() or any(
         type(header[key]) is not kind for key, kind in wanted.items()
     ):
         raise WireError("its header lacks fields, or has unknown ones")
-    names = [*header.get("parties", ()), *header.get("plans", ())]
+    return kind
+
+
+def check_names(names: Sequence[object]) -> None:
+    """Raise a WireError unless all are different texts of some length."""
     if not all(isinstance(name, str) and len(name) <= _NAME for name in names) or len(
         set(names)
     ) < len(names):
         raise WireError("a list in its header is damaged")
+
+
+def _checked(header: Mapping[str, Any]) -> str:
+    """Return the kind of a file, whose fields are of the right types."""
+    kind = checked_kind(header, _FIELDS)
+    check_names([*header.get("parties", ()), *header.get("plans", ())])
     if kind == "plan":
         fits = (
             0 <= header["k"] < Plan.read(header["plan"]).sums
@@ -249,3 +301,6 @@ def _checked(header: Mapping[str, Any]) -> str:
             raise WireError("its header is damaged")
         check_greeting(header["hello"])
     return kind
+
+
+_OFFLINE = Form("fedunseen offline", _checked)

@@ -43,6 +43,9 @@ from fedunseen.federation.in_process import InProcess
 from fedunseen.strategies import Instruction, Strategy
 
 _HELLO = {"kind", "protocol", "version", "experiment", "clients", "run", "space", "shape"}
+_OTHER_LIST = (
+    "the plan is of another federation.json than this party's: copy the newest one everywhere"
+)
 _NEW: Mapping[str, Any] = {
     "file": "",
     "answer": "",
@@ -100,8 +103,13 @@ def facts_of(
     return plan_facts(settings, tensors, enrolment, closed=True, sums=sums) | {"weights": {}}
 
 
-def _check_addressed(plan: Signed, credentials: Credentials) -> None:
-    """Refuse a plan of another federation or coordinator, or one that does not ask this party."""
+def check_addressed(plan: Signed, credentials: Credentials) -> None:
+    """Refuse a plan of another federation or coordinator, one that does not ask this party, or one
+    that masks for too few.
+
+    Raises:
+        RefusedError: the remedy is in the message.
+    """
     mine = credentials.enrolment
     parties = plan["parties"]
     if plan.enrolment.authority != mine.authority or plan.enrolment.coordinator != mine.coordinator:
@@ -109,11 +117,8 @@ def _check_addressed(plan: Signed, credentials: Credentials) -> None:
             "the plan is signed by an unknown key, not by the coordinator in this party's "
             "federation.json: ask who has sent it"
         )
-    if plan.enrolment.digest != mine.digest or plan.plan.federation != mine.digest:
-        raise RefusedError(
-            "the plan is of another federation.json than this party's: copy the newest one "
-            "everywhere"
-        )
+    if plan.enrolment.digest != mine.digest:
+        raise RefusedError(_OTHER_LIST)
     if stray := sorted(set(parties) - set(mine.names)):
         raise RefusedError(
             f"the plan asks {stray[0]!r}, which is not in federation.json: ask for a new plan"
@@ -123,7 +128,20 @@ def _check_addressed(plan: Signed, credentials: Credentials) -> None:
             f"the plan asks {', '.join(parties)}, and this party is {credentials.name}: there is "
             "nothing to do"
         )
+    if plan["masked"] and len(parties) < mine.threshold:
+        raise RefusedError(
+            f"the plan asks {len(parties)} parties, and a masked sum of this federation takes "
+            f"{mine.threshold} at least: the coordinator must plan with more"
+        )
+
+
+def _check_asked(plan: Signed, credentials: Credentials) -> None:
+    """Refuse a plan that this party cannot answer with one message for each round."""
+    check_addressed(plan, credentials)
+    if plan.plan.federation != credentials.enrolment.digest:
+        raise RefusedError(_OTHER_LIST)
     hello = plan["hello"]
+    parties = plan["parties"]
     if hello.keys() - {"names", "removing", "before"} != _HELLO or (
         hello["protocol"],
         hello["clients"],
@@ -133,11 +151,6 @@ def _check_addressed(plan: Signed, credentials: Credentials) -> None:
     ):
         raise RefusedError(
             "the plan asks for more than one message from each party: ask for a new plan"
-        )
-    if plan["masked"] and len(parties) < mine.threshold:
-        raise RefusedError(
-            f"the plan asks {len(parties)} parties, and a masked sum of this federation takes "
-            f"{mine.threshold} at least: the coordinator must plan with more"
         )
 
 
@@ -160,7 +173,7 @@ class Answering:
         site.releases.bind(ledger)
         self.run, *_ = planned(plan["hello"])
         self.k: int = plan["k"]
-        _check_addressed(plan, credentials)
+        _check_asked(plan, credentials)
         check_model({**plan.instruction.params, **plan.instruction.extras})
         if not plan["masked"] and not plain:
             raise RefusedError(
@@ -379,7 +392,7 @@ def withdraw(plan: Signed, credentials: Credentials, ledger: Ledger) -> bytes:
     """Return the content of a withdrawal from a plan, and from all that it follows, once the ledger
     holds it.
     """
-    _check_addressed(plan, credentials)
+    _check_asked(plan, credentials)
     ledger.pin(credentials.enrolment)
     plans = sorted({plan.plan.digest}.union(*withdrawals(plan, credentials.enrolment).values()))
     for plan_digest in plans:

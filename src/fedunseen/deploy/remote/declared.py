@@ -112,6 +112,20 @@ FILES: tuple[Sent, ...] = (
 )
 """What a party writes into a file for the coordinator."""
 
+LOOK: tuple[Sent, ...] = (
+    *_all("look-answer", "", "kind version federation", "what signs the file"),
+    Sent("look-answer", "", "signature", "yes", "signature of the file"),
+    *_all(
+        "look-answer", "", "party plan masked minimum", "which look it answers, and how coarsely"
+    ),
+    Sent("look-answer", "", "classes", "yes", "names of its further classes, with consent"),
+    Sent("look-answer", "", "columns", "yes", "names of its further columns, with consent"),
+    Sent("look-answer", "masked", "elements", "masked", "coarse counts, under masks"),
+    Sent("look-answer", "clear", "counts/*", "yes", "coarse counts of the plan's names"),
+    Sent("look-answer", "clear", "own/*", "yes", "coarse counts of its further names"),
+)
+"""What a party writes into the file of a first look."""
+
 REFUSAL: tuple[Sent, ...] = (
     Sent("refusal", "", "error", "yes", "one code of a fixed list"),
     *_all("refusal", "clear", "text", "its reason, unless that may depend on samples"),
@@ -162,7 +176,7 @@ def table() -> str:
         "| answer to | in clear or masked | field | depends on samples | what |",
         "|---|---|---|---|---|",
     ]
-    for sent in (*SENT, *FILES, *REFUSAL):
+    for sent in (*SENT, *FILES, *LOOK, *REFUSAL):
         mode = sent.mode or "both"
         lines.append(
             f"| {sent.kind} | {mode} | `{sent.name}` | {marks[sent.depends]} | {sent.description} |"

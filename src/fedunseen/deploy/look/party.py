@@ -1,0 +1,214 @@
+"""A party's side of a first look: one answer to a plan, listed for its owner before it is written.
+
+Two answers to one plan under masks would reveal their difference. So the site keeps the answer in
+its ``--state`` folder, and the same bytes are written again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from torch import from_numpy
+
+from fedunseen.core.errors import RefusedError, counted
+from fedunseen.core.files import replacing
+from fedunseen.core.parameters import Params, under
+from fedunseen.data.names import plain
+from fedunseen.deploy.look.holdings import Holdings
+from fedunseen.deploy.look.question import (
+    ANSWER,
+    Question,
+    further,
+    large_classes,
+    question_of,
+    rho_of,
+)
+from fedunseen.deploy.offline.files import Signed, signed
+from fedunseen.deploy.offline.party import check_addressed, pair_masks
+from fedunseen.deploy.secagg.enrolment import Credentials
+from fedunseen.deploy.secagg.ledger import Ledger
+from fedunseen.deploy.site import Site
+from fedunseen.experiment.dataset_checks import alike_spellings
+
+NO_CONSENT = "look-consent"
+AGAIN = "look-again"
+_RUN = "look/"
+_LISTED = 20  # names in a line for the owner
+
+
+class Looking:
+    """One party that answers one look.
+
+    Args:
+        plan: its file.
+        credentials: of the party.
+        ledger: pins the federation, and notes that the history has grown.
+        site: keeps what left.
+        agrees_to_clear: whether the owner agrees to counts in clear.
+
+    Raises:
+        RefusedError: the plan asks another party or federation, or for counts in clear.
+    """
+
+    def __init__(
+        self,
+        plan: Signed,
+        credentials: Credentials,
+        ledger: Ledger,
+        site: Site,
+        agrees_to_clear: bool = False,
+    ) -> None:
+        self.plan = plan
+        self.credentials = credentials
+        self.site = site
+        self.consent = frozenset(site.owner.consent)
+        self.question = question_of(plan)
+        self.run = f"{_RUN}{plan.id.hex()}"
+        site.releases.bind(ledger)
+        check_addressed(plan, credentials)
+        if not plan["masked"] and not agrees_to_clear:
+            raise RefusedError(
+                "the plan asks for counts in clear, which the coordinator sees for each party: "
+                "answer with --plain if the owner agrees, or ask for a plan without --plain"
+            )
+        ledger.pin(credentials.enrolment)
+
+    @property
+    def _place(self) -> Path:
+        return self.site.state / "look" / f"{self.plan.id.hex()}.fedunseen"
+
+    def stored(self) -> bytes | None:
+        """Return the answer that was given before; None if there is none.
+
+        Raises:
+            RefusedError: it was given, and is lost; or another look was answered, and the owner has
+                not consented to a second one (code ``look-again``).
+        """
+        lines = [line for line in self.site.releases.lines if line["kind"] == "file"]
+        mine = [line["sha256"] for line in lines if line["run"] == self.run]
+        content = self._place.read_bytes() if self._place.is_file() else None
+        if mine and (content is None or hashlib.sha256(content).hexdigest() not in mine):
+            raise RefusedError(
+                f"{self._place} is missing or damaged, and another answer to the same plan could "
+                "reveal counts: restore it from a copy, or ask for a new plan"
+            )
+        others = {line["run"] for line in lines if line["run"].startswith(_RUN)} - {self.run}
+        if content is None and others and "again" not in self.consent:
+            raise RefusedError(
+                "this party has answered another look, and the difference of two can show single "
+                "samples that came since: give --consent again if the owner agrees",
+                AGAIN,
+            )
+        return content
+
+    def listed(self, holdings: Holdings, minimum: int) -> Iterator[str]:
+        """Yield what would leave, line by line, for the owner."""
+        question = self.question
+        hidden = "under masks, only the sum over all parties can be read"
+        to = hidden if self.plan["masked"] else "in clear: whoever has the answer reads it"
+        yield f"{self.credentials.name} would send, rounded down to multiples of {minimum} ({to}):"
+        shown = large_classes(holdings, minimum)
+        asked = {name: shown[name] for name in shown if name in question.classes}
+        yield f"- samples of {len(question.classes)} classes of the plan: {_counts(asked)}"
+        others = sum(shown.values()) - sum(asked.values())
+        unlabelled = holdings.unlabelled // minimum * minimum
+        yield f"- {others} samples of other classes; {unlabelled} without a class"
+        here = [name for name in question.columns if name in holdings.columns]
+        if question.columns:
+            yield (
+                f"- of {len(here)} of the plan's {counted(len(question.columns), 'column')}: how "
+                "many cells are missing, numbers, dates or texts, and a histogram of the numbers"
+            )
+        own = further(question, holdings, minimum)
+        if own.classes or own.columns:
+            what = "with --consent names" if "names" not in self.consent else "as you consented"
+            sent = "names" if self.plan["masked"] else "names and the same counts"
+            yield (
+                f"- {what}, the {sent} of what the plan does not list: classes "
+                f"{_names(own.classes)}; columns {_names(own.columns)}"
+            )
+        few = {name: count for name, count in holdings.samples.items() if name not in shown}
+        if few:
+            yield f"left out, since fewer than {minimum} samples are here: {_counts(few)}"
+        yield (
+            "note: nothing bounds what counts reveal, so that a later run with --epsilon-limit and "
+            "the same --state is refused"
+        )
+        for mine, theirs in _near(shown, question.classes):
+            yield f"note: your class {mine!r} may be {theirs!r} of the plan: is it one class?"
+
+    def answer(self, holdings: Holdings, minimum: int) -> bytes:
+        """Return the content of the answer, once it is stored and written down.
+
+        Raises:
+            RefusedError: the owner has not consented (code ``look-consent``), or has limited the
+                privacy that may be spent.
+        """
+        if "look" not in self.consent:
+            raise RefusedError(
+                "nothing was written: give --consent look if the owner agrees to what is listed "
+                "above",
+                NO_CONSENT,
+            )
+        content = self._content(holdings, minimum)
+        self._place.parent.mkdir(mode=0o700, exist_ok=True)
+        with replacing(self._place) as temporary:
+            temporary.touch(0o600)
+            temporary.write_bytes(content)
+        self.record(content)
+        return content
+
+    def record(self, content: bytes) -> None:
+        """Write down an answer before it leaves, unless that was done."""
+        self.site.releases.charge(self.run, (math.inf, 0.0))
+        self.site.wrote(self.run, content, {})
+
+    def _content(self, holdings: Holdings, minimum: int) -> bytes:
+        plan = self.plan
+        values = self.question.values(holdings, minimum)
+        own = Question((), ())
+        if "names" in self.consent:
+            own = further(self.question, holdings, minimum)
+        tensors: Params
+        if plan["masked"]:
+            elements = self.question.layout(len(plan["parties"])).encode(values, rho_of(plan))
+            hidden = pair_masks(self.credentials, plan["parties"], rho_of(plan), elements)
+            tensors = {"elements": from_numpy(hidden.view(np.int64))}
+        else:
+            more = own.values(holdings, minimum)
+            tensors = under("counts/", {key: from_numpy(value) for key, value in values.items()})
+            tensors |= under("own/", {key: from_numpy(value) for key, value in more.items()})
+        fields = {
+            "party": self.credentials.name,
+            "plan": plan.id.hex(),
+            "masked": plan["masked"],
+            "minimum": minimum,
+            "classes": list(own.classes),
+            "columns": list(own.columns),
+        }
+        mine = self.credentials
+        return signed(ANSWER, fields, tensors, mine.enrolment, mine.signing)
+
+
+def _near(mine: Mapping[str, int], theirs: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield own names and names of a plan that may be one class."""
+    own = [name for name in mine if name not in theirs]
+    for name in own:
+        yield from ((name, other) for other in theirs if plain(other) == plain(name))
+    for first, second in alike_spellings({*own, *theirs}):
+        if plain(first) != plain(second) and (first in own) != (second in own):
+            yield (first, second) if first in own else (second, first)
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    """Return classes and their counts on one line."""
+    return _names([f"{name} ({count})" for name, count in counts.items()])
+
+
+def _names(names: Sequence[str]) -> str:
+    listed = ", ".join(list(names)[:_LISTED]) or "none"
+    return f"{listed} and {len(names) - _LISTED} more" if len(names) > _LISTED else listed
