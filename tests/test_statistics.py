@@ -328,6 +328,7 @@ def test_confidence_has_a_plan_of_the_model(tmp_path):
     sets = model.predict_set(X, 0.9)
     own = np.array([model.space.names.index(name) for name in NAMES])
     assert 0.85 < sets[np.arange(120), own].mean() <= 1
+    assert (model.unfamiliar(X[:5] / 1e6) <= 0.01).all()  # features that are hardly any
     with pytest.raises(ArgumentError, match="'confidence' does not go with Model"):
         Statistics.plan(model, part="confidence")
     later = Statistics.plan(WHOLE - part(np.arange(3)), part="confidence").add(X[5:], NAMES[5:])

@@ -123,10 +123,10 @@ def between(parties: int, split: Split, seed: int) -> dict[str, float]:
     """
     asked: dict[str, Any] = {}
 
-    def noted(*given: Any) -> Any:
-        names = ("method", "model", "sums", "inputs", "labels", "train", "seed")
-        asked.update(zip(names, given, strict=True))
-        return closed_form_folds(*given)
+    def noted(*given: Any, **named: Any) -> Any:
+        names = ("method", "model", "sums", "inputs", "labels", "train")
+        asked.update(zip(names, given, strict=True), **named)
+        return closed_form_folds(*given, **named)
 
     held_out.closed_form_folds = noted
     model = ZeroShotClassifier(prior="balanced", random_state=seed)

@@ -432,16 +432,21 @@ class Model:
         if classes is None and not examples:
             raise DataError("there is nothing to learn: give classes, examples, or both")
         learned: Model = self._predictor.learn(self, classes, examples)
-        return learned.of_any_length()
+        return learned.with_lengths_of(classes, examples)
 
-    def of_any_length(self) -> Model:
-        """Return the model that takes no length of features for unusual: samples of classes that
-        have come in may have others.
+    def with_lengths_of(self, classes: Classes | None, examples: Examples | None) -> Model:
+        """Return the model that takes the lengths of the examples' features for usual.
+
+        Where a class has come in by its description or as a sum, its samples may have any.
         """
         sure = self.confidence
         if sure is None:
             return self
-        return replace(self, confidence=replace(sure, lengths=np.empty(0)))
+        shown = [None] if classes else list((examples or {}).values())
+        lengths = [log_lengths(np.asarray(rows)) for rows in shown if isinstance(rows, np.ndarray)]
+        known = [values for values in lengths if values is not None]
+        usual = sure.lengths_with(known) if len(known) == len(shown) else np.empty(0)
+        return replace(self, confidence=replace(sure, lengths=usual))
 
     def adapted(
         self,

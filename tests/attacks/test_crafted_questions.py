@@ -103,6 +103,9 @@ def test_no_count_of_answers_is_that_of_one_sample_among_sure_ones(min_samples, 
         assert bins.tolist() == [sure]
         asked = counts["asked"][counts["asked"] > 0]
         assert int(asked.min()) >= min_samples
+        lengths = counts["lengths"][counts["lengths"] > 0]
+        assert int(lengths.min()) >= min_samples
+        assert int(lengths.sum()) == int(counts["asked"][1].sum())
     wrong = counts["right"][0, 0].numpy().sum(0)[0]
     wrong = wrong[wrong > one / 2] / one
     if min_samples == 1:  # one sample of class 0 is answered wrongly, by each of four folds

@@ -1,4 +1,4 @@
-"""``fedunseen look``: three parties of a real table are seen before a run; bad files are refused."""
+"""``fedunseen look``: parties of a real table are seen before a run; bad files are refused."""
 
 import json
 import subprocess

@@ -1,8 +1,12 @@
 """Probabilities of models that have changed since they were fitted."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from fedunseen import Experiment, ZeroShotClassifier, load_run, run
+from fedunseen.confidence import Confidence
+from fedunseen.model import ClassSum
 
 CLASSES = 15
 SEEN = 11
@@ -72,3 +76,21 @@ def test_a_learned_class_may_have_features_of_another_length(tmp_path):
     dark[:, ::9] += 0.01 * np.arange(4)[:, None].astype(np.float32)
     assert model.unfamiliar(dark).max() < 0.01
     assert model.learn(examples={"dark": dark}).unfamiliar(dark).min() > 0.1
+    total = model.scaled(dark).double().sum(0)
+    for learned in (
+        model.learn({"dark": np.zeros(model.space.attributes).tolist()}),
+        model.learn(examples={"dark": ClassSum(4, total)}),
+    ):
+        assert not len(learned.confidence.lengths)  # nothing says how long its features are
+
+
+def test_after_examples_of_a_usual_length_others_are_still_unusual():
+    usual = np.log(np.array([8.0, 12.5]))
+    levels = np.zeros(1)
+    sure = Confidence(1.0, 1.0, np.zeros(6), levels, levels, levels, 3, 3, usual)
+    same = sure.lengths_with([np.log(np.array([9.9, 10.1]))])
+    np.testing.assert_allclose(same, usual, atol=1e-3)
+    half = (usual[1] - usual[0]) / 2
+    longer = sure.lengths_with([np.log(np.array([20.0, 20.0])), np.empty(0)])
+    np.testing.assert_allclose(longer, [usual[0], np.log(20.0) + half])
+    assert not len(replace(sure, lengths=np.empty(0)).lengths_with([np.zeros(2)]))

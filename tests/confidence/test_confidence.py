@@ -102,7 +102,7 @@ def test_a_set_has_the_answer_and_grows_with_coverage(confidence):
     assert large.sum() > small.sum()
 
 
-@pytest.mark.parametrize("coverage", [0.0, 1.0, -0.1, 1.5, float("nan")])
+@pytest.mark.parametrize("coverage", [0.0, 1.0, -0.1, 1.5, float("nan"), None, "most"])
 def test_a_coverage_that_is_none_is_refused(confidence, coverage):
     with pytest.raises(ArgumentError, match="is not between 0 and 1"):
         confidence.sets(np.zeros((1, 12)), UNSEEN, coverage)

@@ -158,10 +158,13 @@ def test_so_many_neighbors_are_counted_together(least, made):
     rng = np.random.default_rng(1)
     scores = rng.standard_normal((23, 4))
     labels = rng.integers(0, 4, 23)
-    fold = HeldOut(scores, labels, np.arange(4) > 1, rng.random(23) * WIDTH)
+    lengths = rng.standard_normal(23)
+    fold = HeldOut(
+        scores, labels, np.arange(4) > 1, rng.random(23) * WIDTH, lengths=np.exp(lengths)
+    )
     scored = Scored.of(fold, labels, np.ones(23, dtype=np.int64), SCALE, 0.0, WIDTH)
     found = counted([scored], CLASSES, least)
-    for name in ("levels", "distances"):
+    for name in ("levels", "distances", "lengths"):
         counts = found[name][found[name] > 0]
         assert int(counts.min()) >= least
     assert int(found["levels"][0, :2].sum()) == 23
@@ -210,7 +213,7 @@ def test_all_counts_are_of_the_same_samples(answers, lists):
     flat = np.tile(np.linspace(-1.0, 1.0, 20), (SCALES, 1))
     ids, ones = np.arange(20) % 4, np.ones(20, dtype=np.int64)
     unseen = np.zeros(20, dtype=bool)
-    scored = Scored(ids, ones, unseen, chosen, right, flat, flat * np.nan, flat, np.empty(0))
+    scored = Scored(ids, ones, unseen, chosen, right, flat, flat * np.nan, flat, *[np.empty(0)] * 2)
     found = counted([scored], CLASSES, 5)
     cells = found["right"][:, 0].sum(3)
     for k in range(SCALES):
@@ -220,6 +223,53 @@ def test_all_counts_are_of_the_same_samples(answers, lists):
     assert int(found["asked"].sum()) == 20
     alone = counted([scored], CLASSES, 1)["right"][0, 0].sum(2)  # the positive control
     assert {place: int(alone[place]) for place in answers} == answers
+
+
+def with_lengths(lengths, distance, least=5):
+    """Return the confidence of made-up answers, whose samples have these lengths."""
+    samples = len(lengths)
+    flat = np.tile(np.linspace(-1.0, 1.0, samples), (SCALES, 1))
+    none = np.zeros(samples, dtype=bool)
+    labels = np.arange(samples) % 4
+    ones = np.ones(samples, dtype=np.int64)
+    folds = [
+        Scored(labels, ones, unseen, none, ~none, flat, flat * np.nan, flat, distance, lengths)
+        for unseen in (labels < 2, labels >= 2)
+    ]
+    found = counted(folds, CLASSES, least)
+    assert infeasible(found, CLASSES) == ""
+    return found, fit_counts(found, SCALE, 0.5, WIDTH)
+
+
+def test_lengths_are_counted_once_a_sample_and_raise_an_alarm_at_no_more_false_ones():
+    rng = np.random.default_rng(3)
+    lengths = 2.0 + 0.1 * rng.standard_normal(20_000)
+    distance = rng.chisquare(5, 20_000)
+    found, sure = with_lengths(lengths, distance / WIDTH)
+    assert int(found["lengths"].sum()) == 20_000
+    np.testing.assert_allclose(sure.lengths, np.quantile(lengths, [0.005, 0.995]), atol=1 / 32)
+    others = 2.0 + 0.1 * rng.standard_normal(50_000)
+    values = sure.unfamiliar(sure.farther(rng.chisquare(5, 50_000), others))
+    for level in (0.01, 0.05):
+        assert (values <= level).mean() == pytest.approx(level, rel=0.15)
+    short = sure.farther(np.full(3, 5.0), np.array([0.0, -3.0, 9.0]))
+    assert (sure.unfamiliar(short) <= 0.01).all()
+
+
+@pytest.mark.parametrize("far", [1.0, 300.0, 1e5])
+def test_with_few_samples_beside_the_features_distances_are_large_and_no_alarm_is_false(far):
+    """Each held-out sample lies far away then: here 300 times the number of features."""
+    _, sure = with_lengths(np.zeros(400), np.linspace(0.5, 1.5, 400) * far)
+    alarms = sure.unfamiliar(np.linspace(0.5, 1.5, 1000) * far * WIDTH) <= 0.01
+    assert alarms.mean() <= 0.02
+    assert bool(len(sure.distances)) == (far < 1e5)
+
+
+@pytest.mark.parametrize("unit", [-40.0, 40.0])
+def test_lengths_beyond_all_bins_are_not_known(unit):
+    _, sure = with_lengths(np.full(200, unit), np.linspace(0.1, 1.0, 200))
+    assert not len(sure.lengths)
+    assert len(sure.distances)
 
 
 def reply(changes, client=0, classes=4):
@@ -246,6 +296,8 @@ def test_honest_counts_are_taken(honest):
         ("levels", lambda value: value + 2**62, "weigh more"),
         ("right", lambda value: value.index_fill(0, torch.tensor([0]), 0), "scales"),
         ("distances", lambda value: value + 100, "more distances"),
+        ("lengths", lambda value: value - 1, "negative"),
+        ("lengths", lambda value: value + 1, "more lengths"),
     ],
 )
 def test_counts_that_no_answers_have_are_refused(name, change, why, honest):

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from fedunseen import Experiment
 from fedunseen.confidence.priors import offset_for, share_of_unseen
-from fedunseen.core.errors import ArgumentError
+from fedunseen.core.errors import ArgumentError, ExperimentError
 from fedunseen.metrics import accuracies, answers_of, best_offset
 
 NAMES = ["a", "b", "c", "d"]
@@ -98,8 +99,24 @@ def test_the_share_of_a_prior(prior, share):
         {"a": 1, "b": 1, "c": 1, "d": -1},
         {"a": 1, "b": 1, "c": 1, "d": float("inf")},
         {"a": 0, "b": 0, "c": 0, "d": 0},
+        None,
+        True,
     ],
 )
 def test_a_prior_that_is_none_is_refused(prior):
     with pytest.raises(ArgumentError, match="prior"):
         share_of_unseen(prior, NAMES, UNSEEN)
+
+
+@pytest.mark.parametrize("prior", [2, -0.1, "often", {"a": "often"}, [1]])
+def test_an_experiment_with_another_prior_says_what_may_be_one(prior):
+    with pytest.raises(ExperimentError, match=r"evaluation\.prior") as found:
+        Experiment.load("digit-pairs-gaussian", {"evaluation.prior": prior})
+    assert found.value.code == "experiment"
+    assert isinstance(prior, str) or "'uniform', or input should be" in str(found.value)
+
+
+@pytest.mark.parametrize("prior", ["auto", 0, 0.05, {"a": 1, "b": 40}])
+def test_an_experiment_takes_each_kind_of_prior(prior):
+    experiment = Experiment.load("digit-pairs-gaussian", {"evaluation.prior": prior})
+    assert experiment.evaluation.prior == prior

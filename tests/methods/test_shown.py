@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from fedunseen import ZeroShotClassifier
+from fedunseen.methods.closed_form.gaussian_process import Kernel, squared_distances
 from fedunseen.methods.closed_form.incremental import IncrementalModel
-from fedunseen.methods.closed_form.shown import Correction, mostly_shown
+from fedunseen.methods.closed_form.shown import NOISE, Correction, mostly_shown, worth
 
 CLASSES = 12
 SEEN = 9
@@ -57,6 +58,35 @@ def test_without_examples_nothing_changes_and_many_leave_what_seen_classes_have(
     nothing, many = correction.raised(count, variance).tolist()
     assert nothing == 0.0
     assert many == pytest.approx(-7.0 - 50.0 * 0.02 / 2)  # seen classes are lowered by the offset
+
+
+def test_examples_of_unseen_classes_count_as_more_than_training_samples():
+    """Against the posterior mean, solved in one piece."""
+    model, means = fitted(20)
+    known = model._model
+    rng = np.random.default_rng(7)
+    shown = {9: rows_of(means, np.repeat(9, EXAMPLES), rng), 0: rows_of(means, [0, 0], rng)}
+    learned = known.learn(examples={known.space.names[c]: rows for c, rows in shown.items()})
+    count = learned.params["count"]
+    assert count[9].item() == pytest.approx(EXAMPLES / NOISE)
+    assert count[0].item() == 22
+    there = torch.nonzero(count > 0)[:, 0]
+    semantics = known.method.semantics.double()
+    kernel = Kernel.of(known.params)
+    distances = squared_distances(semantics, semantics[there])
+    k = kernel(distances, torch.arange(CLASSES)[:, None] == there)
+    apart = known.method.class_means(known.params)
+    samples = {c: known.scaled(rows).double() - known.params["centre"] for c, rows in shown.items()}
+    apart[9] = samples[9].mean(0)
+    apart[0] = (20 * apart[0] + samples[0].sum(0)) / 22
+    noise = torch.tensor([NOISE / EXAMPLES if c == 9 else 1 / count[c] for c in there.tolist()])
+    posterior = k @ torch.linalg.solve(k[there] + torch.diag(noise), apart[there])
+    found = learned.method.prototypes(learned.params, semantics)
+    torch.testing.assert_close(found, posterior)
+
+
+def test_without_seen_classes_an_example_counts_as_one():
+    assert worth({"seen_mask": torch.zeros(3)}) == 1.0
 
 
 def test_scores_of_right_classes_are_alike_on_average():

@@ -272,7 +272,7 @@ def _ranked(
     shown = None if support is None else reader.read_examples(support)
     grown = model.learn(described) if wanted.why and described else model
     if described or shown:
-        model = model.of_any_length()
+        model = model.with_lengths_of(described, shown)
     for batch in reader.batches(inputs):
         names, rows, _ = batch
         details: list[dict[str, Any]] = [{} for _ in names]

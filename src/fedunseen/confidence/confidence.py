@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -137,7 +138,7 @@ class Confidence:
         Raises:
             ArgumentError: the coverage is not between 0 and 1.
         """
-        if not 0 < coverage < 1:
+        if not isinstance(coverage, Real) or not 0 < coverage < 1:
             raise ArgumentError(
                 f"coverage = {coverage} is not between 0 and 1: give for example 0.9, for sets "
                 "that hold the right class nine times in ten"
@@ -166,6 +167,19 @@ class Confidence:
         low, high = self.lengths.tolist()
         beyond = np.abs(lengths - (low + high) / 2) / max((high - low) / 2, NARROWEST)
         return np.asarray(distance * np.maximum(1, beyond))
+
+    def lengths_with(self, shown: Sequence[Floats]) -> Floats:
+        """Return ``lengths``, widened for classes whose examples have these (:func:`log_lengths`):
+        about their mean, as far as those of held-out samples are about theirs.
+        """
+        if not len(self.lengths):
+            return self.lengths
+        low, high = self.lengths.tolist()
+        means = [float(values.mean()) for values in shown if len(values)]
+        half = (high - low) / 2
+        return np.array(
+            [min([low, *(m - half for m in means)]), max([high, *(m + half for m in means)])]
+        )
 
     def unfamiliar(self, distance: Floats) -> Floats:
         """Return (n,) conformal p-values: the share of known samples that are at least as far from

@@ -8,15 +8,16 @@ The scale is not known before samples are scored. It is one of a few, which all 
 - ``right`` (S, 2, 2, 2, O): log-odds of the answer, by whether the true class is unseen, whether
   the answer is, and whether it is right
 - ``distances`` (D,): how far samples of seen classes are from the nearest prototype
+- ``lengths`` (N,): logarithms of how long features are before scaling, of each sample once
 
-All but the first and the last count weights, by which classes weigh the same. Neighbors in a list
+``levels`` and ``right`` count weights, by which classes weigh the same. Neighbors in a list
 of samples are counted together, as many as ``method.min_samples`` says: where two lie, or at a
 mean that no sample dominates. Right and wrong answers are two lists; a shorter one is counted with
 another, since what is missing in one of two counts would be shown by their difference.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedunseen.confidence.confidence import Confidence, log_odds, log_softmax
-from fedunseen.confidence.fit import POINTS, logistic
+from fedunseen.confidence.fit import POINTS, USUAL, logistic
 from fedunseen.confidence.held_out import HeldOut
 from fedunseen.core.parameters import Params
 
@@ -38,7 +39,11 @@ _STEPS = 2  # scales in a factor of two
 _USUAL = 2.7
 _LEVELS = np.linspace(-36.0, 12.0, 161)
 _ODDS = np.linspace(-10.0, 15.0, 51)
-_DISTANCES = np.r_[0.0, 2.0 ** (np.arange(481) / 40 - 8)]  # times the number of features
+# times the number of features; with far fewer samples than these, held-out ones lie far away
+_DISTANCES = np.r_[0.0, 2.0 ** (np.arange(801) / 40 - 8)]
+_BEYOND = 0.005  # of distances may be beyond the last edge, or how far they are is not known
+_LENGTHS = np.arange(-1024, 1025) / 32  # from e^-32 to e^32, so that any unit will do
+_EQUAL = 1e-12
 _SEEN = 0
 _UNSEEN = 1
 _AMONG = 2
@@ -51,6 +56,7 @@ def no_counts(classes: int) -> Params:
         "levels": (SCALES, 3, len(_LEVELS) - 1),
         "right": (SCALES, 2, 2, 2, len(_ODDS) - 1),
         "distances": (len(_DISTANCES) - 1,),
+        "lengths": (len(_LENGTHS) - 1,),
     }
     return {name: torch.zeros(shape, dtype=torch.int64) for name, shape in shapes.items()}
 
@@ -76,6 +82,7 @@ class Scored:
         right: (n,) bool.
         levels, among, odds: (S, n); ``among`` is NaN for seen classes.
         distance: (n,) in units of the number of features; empty without any.
+        lengths: (n,) logarithms; empty where they are not known, or mean nothing.
     """
 
     labels: NDArray[np.int64]
@@ -87,6 +94,7 @@ class Scored:
     among: Floats
     odds: Floats
     distance: Floats
+    lengths: Floats
 
     @classmethod
     def of(
@@ -116,9 +124,11 @@ class Scored:
                 logs = log_softmax(scores[np.ix_(of_unseen, columns)], scale)
                 among[k, of_unseen] = logs[np.arange(len(logs)), place] + np.log(len(columns))
         distance = np.empty(0) if fold.distance is None else fold.distance / width
+        lengths = np.empty(0) if fold.lengths is None or not len(distance) else fold.lengths
         right = answer == fold.labels
+        chosen = fold.unseen[answer]
         return cls(
-            labels, weights, of_unseen, fold.unseen[answer], right, levels, among, odds, distance
+            labels, weights, of_unseen, chosen, right, levels, among, odds, distance, lengths
         )
 
     @classmethod
@@ -138,6 +148,7 @@ def counted(folds: Sequence[Scored], classes: int, least: int) -> Params:
     pools = [(fold, ~fold.unseen, _SEEN) for fold in folds]
     together = Scored.together(folds)
     pools.append((together, together.unseen, _UNSEEN))
+    once = _UNSEEN if together.unseen.any() else _SEEN
     for fold, mine, kind in pools:
         if mine.sum() < least:
             continue
@@ -160,6 +171,9 @@ def counted(folds: Sequence[Scored], classes: int, least: int) -> Params:
         if kind == _SEEN and len(fold.distance):
             ones = np.ones(len(fold.distance), dtype=np.int64)
             sums["distances"] += _histogram(fold.distance, ones, mine, least, _DISTANCES)
+        if kind == once and len(fold.lengths):
+            ones = np.ones(len(fold.lengths), dtype=np.int64)
+            sums["lengths"] += _histogram(fold.lengths, ones, mine, least, _LENGTHS)
     return {name: torch.from_numpy(value) for name, value in sums.items()}
 
 
@@ -264,6 +278,8 @@ def infeasible(sums: Params, classes: int) -> str:
     counts = numbers["asked"].astype(np.float64)
     if numbers["distances"].astype(np.float64).sum() > counts[_SEEN].sum():
         return "there are more distances than answers"
+    if numbers["lengths"].astype(np.float64).sum() > counts.sum(1).max():
+        return "there are more lengths than samples"
     return ""
 
 
@@ -290,16 +306,50 @@ def fit_counts(sums: Params, scales: Floats, share: float, width: int) -> Confid
     among = likely[:, _AMONG]
     cells = numbers["right"][best].astype(np.float64)
     apart = numbers["distances"]
-    return Confidence(
+    near = apart if apart[-1] <= _BEYOND * apart.sum() else apart[:0]
+    distances = _quantiles(near, _DISTANCES, int(near.sum())) * width
+    lengths = _usual_lengths(numbers["lengths"])
+    sure = Confidence(
         scale=float(scales[best]),
         scale_unseen=float(scales[among.argmax()]) if among.any() else 1.0,
         coefficients=_coefficients(cells, weights),
         seen_levels=_quantiles(levels[best, _SEEN], _LEVELS),
         unseen_levels=_quantiles(levels[best, _UNSEEN], _LEVELS),
-        distances=_quantiles(apart, _DISTANCES, int(apart.sum())) * width,
+        distances=distances,
         samples=int(answered[_SEEN]),
         classes=int((numbers["asked"][_UNSEEN] > 0).sum()),
+        lengths=lengths,
     )
+    return replace(sure, distances=_farther(sure, numbers["lengths"]))
+
+
+def _usual_lengths(counts: NDArray[np.int64]) -> Floats:
+    """Return (2,) between which 99 of 100 lengths are; empty without any, or beyond all bins."""
+    total = float(counts.sum())
+    if total <= 0 or counts[0] or counts[-1]:
+        return np.empty(0)
+    shares = np.r_[0.0, np.cumsum(counts / total)]
+    return np.asarray(np.interp(USUAL, shares, _LENGTHS))
+
+
+def _farther(sure: Confidence, counts: NDArray[np.int64]) -> Floats:
+    """Return the distances (m,) of a confidence as its samples' lengths make them larger.
+
+    Which length belongs to which distance is not counted: they are taken as independent.
+    """
+    distances = sure.distances
+    if not len(distances) or not len(sure.lengths):
+        return distances
+    bins = np.flatnonzero(counts)
+    middle = (_LENGTHS[bins] + _LENGTHS[bins + 1]) / 2
+    spread = np.repeat(distances, len(bins))
+    values = sure.farther(spread, np.tile(middle, len(distances)))
+    weights = np.tile(counts[bins], len(distances)).astype(np.float64)
+    order = np.argsort(values, kind="stable")
+    shares = np.cumsum(weights[order])
+    wanted = (np.arange(len(distances)) + 1) / len(distances) * shares[-1]  # none is lower
+    places = np.searchsorted(shares, wanted - _EQUAL * shares[-1])
+    return np.asarray(values[order][places.clip(max=len(values) - 1)])
 
 
 def _coefficients(cells: Floats, weights: Floats) -> Floats:

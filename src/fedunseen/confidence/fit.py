@@ -12,7 +12,7 @@ from fedunseen.confidence.held_out import HeldOut, class_weights
 Floats = NDArray[np.float64]
 
 POINTS = 2000  # kept of a distribution
-_USUAL = (0.005, 0.995)  # of the lengths of features: 99 of 100 samples
+USUAL = (0.005, 0.995)  # of the lengths of features: 99 of 100 samples
 _WIDEST = 8.0  # by how much a scale differs from its first guess, in nats
 _PENALTY = 1e-3  # of the squares of logistic coefficients, beside a mean loss
 _TOLERANCE = 1e-6
@@ -59,7 +59,7 @@ def fit(folds: Sequence[HeldOut], offset: float, share: float = 0.5) -> Confiden
         distances=np.empty(0),
         samples=len(np.unique(np.concatenate(places)[~unseen])),
         classes=len(np.unique(labels[unseen])),
-        lengths=np.quantile(np.concatenate(lengths)[first], _USUAL) if lengths else np.empty(0),
+        lengths=np.quantile(np.concatenate(lengths)[first], USUAL) if lengths else np.empty(0),
     )
     near = [
         sure.farther(fold.distance, fold.lengths)[~fold.asks_unseen]

@@ -9,7 +9,7 @@ totals of these classes.
 import hashlib
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedunseen.confidence.confidence import log_lengths
 from fedunseen.confidence.counted import UNIT, Scored, counted, no_counts, scales_for
 from fedunseen.confidence.folds import (
     TURNS,
@@ -152,11 +153,13 @@ def _scored(
     scales = asked["scales"].cpu().numpy()
     offset = float(asked["offset"])
     rows = samples.at(first)
+    lengths = samples.lengths(first)
     labels = samples.classes[first]
     scored = []
     for out in class_folds(candidates, len(quick.space.unseen), seed):
         part = samples.statistics(np.isin(samples.classes, out) & ~out_now, matrix=True)
         fold = answered(quick, without_samples(method, kept, part), rows, labels, candidates, out)
+        fold = replace(fold, lengths=lengths)
         scored.append(Scored.of(fold, labels, held.weights[first], scales, offset, quick.width))
     return scored
 
@@ -190,6 +193,14 @@ class _Samples:
     def at(self, mask: NDArray[np.bool_]) -> Tensor:
         """Return some of them, (n,) bool."""
         return self.inputs[self._rows(self.own[mask])].cpu()
+
+    def lengths(self, mask: NDArray[np.bool_]) -> NDArray[np.float64] | None:
+        """Return the logarithms (m,) of the lengths of some of them, (n,) bool, before any scaling;
+        None: only scaled ones are here.
+        """
+        if not isinstance(self.inputs, ScaledSamples):
+            return None
+        return log_lengths(self.inputs.rows[self.own[mask]])
 
     @cached_property
     def _hidden(self) -> Hidden | None:

@@ -1,6 +1,7 @@
 """The offset of seen classes that suits the questions that are expected."""
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Literal
 
 import numpy as np
@@ -47,7 +48,7 @@ def share_of_unseen(prior: Prior, names: Sequence[str], unseen: Sequence[bool]) 
                 "each class is asked for"
             )
         return float(parts[np.asarray(unseen)].sum() / parts.sum())
-    if isinstance(prior, str) or not 0 <= prior <= 1:
+    if not isinstance(prior, Real) or isinstance(prior, bool) or not 0 <= prior <= 1:
         raise ArgumentError(
             f"prior = {prior!r}: give 'auto', 'balanced', 'uniform', the share of questions about "
             "unseen classes from 0 to 1, or class -> frequency"

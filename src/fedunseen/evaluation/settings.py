@@ -31,9 +31,10 @@ class EvaluationSettings(Settings):
     confidence: Literal["auto", "histograms", "draws", "none", "asking"] = "auto"
     """What stated probabilities are fitted to. ``auto``: held-out samples where all are in one
     process; between machines and under masks ``histograms``, in one more message, of how often and
-    how surely models without some classes are right on the parties' own samples; with noise, and by
-    file until `fedunseen offline plan --confidence`, ``draws`` from the merged sums, which asks
-    nothing and is worth less. ``none``: nothing. A run sets ``asking`` itself while it asks."""
+    how surely models without some classes are right on the parties' own samples, and of how long
+    features are; with noise, and by file until `fedunseen offline plan --confidence`, ``draws``
+    from the merged sums, which asks nothing and is worth less. ``none``: nothing. A run sets
+    ``asking`` itself while it asks."""
     factor: float | None = Field(None, allow_inf_nan=False)
     """A fixed calibration offset in the method's score units, instead of a chosen one."""
     clients: bool | None = None

@@ -46,7 +46,8 @@ def fit_confidence(setup: Setup) -> Setup:
     setup = replace(setup, model=params)
     offset = float(setup.result["calibration_factor"])
     folds = () if way == "histograms" else _folds(setup, params, way)
-    sure = _fitted(setup, params, folds) if folds else None
+    share = asked_unseen(setup.experiment.evaluation.prior, setup.benchmark.space)
+    sure = fit(folds, _offset(setup, params), share) if folds else None
     if way == "histograms":
         sure = _asked(setup, params)
     if sure is None:
@@ -78,12 +79,6 @@ def _way(setup: Setup) -> Way:
     if here and chosen == "auto":
         return "samples"
     return "histograms" if federation.engine.asks_again else "draws"
-
-
-def _fitted(setup: Setup, params: Params, folds: Sequence[HeldOut]) -> Confidence:
-    """Return the confidence that follows from answers."""
-    share = asked_unseen(setup.experiment.evaluation.prior, setup.benchmark.space)
-    return fit(folds, _offset(setup, params), share)
 
 
 def _offset(setup: Setup, params: Params) -> float:

@@ -7,7 +7,7 @@ all its choices for it. Loading them takes seconds, and a misspelled name should
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -251,7 +251,12 @@ def validated(kind: type[BaseModel], section: str, content: Mapping[str, Any]) -
     try:
         return kind.model_validate(dict(content))
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
+        problems = error.errors(include_url=False)
+    problem = problems[0]
+    kinds = _kinds_of(problems)
+    if len(kinds) > 1 and not isinstance(problem["input"], str):
+        found = shortened(repr(problem["input"]))
+        raise ExperimentError(f"{section}.{problem['loc'][0]}: {', or '.join(kinds)}, not {found}")
     place = ".".join([section, *(str(part) for part in problem["loc"])])
     match problem["type"]:
         case "extra_forbidden":
@@ -269,6 +274,17 @@ def validated(kind: type[BaseModel], section: str, content: Mapping[str, Any]) -
             message = plain_message(problem).replace("a valid tuple", "a list in square brackets")
             sentence = f"{place}: {message}, not {shortened(repr(problem['input']))}"
     raise ExperimentError(sentence)
+
+
+def _kinds_of(problems: Sequence[ErrorDetails]) -> list[str]:
+    """Return what each kind of value wants, where the first problem is of a setting that takes
+    several.
+    """
+    key, *more = problems[0]["loc"]
+    if len(more) != 1 or not isinstance(more[0], str):
+        return []
+    same = [one for one in problems if one["loc"][0] == key and len(one["loc"]) == 2]
+    return list(dict.fromkeys(plain_message(one) for one in same))
 
 
 def plain_message(problem: ErrorDetails) -> str:

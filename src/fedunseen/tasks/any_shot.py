@@ -15,6 +15,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.data.names import lookalike
 from fedunseen.methods.closed_form.gaussian import Gaussian
+from fedunseen.methods.closed_form.shown import counted_as, worth
 from fedunseen.methods.closed_form.statistics import few_threads
 from fedunseen.model import Classes, ClassSum, Examples, Model, Prediction, Question, Rows
 from fedunseen.tasks import zero_shot
@@ -138,8 +139,9 @@ class AnyShotPredictor(zero_shot.ZeroShotPredictor):
             total[place] = class_sum.total
         shows = bool(examples) or "raised" in model.params
         offset = model.calibration.offset if shows else None
+        counted = counted_as(model.params, count, total)
         params = method.extend(
-            model.params, model.described(space.semantics), count, total, described, offset
+            model.params, model.described(space.semantics), *counted, described, offset
         )
         return model.with_classes(space, params)
 
@@ -185,6 +187,7 @@ def curve(
     ids = torch.from_numpy(classes)
     undescribed = np.isin(np.arange(total_classes), classes, invert=True)
     forgotten = params | {"described": params["described"].index_fill(0, ids, 0.0)}
+    each = worth(params)  # all are of unseen classes
     at_once = max(1, _NUMBERS // (total_classes * width + len(labels) * len(classes)))
     for draws in np.split(np.arange(_DRAWS), range(at_once, _DRAWS, at_once)):
         orders = [[rng.permutation(np.flatnonzero(labels == c)) for c in classes] for _ in draws]
@@ -203,8 +206,9 @@ def curve(
             total = torch.zeros(len(draws), total_classes, width, dtype=torch.float64)
             for sums, rows in zip(total, shown, strict=True):
                 sums.index_add_(0, torch.from_numpy(labels[rows]), features[torch.from_numpy(rows)])
-            extended = method.extend(params, method.semantics, count, total)
-            alone = method.extend(forgotten, method.semantics, count, total, undescribed)
+            counted = each * count, each * total
+            extended = method.extend(params, method.semantics, *counted)
+            alone = method.extend(forgotten, method.semantics, *counted, undescribed)
             for kind, scores in (
                 ("both", _scores(extended, features, ids)),
                 ("examples", _scores(alone, features, ids)),

@@ -82,7 +82,8 @@ def _plan(signed: Any, clear: str) -> list[str]:
     if signed.counts:
         lines.append("carries the sums of all parties, which each of them can read")
         content = (
-            "counts of how sure models without some classes are of their samples, and how right"
+            "counts of how sure models without some classes are of their samples, of how right, "
+            "and of how long features are"
         )
     elif signed.plan.confidence in ("auto", "histograms") and not hello.get("removing"):
         lines.append("a later plan may ask how sure models are of the same samples, once")

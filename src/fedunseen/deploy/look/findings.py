@@ -187,7 +187,7 @@ def _two_groups(name: str, parts: dict[str, ColumnPart]) -> Iterator[Finding]:
             second = groups[-1][0]
             yield Finding(
                 "two-groups",
-                f"{name!r} has numbers up to {rough(first)} and from {rough(second)} on, and hardly "
-                "any between.",
+                f"{name!r} has numbers up to {rough(first)} and from {rough(second)} on, and few "
+                "between.",
                 "Ask the parties for their units.",
             )

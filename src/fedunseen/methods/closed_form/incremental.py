@@ -15,7 +15,7 @@ from torch import Tensor
 from fedunseen.core.parameters import Params
 from fedunseen.methods.closed_form.gaussian import covariance_with, discriminants_of, from_prior
 from fedunseen.methods.closed_form.gaussian_process import Kernel, squared_distances, stretch
-from fedunseen.methods.closed_form.shown import Correction
+from fedunseen.methods.closed_form.shown import Correction, worth
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,11 +68,11 @@ class IncrementalModel:
         )
 
     def add(self, semantics: Tensor | None, count: float, total: Tensor) -> "IncrementalModel":
-        """Add a class by its description (a,), by ``count`` samples with the sum ``total`` (d,), or
-        by both.
-        """
+        """Add a class by description (a,), ``count`` examples with the sum ``total`` (d,), or both."""
         p = self.params
-        kernel = Kernel.of(self.params)
+        count *= worth(p)
+        total = worth(p) * total
+        kernel = Kernel.of(p)
         described = float(semantics is not None)
         row = (
             self.semantics.new_zeros(1, self.semantics.shape[1])
