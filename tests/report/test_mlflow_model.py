@@ -25,6 +25,15 @@ def test_a_tracked_run_logs_a_model_that_answers_like_it(tmp_path, monkeypatch):
             [e.experiment_id for e in mlflow.MlflowClient().search_experiments()]
         )
         loaded = mlflow.pyfunc.load_model(f"runs:/{found.info.run_id}/model")
+        # MLflow's registry holds versions, stages and aliases
+        client = mlflow.MlflowClient()
+        version = mlflow.register_model(f"runs:/{found.info.run_id}/model", "digits").version
+        client.set_registered_model_alias("digits", "approved", version)
+        client.transition_model_version_stage("digits", version, "Production")
+        assert client.get_latest_versions("digits", ["Production"])[0].run_id == found.info.run_id
+        served = [
+            mlflow.pyfunc.load_model(f"models:/digits{n}") for n in ("@approved", "/Production")
+        ]
     finally:
         mlflow.set_tracking_uri(before)
     model = load_run(tmp_path / "run").model
@@ -32,6 +41,7 @@ def test_a_tracked_run_logs_a_model_that_answers_like_it(tmp_path, monkeypatch):
     expected = [ranking[0].name for ranking in model.rank(rows, top=1)]
     assert loaded.predict(rows).tolist() == expected
     assert loaded.predict(pd.DataFrame(rows)).tolist() == expected
+    assert [each.predict(rows).tolist() for each in served] == [expected, expected]
     assert len({*expected}) > 1
     files = (tmp_path / "store").rglob("*.pkl")
     assert not list(files)  # nothing is pickled
