@@ -329,6 +329,18 @@ def test_a_party_that_is_revoked_at_any_stage_is_not_waited_for(
     assert distance(done, without_west) < CLOSE
 
 
+@pytest.mark.parametrize("stage", ["plan", "signed"])
+def test_a_party_that_is_killed_over_the_plan_comes_back_to_it(stage, link, undisturbed, tmp_path):
+    link.change = disturbed(stage, "west", lambda answer: link.start("west"))
+    assert distance(hosted(link, tmp_path / "run"), undisturbed) < CLOSE
+
+
+def test_too_few_signatures_end_a_run_when_patience_is_over(link, tmp_path):
+    link.change = lambda name, header, answer: None if header["kind"] == "plan" else answer
+    why = "0 parties have signed the plan of the masked sums, and 3 must; .*: it has not answered"
+    stopped(link, tmp_path / "run", why)
+
+
 def test_masks_that_allow_no_other_list_end_with_the_remedy(link, tmp_path):
     link.revoked = lambda: () if "west" in link.here else ("west",)
     link.change = disturbed("open", "west", lambda answer: link.here.pop("west") and answer)

@@ -569,6 +569,13 @@ class MaskedParties(Parties):
                 )
                 session.new_plan(facts, weights, sent)
         self.look()
+        if session.unsigned:  # a party did not answer: it may come back
+            there = self.parties
+            self.wait(
+                clients, lambda: 1 + sum(p.connected for p in there) if session.unsigned else 0
+            )
+        if session.unsigned:
+            raise QuorumError(session.unsigned)
 
     def _signers(self, clients: Sequence[int], need: Callable[[], int], uniform: bool) -> list[int]:
         """Return the clients that are there to sign a new plan; raise QuorumError for too few."""

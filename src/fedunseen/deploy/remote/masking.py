@@ -22,7 +22,14 @@ from fedunseen.core.files import parse_json, write_json
 from fedunseen.core.parameters import Params, under, within
 from fedunseen.deploy.remote.link import Content, Link, exchange
 from fedunseen.deploy.remote.patience import Patience
-from fedunseen.deploy.remote.wire import SEMANTICS, PartyError, WireError, pack, unpack_answer
+from fedunseen.deploy.remote.wire import (
+    SEMANTICS,
+    SILENT,
+    PartyError,
+    WireError,
+    pack,
+    unpack_answer,
+)
 from fedunseen.deploy.secagg.driver import Exchange, Stage, gather, open_total
 from fedunseen.deploy.secagg.enrolment import Credentials, Enrolment
 from fedunseen.deploy.secagg.ledger import Ledger
@@ -274,6 +281,7 @@ class SecAggSession:
     agreed: dict[str, str] = field(
         default_factory=dict
     )  # party -> token of the connection that was shown the plan
+    unsigned: str = ""  # why the plan lacks signatures, while parties may still come back
     left_out: dict[str, str] = field(default_factory=dict)  # party -> why it is not in the last sum
     bound: Sequence[str] = ()  # without dropouts: who was in the sum before, and has to be in all
     down: int = 0
@@ -328,7 +336,7 @@ class SecAggSession:
         assert self.plan is not None
         enrolled = {name: token for name, token in tokens.items() if name in self.enrolment.parties}
         new = [name for name, token in enrolled.items() if self.agreed.get(name) != token]
-        if not new:
+        if not new or len(enrolled.keys() | self.signatures.keys()) < self.enrolment.threshold:
             return {}
         self.agreed |= enrolled
         refused: dict[str, str] = {}
@@ -341,12 +349,17 @@ class SecAggSession:
                 self.signatures[name] = str(signature)
             else:
                 refused[name] = "it has signed another plan"
+        self.unsigned = ""
         if len(self.signatures) < self.enrolment.threshold:
-            raise QuorumError(
+            self.unsigned = (
                 f"{len(self.signatures)} parties have signed the plan of the masked sums, and "
                 f"{self.enrolment.threshold} must{''.join(grouped(refused))}: fix that, and "
                 "continue with --resume"
             )
+            if any(why != SILENT for why in refused.values()):
+                raise QuorumError(self.unsigned)
+            self.agreed = {name: t for name, t in self.agreed.items() if name not in new}
+            return {}  # who did not answer may come back, and all are asked again then
         write_json(self.folder / "plan.json", {"plan": content, "signatures": self.signatures})
         signed = {"kind": "signed", "plan": content, "signatures": self.signatures}
         for name, header in self._texts(

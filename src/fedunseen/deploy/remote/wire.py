@@ -196,12 +196,16 @@ def unpack(message: Content, limit: int | None = None) -> tuple[dict[str, Any], 
     return own_fields(header), read_tensors(header, message[first:])
 
 
+SILENT = "it has not answered"
+"""What is said of a party that has sent nothing, not even a refusal."""
+
+
 def unpack_answer(answer: Content | None, limit: int | None) -> tuple[dict[str, Any], Params]:
     """Take a party's answer apart; raises WireError if there is none, PartyError if it is a
     :func:`failure`.
     """
     if answer is None:
-        raise WireError("it has not answered")
+        raise WireError(SILENT)
     header, tensors = unpack(answer, limit)
     if "error" in header:
         error = PartyError(described(header["error"], plain(header.get("text", ""))))
