@@ -7,7 +7,8 @@ MB. The parties are threads of one other process, each with its own connection, 
 since thirty processes would need more memory than a small machine has. They have few samples, so
 that a round is mostly messages, they share a processor, and above 10 MB one works at a time: the
 seconds of a round are an upper bound for parties of their own. The peak is the highest that the
-system has recorded of the coordinator's process (VmHWM), report included.
+system has recorded of the coordinator's process (VmHWM), report included. Processor seconds of a
+round do not depend on what else the machine does: those of the coordinator, and of all parties.
 """
 
 from __future__ import annotations
@@ -43,6 +44,12 @@ def peak_of(process: int) -> int:
     """Return the most bytes of main memory that a process has had."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), 0)
+
+
+def processor(process: int) -> float:
+    """Return the processor seconds of a process up to now."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def take_part(folder: Path, names: list[str], port: int, large: bool, masked: bool) -> None:
@@ -82,9 +89,11 @@ def take_part(folder: Path, names: list[str], port: int, large: bool, masked: bo
         thread.join()
 
 
-def measure(count: int, rounds: int, megabytes: float, masked: bool) -> tuple[int, int, float]:
-    """Return the coordinator's memory before the parties came, at its peak, and the median seconds
-    of a round.
+def measure(
+    count: int, rounds: int, megabytes: float, masked: bool
+) -> tuple[int, int, float, list[float]]:
+    """Return the coordinator's memory before the parties came, at its peak, the median seconds of a
+    round, and the processor seconds of a round: the coordinator's, and all parties'.
     """
     from fedunseen import Experiment
     from fedunseen.deploy.certs import make
@@ -122,13 +131,18 @@ def measure(count: int, rounds: int, megabytes: float, masked: bool) -> tuple[in
             [sys.executable, __file__, "--take-part", str(folder), str(port), *how, *names]
         )
         lines, before, peak = folder / "run" / "metrics.jsonl", resident(host.pid), 0
+        spent: list[list[float]] = []  # at the end of each round
         while host.poll() is None and parties.poll() is None:
             peak = max(peak, peak_of(host.pid))
+            if lines.exists() and lines.read_text().count("\n") > len(spent):
+                spent.append([processor(host.pid), processor(parties.pid)])
             time.sleep(0.05)
         if parties.wait() or host.wait():
             sys.exit((folder / "host.log").read_text())
         seconds = [json.loads(line)["seconds"] for line in lines.read_text().splitlines()]
-        return before, peak, statistics.median(seconds[1:] or seconds)
+        ends = zip(spent[0], spent[-1], strict=True)
+        each = [(last - first) / max(len(spent) - 1, 1) for first, last in ends]
+        return before, peak, statistics.median(seconds[1:] or seconds), each
 
 
 def main() -> None:
@@ -151,11 +165,13 @@ def main() -> None:
         return
     if asked.smallest:
         asked.parties, asked.rounds = [2], 1
-    print("| parties | coordinator before, MB | at its peak, MB | seconds a round |")
-    print("|--:|--:|--:|--:|", flush=True)
+    memory = "coordinator before, MB | at its peak, MB"
+    print(f"| parties | {memory} | seconds a round | processor seconds, coordinator | parties |")
+    print("|--:|--:|--:|--:|--:|--:|", flush=True)
     for count in asked.parties:
-        before, peak, seconds = measure(count, asked.rounds, asked.megabytes, asked.masked)
-        print(f"| {count} | {before / 1e6:.0f} | {peak / 1e6:.0f} | {seconds:.2f} |", flush=True)
+        before, peak, seconds, spent = measure(count, asked.rounds, asked.megabytes, asked.masked)
+        numbers = f"{before / 1e6:.0f} | {peak / 1e6:.0f} | {seconds:.2f}"
+        print(f"| {count} | {numbers} | {spent[0]:.2f} | {spent[1]:.2f} |", flush=True)
 
 
 if __name__ == "__main__":
