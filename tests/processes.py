@@ -56,9 +56,38 @@ def fedunseen(*words):
     main()
 
 
-def killed_or_held(*words, killed_in=None, held_by=None):
+def killed_at(kind, time):
+    """Kill this process when it sends a party a message of a kind, or gets one, for the nth time;
+    ``"result.json"``: when it writes that.
+    """
+    from fedunseen.deploy.remote import link, party, wire
+    from fedunseen.federation import run_directory
+
+    came = []
+
+    def watched(owner, name, kind_of):
+        done = getattr(owner, name)
+
+        def work(*given, **more):
+            if kind_of(*given) == kind:
+                came.append(kind)
+                if len(came) == time:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return done(*given, **more)
+
+        setattr(owner, name, work)
+
+    def head(message):
+        return wire.split(bytes(getattr(message, "head", message)))[0]["kind"]
+
+    watched(link.Counted, "ask", lambda self, name, message: head(message))
+    watched(party.Party, "answer", lambda self, message: head(message))
+    watched(run_directory, "write_json", lambda path, content: path.name)
+
+
+def killed_or_held(*words, killed_in=None, held_by=None, at=None):
     """Be the command, which kills itself at the end of round ``killed_in`` (from 0), if that is
-    given.
+    given, or ``at`` a message (:func:`killed_at`).
 
     ``"1:masked"``: a party, when it is asked for its masked elements in that round. ``held_by``: a
     file with the last round (from 0) that a party may be done with; until it says so, the party is
@@ -67,6 +96,8 @@ def killed_or_held(*words, killed_in=None, held_by=None):
     from fedunseen.deploy.remote import coordinator, party
     from fedunseen.deploy.remote.masking import PartySession
 
+    if at is not None:
+        killed_at(*at)
     owner, name = (
         (party, "local_update")
         if words[0] == "join"
