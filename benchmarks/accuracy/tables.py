@@ -44,6 +44,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--only", help="the name of one table")
     parser.add_argument("--smallest", action="store_true", help="one table, one shuffle")
     parser.add_argument("--networks", type=Path, metavar="DATA")
     chosen = parser.parse_args()
@@ -62,6 +63,8 @@ def main() -> None:
     print("| table | samples, columns | default | without kernel | with kernel | LDA |")
     print("|---|--:|--:|--:|--:|--:|")
     for name, rows, labels in tables(chosen.folder):
+        if chosen.only not in (None, name):
+            continue
         means = []
         for model in models:
             scores = [
@@ -114,6 +117,12 @@ def tables(folder: Path | None) -> Iterator[Table]:
     yield "iris, a cell of 1e6", rows, labels
     yield "circles", *datasets.make_circles(600, noise=0.1, factor=0.5, random_state=0)
     yield "moons", *datasets.make_moons(600, noise=0.15, random_state=0)
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(3), 200)
+    noise = rng.standard_normal((600, 4))
+    ends = 3 * rng.standard_normal((3, 2, 4))  # of each class, two
+    yield "classes of two groups", ends[labels, np.arange(600) % 2] + noise, labels
+    yield "equal means", noise * np.array([0.5, 1.5, 4.5])[labels, None], labels
     if folder is None:
         return
     path = next(folder.rglob("penguins.csv"))
