@@ -55,21 +55,16 @@ _CORE: Mapping[type[ConfigFacts], Sequence[Rule[Any]]] = {
 def all_rules() -> Mapping[type[ConfigFacts], Sequence[Rule[Any]]]:
     """Return all rules by the facts that they are asked about: the core's first."""
     files = [f"{__name__}.{module}" for module in further_modules(__name__)]
-    tables = [_rules_of(place) for place in (*files, *added("RULES"))]
-    further_rules = [
-        table if isinstance(table, Mapping) else {ConfigFacts: table} for table in tables
-    ]
+    further_rules = []
+    for place in (*files, *added("RULES")):
+        rules = import_module(place).RULES
+        if isinstance(rules, Rule):
+            raise TypeError(f"RULES of {place} is one rule: write (Rule(...),), with the comma")
+        further_rules.append(rules if isinstance(rules, Mapping) else {ConfigFacts: rules})
     return {
         facts: (*core_rules, *(rule for table in further_rules for rule in table.get(facts, ())))
         for facts, core_rules in _CORE.items()
     }
-
-
-def _rules_of(place: str) -> Any:
-    rules = import_module(place).RULES
-    if isinstance(rules, Rule):
-        raise TypeError(f"RULES of {place} is one rule: write RULES = (Rule(...),), with the comma")
-    return rules
 
 
 def check(facts: Facts, rules: Sequence[Rule[Facts]] | None = None) -> None:
