@@ -280,10 +280,11 @@ def _kinds_of(problems: Sequence[ErrorDetails]) -> list[str]:
     """Return what each kind of value wants, where the first problem is of a setting that takes
     several.
     """
-    key, *more = problems[0]["loc"]
-    if len(more) != 1 or not isinstance(more[0], str):
+    place = problems[0]["loc"]  # empty where settings do not go together
+    if len(place) != 2 or not isinstance(place[1], str):
         return []
-    same = [one for one in problems if one["loc"][0] == key and len(one["loc"]) == 2]
+    key = place[0]
+    same = [one for one in problems if len(one["loc"]) == 2 and one["loc"][0] == key]
     return list(dict.fromkeys(plain_message(one) for one in same))
 
 
