@@ -51,6 +51,7 @@ FLOAT = "input should be a number that float32 holds, at most 3.4e38, not"
         ("strategy.rounds=2.5", f"strategy.rounds: {WHOLE}, got a number with a fractional part, "
                                 "not 2.5"),
         ("strategy.rounds=true", "strategy.rounds: input should be a number, not true"),
+        ("evaluation.prior=true", "evaluation.prior: input should be a number, not true"),
         ("strategy.rounds.x=3", f"strategy.rounds: {WHOLE}, not {{'x': 3}}"),
         ("partition.join=3", "partition.join: input should be a table, not 3"),
         ("method.lr=nan", "method.lr: input should be a finite number, not nan"),

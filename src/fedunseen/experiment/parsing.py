@@ -242,7 +242,7 @@ def validated(kind: type[BaseModel], section: str, content: Mapping[str, Any]) -
     """Validate one section by its settings."""
     for key, value in content.items():  # pydantic takes true for 1, and infinity for a number
         wanted = kind.model_fields[key].annotation if key in kind.model_fields else None
-        wanted_types = {wanted, *get_args(wanted)}
+        wanted_types = {getattr(one, "__origin__", one) for one in (wanted, *get_args(wanted))}
         if isinstance(value, bool) and wanted_types & {int, float} and bool not in wanted_types:
             raise ExperimentError(
                 f"{section}.{key}: input should be a number, not {str(value).lower()}"
