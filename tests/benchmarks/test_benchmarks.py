@@ -19,6 +19,7 @@ SCRIPTS = {
 # Tested elsewhere, or without a smallest shape; fuzz limits its process's memory.
 APART = {
     "real_data", "splits", "fuzz", "structure", "mutants", "scorecard", "prose", "trace", "pictures",
+    "same_sums",
 }  # fmt: skip
 # of scripts with several tables
 PARTS = (
