@@ -7,6 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from fedunseen import Experiment, load_run, run
+from fedunseen.cli import texts
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.changed import _expanded
 from fedunseen.pages.serve import Recognizer
@@ -208,3 +209,16 @@ def test_a_service_adapts_only_where_it_is_asked_to(unadapted):
     assert adapting.rank(rows) == plain.rank(rows) == first
     assert adapting.rank(rows) != first
     assert load_run(unadapted / "run").predict(rows[:2]) == done.predict(rows[:2])
+
+
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [
+        (0.0, "120 unlabelled samples moved no unseen class"),
+        (7.5, "adapted to 120 unlabelled samples"),
+    ],
+)
+def test_the_first_line_says_whether_a_pool_moved_an_unseen_class(samples, said):
+    row = {"class": "a", "seen": False, "samples": samples, "before": None, "after": None}
+    rows = [row, {**row, "seen": True, "samples": 90.0}]
+    assert texts.adapted({"samples": 120, "measured": False}, rows, {})[0] == said

@@ -17,8 +17,12 @@ def adapted(
     def percent(value: float | None) -> str:
         return "     -" if value is None else f"{value:5.1f} %"
 
+    samples = counted(note["samples"], "unlabelled sample")
+    refused = not any(row["samples"] for row in rows if not row["seen"]) and not all(
+        row["seen"] for row in rows
+    )
     lines = [
-        f"adapted to {counted(note['samples'], 'unlabelled sample')}",
+        f"{samples} moved no unseen class" if refused else f"adapted to {samples}",
         f"{'class':24} {'samples':>8}  before   after",
     ]
     for row in rows:
