@@ -144,3 +144,113 @@ def test_one_masked_answer_shows_nothing_and_all_show_the_sum(answered, plan, tm
     forged = replace(plan, id=b"\1" * 32)
     with pytest.raises(RefusedError, match="another plan"):
         read_look(forged, paths)
+
+
+FOUR = (*NAMES, "east")
+ASKED = Question(("flu", "cold"), ("age",))
+RUN = {"dropouts": False, "removing": [], "once": False}
+
+
+class Sites:
+    """Parties with their states, that a coordinator asks again and again."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        enrol(folder / "kits", FOUR)
+        self.count = 0
+
+    def plan(self, parties=FOUR, masked=True, asked=ASKED):
+        self.count += 1
+        path = self.folder / f"plan-{self.count}"
+        enrolment, key = coordinator(self.folder / "kits" / "coordinator")
+        files.write(path, make_plan(enrolment, key, parties, masked, asked))
+        return files.read(path, PLAN, LIMIT, FORM)
+
+    def ledger(self, name="north"):
+        return Ledger(self.folder / name / "ledger")
+
+    def looking(self, plan, consent, name):
+        kit = self.folder / "kits" / name
+        site = Site(self.folder / name, Owner(self.folder, kit, ("look", *consent)))
+        return Looking(plan, Credentials.load(kit), self.ledger(name), site, agrees_to_clear=True)
+
+    def answer(self, plan, *consent, rows=None, name="north"):
+        """Do what the command does, in its order."""
+        looking = self.looking(plan, consent, name)
+        if (content := looking.stored()) is not None:
+            looking.record(content)
+            return content
+        return looking.answer(holdings_of(self.table(rows or patients())), MINIMUM)
+
+    def table(self, rows, header=HEADER, name="data"):
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        with open(folder / "t.csv", "w", newline="") as file:
+            csv.writer(file).writerows([header, *rows])
+        return folder
+
+
+@pytest.fixture
+def sites(tmp_path):
+    return Sites(tmp_path)
+
+
+def refusal(call, *args):
+    with pytest.raises(RefusedError) as caught:
+        call(*args)
+    return caught.value.code
+
+
+def test_the_difference_of_two_looks_is_no_partys_answer(sites):
+    """A look of four less one of three is the fourth party's whole answer."""
+    first = sites.answer(sites.plan())
+    for consent in ((), ("again",)):
+        assert refusal(sites.answer, sites.plan(NAMES), *consent) == "roster-differs"
+    assert sites.ledger().rosters == [sorted(FOUR)]
+    assert refusal(sites.answer, sites.plan()) == "look-again"
+    assert sites.answer(sites.plan(), "again") != first
+
+
+def test_nor_is_that_of_a_look_and_a_run(sites):
+    sites.answer(sites.plan())
+    given = "11" * 32, RUN, frozenset()
+    assert refusal(sites.ledger().check, *given, NAMES, ["again"]) == "roster-differs"
+    sites.ledger().check(*given, FOUR, [])
+    allowed = {**RUN, "dropouts": True}
+    sites.ledger().check("11" * 32, allowed, frozenset(), NAMES, ["dropouts"])
+
+
+@pytest.mark.parametrize("by_file", [False, True], ids=["network", "file"])
+def test_nor_is_that_of_a_run_and_a_look(sites, by_file):
+    ledger = sites.ledger()
+    more = {"content": RUN, "opened": None}
+    if by_file:
+        offline = {"masked": True, "answer": "00", "parties": list(FOUR)}
+        ledger.change_plan("11" * 32, offline=offline, **more)
+    else:
+        ledger.change_plan("11" * 32, roster=FOUR, **more)
+    assert refusal(sites.answer, sites.plan(NAMES), "again") == "roster-differs"
+    sites.answer(sites.plan())
+
+
+def test_a_roster_is_kept_before_an_answer_leaves(sites, monkeypatch):
+    """A full disk between both leaves the roster, never the answer alone."""
+
+    def full(*args, **more):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Site, "wrote", full)
+        with pytest.raises(OSError, match="No space"):
+            sites.answer(sites.plan())
+    assert sites.ledger().rosters == [sorted(FOUR)]
+    assert refusal(sites.answer, sites.plan(NAMES)) == "roster-differs"
+
+
+def test_only_a_masked_look_that_is_answered_has_a_roster(sites):
+    looking = sites.looking(sites.plan(), (), "north")
+    list(looking.listed(holdings_of(sites.table(patients())), MINIMUM))
+    sites.answer(sites.plan(masked=False))
+    assert sites.ledger().rosters == []
+    sites.answer(sites.plan(NAMES), "again")
+    assert sites.ledger().rosters == [sorted(NAMES)]

@@ -46,7 +46,8 @@ class Looking:
     Args:
         plan: its file.
         credentials: of the party.
-        ledger: pins the federation, and notes that the history has grown.
+        ledger: pins the federation, keeps who takes part in a masked look, and notes that the
+            history has grown.
         site: keeps what left.
         agrees_to_clear: whether the owner agrees to counts in clear.
 
@@ -64,6 +65,7 @@ class Looking:
     ) -> None:
         self.plan = plan
         self.credentials = credentials
+        self.ledger = ledger
         self.site = site
         self.consent = frozenset(site.owner.consent)
         self.question = question_of(plan)
@@ -85,8 +87,9 @@ class Looking:
         """Return the answer that was given before; None if there is none.
 
         Raises:
-            RefusedError: it was given, and is lost; or another look was answered, and the owner has
-                not consented to a second one (code ``look-again``).
+            RefusedError: it was given, and is lost; a masked sum of other parties was answered
+                (code ``roster-differs``); or another look was, and the owner has not consented to
+                a second one (code ``look-again``).
         """
         lines = [line for line in self.site.releases.lines if line["kind"] == "file"]
         mine = [line["sha256"] for line in lines if line["run"] == self.run]
@@ -96,6 +99,8 @@ class Looking:
                 f"{self._place} is missing or damaged, and another answer to the same plan could "
                 "reveal counts: restore it from a copy, or ask for a new plan"
             )
+        if content is None and self.plan["masked"]:
+            self.ledger.check_roster(self.plan["parties"])
         others = {line["run"] for line in lines if line["run"].startswith(_RUN)} - {self.run}
         if content is None and others and "again" not in self.consent:
             raise RefusedError(
@@ -163,8 +168,14 @@ class Looking:
         return content
 
     def record(self, content: bytes) -> None:
-        """Write down an answer before it leaves, unless that was done."""
+        """Write down an answer before it leaves, unless that was done.
+
+        Raises:
+            RefusedError: a masked sum of other parties was answered (code ``roster-differs``).
+        """
         self.site.releases.charge(self.run, (math.inf, 0.0))
+        if self.plan["masked"]:
+            self.ledger.keep_roster(self.plan["parties"])
         self.site.wrote(self.run, content, {})
 
     def _content(self, holdings: Holdings, minimum: int) -> bytes:

@@ -1,9 +1,9 @@
 """What a party must keep over restarts, so that no sum is opened twice.
 
 ``ledger.json`` holds the pinned federation, the accepted plans with the last opened sum of each and
-its reply, the sum that waits for its opening, and all opened rosters. ``released-PLAN.bin`` holds a
-keyed digest of each sample whose sums were released under that plan. Files are whole or absent.
-Keys and seeds of an attempt are never written.
+its reply, the sum that waits for its opening, and all rosters of opened sums and of answers to a
+first look. ``released-PLAN.bin`` holds a keyed digest of each sample whose sums were released under
+that plan. Files are whole or absent. Keys and seeds of an attempt are never written.
 
 :meth:`Ledger.check` is the one rule that decides which sums are released: over a network, in a
 federation of Flower or NVFlare, and by file.
@@ -74,7 +74,7 @@ class Ledger:
 
     @property
     def rosters(self) -> list[list[str]]:
-        """All rosters of opened sums."""
+        """All rosters of opened sums and of answered looks."""
         rosters: list[list[str]] = self._content["rosters"]
         return rosters
 
@@ -131,6 +131,16 @@ class Ledger:
         if roster is not None and (added := sorted(roster)) not in rosters:
             rosters = [*rosters, added]
         self.write({"plans": plans, "rosters": rosters})
+
+    def keep_roster(self, roster: Collection[str]) -> None:
+        """Keep durably who takes part in a strict masked sum that belongs to no plan of a run.
+
+        Raises:
+            RefusedError: a sum of others was released (code ``roster-differs``).
+        """
+        self.check_roster(roster)
+        if (added := sorted(roster)) not in self.rosters:
+            self.write({"rosters": [*self.rosters, added]})
 
     def digests(self, samples: Iterable[bytes]) -> frozenset[bytes]:
         """Return the keyed digests of samples."""
@@ -220,7 +230,7 @@ class Ledger:
         elif "again" not in consent:
             self._check_samples(plan, content, samples, differs)
         if roster is not None and not content["dropouts"]:
-            self._check_roster(set(roster), differs)
+            self.check_roster(roster, differs)
 
     def _check_samples(
         self,
@@ -287,16 +297,27 @@ class Ledger:
         alike = all(earlier.get(name) == content[name] for name in _SAME)
         return content["confidence"] == ASKING and announced and alike
 
-    def _check_roster(self, roster: set[str], differs: Callable[[str], str] | None) -> None:
+    def check_roster(
+        self, roster: Collection[str], differs: Callable[[str], str] | None = None
+    ) -> None:
+        """Refuse a strict masked sum of other parties than those of an earlier one.
+
+        Args:
+            roster: who takes part.
+            differs: as for :meth:`check`.
+
+        Raises:
+            RefusedError: a sum of others was released (code ``roster-differs``).
+        """
         # Two rosters of t share an honest party. So one roster is opened in all; three that differ
         # by c + 2 parties and more could still be combined to one party's update.
         for plan, before in self._all_rosters():
-            differing = sorted(roster ^ set(before))
+            differing = sorted(set(roster) ^ set(before))
             if differing and not (plan and differs is not None and not differs(plan)):
                 raise RefusedError(
                     f"the roster differs from that of an opened sum by {', '.join(differing)}, and "
                     "sums of different rosters can reveal one party's update: the same "
-                    f"{len(before)} must take part, or the plan allows others with "
+                    f"{len(before)} must take part, or the plan of a run allows others with "
                     "privacy.dropouts = 'allow' and each owner consents with --consent dropouts",
                     "roster-differs",
                 )
