@@ -5,13 +5,14 @@ answer has the same bytes exactly where nothing of what differs has left.
 """
 
 import csv
+import os
 import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fedunseen.core.errors import QuorumError, RefusedError
+from fedunseen.core.errors import DataError, QuorumError, RefusedError
 from fedunseen.deploy.look import question
 from fedunseen.deploy.look.coordinator import read_look
 from fedunseen.deploy.look.holdings import bounds_of, cells_of, holdings_of
@@ -254,3 +255,64 @@ def test_only_a_masked_look_that_is_answered_has_a_roster(sites):
     assert sites.ledger().rosters == []
     sites.answer(sites.plan(NAMES), "again")
     assert sites.ledger().rosters == [sorted(NAMES)]
+
+
+def test_a_sample_under_several_labels_is_one(sites):
+    """A long table has a row for each of a patient's diagnoses, which lifts a cell above five."""
+    names = [*("flu", "cold") * 20, "gout", "asthma", "angina", "rare"]
+    base = [[f"{30 + i / 1e4:.4f}", "", name] for i, name in enumerate(names[:40])]
+    patient = [["1e8", "lives alone", name] for name in names[-6:]]
+    alone, with_patient = (
+        holdings_of(sites.table(rows), "", ()) for rows in (base + patient[:1], base + patient)
+    )
+    for name in ("age", "note"):
+        assert with_patient.columns[name].kinds == alone.columns[name].kinds
+        assert (with_patient.columns[name].cells == alone.columns[name].cells).all()
+    assert with_patient.columns["age"].cells[cells_of(np.array([1e8]))[0]] == 1
+    assert with_patient.samples == {
+        "flu": 21, "cold": 21, "gout": 1, "asthma": 1, "angina": 1, "rare": 1,
+    }  # fmt: skip
+
+
+def test_a_sample_of_several_splits_is_one(sites):
+    rows = [["30", "flu", "train"], ["30", "flu", "val"], ["30", "flu", ""], ["31", "flu", "test"]]
+    held = holdings_of(sites.table(rows, ["age", "label", "split"]))
+    assert held.samples == {"flu": 1}
+    assert held.columns["age"].kinds["numbers"] == 1
+    assert held.columns.keys() == {"age"}
+
+
+def test_a_plan_does_not_choose_the_column_of_the_classes(sites):
+    """Otherwise the names of a plan count the values of any column."""
+    towns = ("Belfast", "Derry")
+    rows = [[str(i), towns[i % 2], ("flu", "cold")[i % 3 % 2]] for i in range(40)]
+    folder = sites.table(rows, ["age", "residence", "diagnosis"])
+    for known in (towns, ("flu", "cold"), [str(i) for i in range(40)]):
+        with pytest.raises(DataError) as caught:
+            holdings_of(folder, "", known)
+        assert caught.value.code == "guessed-label"
+        assert "--label" in str(caught.value)
+    with pytest.raises(DataError) as caught:
+        holdings_of(folder, "", ("gout",))
+    assert caught.value.code == "no-label-column"
+    looking = sites.looking(sites.plan(), (), "north")
+    held = holdings_of(folder, "diagnosis", towns)
+    assert held.samples == {"flu": 27, "cold": 13}
+    assert "- the classes are what is in the column 'diagnosis'" in looking.listed(held, MINIMUM)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("name", ["x.png", "x.txt"])
+def test_a_pipe_or_a_device_among_samples_is_refused(kind, name, tmp_path):
+    """Reading one may never end."""
+    for one in ("flu", "cold"):
+        (tmp_path / one).mkdir()
+        for i in range(MINIMUM):
+            (tmp_path / one / f"{i}{name[1:]}").write_bytes(bytes([65 + i]) * 50)
+    assert holdings_of(tmp_path).samples == {"flu": 5, "cold": 5}
+    if kind == "pipe":
+        os.mkfifo(tmp_path / "flu" / name)
+    else:
+        (tmp_path / "flu" / name).symlink_to("/dev/zero")
+    with pytest.raises(DataError, match="is a pipe or a device"):
+        holdings_of(tmp_path)

@@ -1,7 +1,7 @@
 """What a party's folder holds, as counts: samples of each class, and what a table's columns have.
 
-No class table and no experiment is needed. A sample that is there twice counts once, and what a
-table or arrays mark as ``test`` does not count.
+No class table and no experiment is needed. A sample that is there twice counts once, in each of its
+classes and in each column, and what a table or arrays mark as ``test`` does not count.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedunseen.core.arrays import load_arrays
 from fedunseen.core.errors import DataError, ExperimentError, unknown
+from fedunseen.core.files import check_ordinary
 from fedunseen.data.benchmarks.image_folder import UNLABELLED, ImageFolder, holds_texts
 from fedunseen.data.benchmarks.text_folder import TextFolder
 from fedunseen.data.class_table import class_names
@@ -30,6 +31,8 @@ from fedunseen.experiment.class_folders import class_folders
 
 KINDS = ("missing", "numbers", "booleans", "dates", "texts")
 """What cells of a column can be."""
+
+GUESSED = "guessed-label"
 
 _EDGES = 10.0 ** (np.arange(-60, 91) / 10)  # of the cells of positive numbers
 CELLS = 2 * (len(_EDGES) + 1) + 1
@@ -108,11 +111,13 @@ class Holdings:
         samples: class -> its different samples.
         unlabelled: different samples without a class.
         columns: column of a table -> its counts.
+        label: the column of a table with the classes.
     """
 
     samples: Mapping[str, int]
     unlabelled: int
     columns: Mapping[str, ColumnCounts] = field(default_factory=dict)
+    label: str = ""
 
 
 def holdings_of(folder: Path, label: str = "", known: Collection[str] = ()) -> Holdings:
@@ -121,11 +126,12 @@ def holdings_of(folder: Path, label: str = "", known: Collection[str] = ()) -> H
     Args:
         folder: with a table, with ``features.npz``, or with a folder of pictures or texts for each
             class.
-        label: of a table: the column with the classes; "": it is recognized.
-        known: names of classes, by which that column may be recognized.
+        label: of a table: the column with the classes; "": it is recognized by its name.
+        known: names of classes, by which that column may be guessed.
 
     Raises:
-        DataError: it is none of these, or damaged.
+        DataError: it is none of these, or damaged; a column is only guessed (code
+            ``guessed-label``).
         ExperimentError: the column ``label`` is not there.
     """
     if (table := find_table(folder)) is not None:
@@ -142,44 +148,59 @@ def _of_table(table: Table, label: str, known: Collection[str]) -> Holdings:
         raise ExperimentError(
             f"{table.source}: {unknown('column', label, table.names)}", "missing-column"
         )
-    label = label or label_column(table, known)
+    label = label or _label(table, known)
     read = [name for name in table.names if name not in table.other]
     columns = {name: ColumnCounts() for name in read if name not in (label, SPLIT)}
-    classes: Counter[str] = Counter()
-    seen: set[bytes] = set()
+    samples: dict[bytes, frozenset[str]] = {}  # digest of its other cells -> its classes
     for block in table.blocks(read):
-        rows = _different(block, read, seen)
-        classes.update(_classes(block.cells[label], rows))
+        rows = _different(block, label, list(columns), samples)
         for name, counts in columns.items():
             counts.add(block.cells[name], rows)
+    classes = Counter(name for names in samples.values() for name in names)
     unlabelled = classes.pop("", 0)
-    return Holdings(dict(sorted(classes.items())), unlabelled, columns)
+    return Holdings(dict(sorted(classes.items())), unlabelled, columns, label)
 
 
-def _different(block: Block, names: Sequence[str], seen: set[bytes]) -> NDArray[np.bool_]:
-    """Return (n,) which rows to train on have not been ``seen`` before, and add them."""
-    rows = np.ones(block.rows, dtype=np.bool_)
-    if SPLIT in names:
+def _label(table: Table, known: Collection[str]) -> str:
+    """Return the column with the classes by its name: who writes a plan chooses ``known``, and so
+    whose values would be counted.
+    """
+    try:
+        return label_column(table, ())
+    except DataError:
+        guessed = label_column(table, known)
+    raise DataError(
+        f"{table.source} has no column 'label', and only the plan's class names say that "
+        f"{guessed!r} has the classes: give --label {guessed!r} if the owner agrees",
+        GUESSED,
+    )
+
+
+def _different(
+    block: Block, label: str, columns: Sequence[str], samples: dict[bytes, frozenset[str]]
+) -> NDArray[np.bool_]:
+    """Return (n,) which rows to train on are new ``samples``, and add them.
+
+    A row that is saved under two labels is one sample of two classes.
+    """
+    trains = np.ones(block.rows, dtype=np.bool_)
+    if SPLIT in block.cells:
         cells = block.cells[SPLIT]
         tests = np.array([str(value).strip() == "test" for value in cells.distinct], dtype=np.bool_)
-        rows = ~tests[cells.places]
-    for i, digest in enumerate(row_digests(block, names)):
-        mark = digest.tobytes()
-        rows[i] &= mark not in seen
-        if rows[i]:
-            seen.add(mark)
-    return rows
-
-
-def _classes(cells: Cells, rows: NDArray[np.bool_]) -> Counter[str]:
-    """Return class -> how many of some ``rows`` (n,) have it; "" has none."""
-    counts = np.bincount(cells.places[rows], minlength=len(cells.distinct))
-    classes: Counter[str] = Counter()
-    for value, count in zip(cells.distinct, counts.tolist(), strict=True):
-        if count:
-            name = "" if is_missing(value, ("",)) else composed(text_of(value))
-            classes[name] += count
-    return classes
+        trains = ~tests[cells.places]
+    new = np.zeros(block.rows, dtype=np.bool_)
+    names = [
+        frozenset(["" if is_missing(value, ("",)) else composed(text_of(value))])
+        for value in block.cells[label].distinct
+    ]
+    places = block.cells[label].places
+    digests = row_digests(block, columns)
+    for i in np.flatnonzero(trains).tolist():
+        mark = digests[i].tobytes()
+        before = samples.get(mark, frozenset())
+        new[i] = not before
+        samples[mark] = before | names[places[i]] if before else names[places[i]]
+    return new
 
 
 def _of_arrays(folder: Path) -> Holdings:
@@ -221,9 +242,16 @@ def _of_files(folder: Path) -> Holdings:
     files = [(composed(name), file) for name, listed in classes.items() for file in listed]
     files += [("", file) for file in unlabelled]
     try:
-        return _counted((name, hashlib.sha256(file.read_bytes()).digest()) for name, file in files)
+        return _counted((name, _digest(file)) for name, file in files)
     except OSError as error:
         raise DataError(f"{error.filename} cannot be read ({error.strerror}): restore it") from None
+
+
+def _digest(path: Path) -> bytes:
+    """Return the digest of a file, of which few bytes are held at once."""
+    check_ordinary(path)
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
 
 
 def _counted(samples: Iterable[tuple[str, bytes]]) -> Holdings:

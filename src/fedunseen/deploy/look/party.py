@@ -116,6 +116,8 @@ class Looking:
         hidden = "under masks, only the sum over all parties can be read"
         to = hidden if self.plan["masked"] else "in clear: whoever has the answer reads it"
         yield f"{self.credentials.name} would send, rounded down to multiples of {minimum} ({to}):"
+        if holdings.label:
+            yield f"- the classes are what is in the column {holdings.label!r}"
         shown = large_classes(holdings, minimum)
         asked = {name: shown[name] for name in shown if name in question.classes}
         yield f"- samples of {len(question.classes)} classes of the plan: {_counts(asked)}"
