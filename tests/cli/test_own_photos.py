@@ -9,11 +9,13 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from fedunseen import load_run
 from fedunseen.core.array_cache import shown
 from fedunseen.experiment.new_names import outlooks, strange_names
+from fedunseen.pages.photo_export import _readme
 from photo_runs import tiles
 
 
@@ -200,3 +202,13 @@ def test_a_run_without_pictures_is_no_folder_for_pictures(digits, refused, tmp_p
     said = refused("export", digits, "--photos", "--out", tmp_path / "out")
     assert "cannot be exported with its pictures" in said
     assert not (tmp_path / "out").exists()
+
+
+def test_the_folder_for_pictures_names_the_classes_of_which_none_was_shown(digits):
+    run = load_run(digits)
+    first, second, *_ = run.space.unseen
+    names = run.space.names
+    run.model.params["count"] = torch.zeros(len(names)).index_fill(0, torch.tensor(first), 5)
+    said = _readme(run).partition("shown no picture of these: ")[2].partition(".")[0].split(", ")
+    assert names[second] in said
+    assert names[first] not in said

@@ -282,7 +282,7 @@ def test_what_is_built_decides_which_cells_are_refused(changed, tmp_path, monkey
     cells.
     """
     loaded = mock.Mock(wraps=assemble.load_data)
-    monkeypatch.setattr(assemble, "load_data", loaded)
+    monkeypatch.setattr(runner, "load_data", loaded)
     sweep = changed(
         "[[fig", '"maps" = { method = { name = "apn" } }\n[[fig', "skip_refused = true\n"
     )

@@ -176,7 +176,7 @@ def _show(answer: dict[str, Any], scores: bool, only: bool) -> None:
             f"  Unlike all known samples: {100 * unfamiliar:.1f} % of these are as far away. No "
             "percentages are stated."
         )
-    if "set" in answer:
+    if "set" in answer and not odd:
         print(f"  Not ruled out: {', '.join(map(shown, answer['set']))}")
     if "why" in answer:
         print(f"  Why {shown(answer['why'])}")

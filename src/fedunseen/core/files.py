@@ -52,6 +52,8 @@ def existing_folder(folder: Path, remedy: str) -> Path:
     if not os.path.isdir(
         folder
     ):  # which is False, not an error, within a folder without permission
+        if os.path.exists(folder):
+            raise DataError(f"{folder} is a file, where a folder is needed: {remedy}")
         raise DataError(f"the folder {folder} is missing: {remedy}")
     return folder
 

@@ -134,7 +134,7 @@ _WHY = {
     "clients": "parties, simulated on this machine; each holds classes of its own",
     "gaussian": "exact in one round, the same for any partition; nothing to tune",
     "calibration": "seen classes against unseen ones, on classes left out of the sums",
-    "prior": 'the most right answers over all classes; "balanced": unseen classes weigh as much',
+    "prior": 'most right answers of all; "balanced": seen and unseen classes count the same',
     "seed": "seeds = 5 says how far chance goes",
 }
 """What the file says of a setting, by its key, or of a choice by its name."""
@@ -393,10 +393,10 @@ def _unlabelled(folder: Path, choices: list[Remark]) -> list[_Line]:
     """Return the setting of pictures without a label, and remark on them or on how to give some."""
     if pool := len(list_images(folder / UNLABELLED)):
         choices.append(
-            Remark(f"{pool} unlabelled pictures", "the trained model is adapted to them")
+            Remark(f"{pool} unlabelled pictures", "the trained model learns from them, too")
         )
         return [("unlabelled", True, f"{pool} pictures without a label")]
-    why = "put pictures without a label there, also of unseen classes: the model is then adapted to them"
+    why = "put pictures without a label there, also of unseen classes: the model learns from them, too"
     choices.append(Remark(f"no folder {folder / UNLABELLED}", why))
     return []
 
@@ -442,7 +442,7 @@ def _rows(
     if facts.unlabelled:
         lines.append(("unlabelled", True, f"{facts.unlabelled} samples whose label is empty"))
         note = Remark(
-            f"{facts.unlabelled} unlabelled samples", "the trained model is adapted to them"
+            f"{facts.unlabelled} unlabelled samples", "the trained model learns from them, too"
         )
         choices.append(note)
     choices.append(
@@ -544,7 +544,9 @@ def _features(folder: Path, written: list[Path]) -> _Found:
         )
     if pool := len(benchmark.unlabelled):
         lines.append(("unlabelled", True, f"{pool} samples whose label is empty"))
-        choices.append(Remark(f"{pool} unlabelled samples", "the trained model is adapted to them"))
+        choices.append(
+            Remark(f"{pool} unlabelled samples", "the trained model learns from them, too")
+        )
     title = f"{len(benchmark.labels)} {'pictures' if benchmark.kind == 'images' else 'samples'}"
     spare = to_spare(benchmark.space, benchmark.labels[benchmark.train])
     features: Sequence[str] = ()

@@ -82,8 +82,8 @@ class Outlook(NamedTuple):
             return f"{name} is known by its {by} alone. {near}"
         return (
             f"{name} is known by its {by} alone: of 100 {self.sample}s of it, expect about "
-            f"{self.expected:.0f} to be recognized ({self.interval[0]:.0f} to "
-            f"{self.interval[1]:.0f} for four of five classes). {near}"
+            f"{self.expected:.0f} to be recognized (for four of five classes, "
+            f"{self.interval[0]:.0f} to {self.interval[1]:.0f}). {near}"
         )
 
     def content(self) -> dict[str, Any]:

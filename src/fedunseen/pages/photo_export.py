@@ -236,14 +236,15 @@ def _text(name: str) -> str:
 
 def _readme(run: Run) -> str:
     names = [inert(name) for name in run.space.names]
-    unseen = [names[c] for c in run.space.unseen]
+    counts = run.model.params.get("count", np.zeros(len(names)))  # also of examples
+    unseen = [names[c] for c in run.space.unseen if not counts[c] > 0]
     return (
         f"# {inert(run.path.name)}\n\n"
-        "Names what is in a picture, without a network and without FedUnseen."
+        "Names what is in a picture, without the internet and without FedUnseen."
         "\n\n```sh\npip install numpy onnxruntime pillow\npython predict.py cat.jpg\n```\n\n"
         "DICOM files also need `pip install pydicom pylibjpeg-openjpeg python-gdcm`.\n\n"
         f"It chooses among {len(names)} classes: {', '.join(names)}.\n"
-        + (f"No picture of these was in training: {', '.join(unseen)}.\n" if unseen else "")
+        + (f"The model was shown no picture of these: {', '.join(unseen)}.\n" if unseen else "")
         + "\nIt always answers with one of these classes, also where a picture shows something "
         "else.\n`model.json` has the versions that it was made with. The license of the encoder's "
         "weights is in `LICENSE-weights.txt`.\n"
