@@ -8,13 +8,16 @@ import csv
 import os
 import shutil
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
+import torch
 
-from fedunseen.core.errors import DataError, QuorumError, RefusedError
-from fedunseen.deploy.look import question
-from fedunseen.deploy.look.coordinator import read_look
+from fedunseen.core.errors import DataError, ExperimentError, QuorumError, RefusedError
+from fedunseen.deploy.look import alike, question
+from fedunseen.deploy.look.coordinator import Look, read_look
+from fedunseen.deploy.look.findings import findings
 from fedunseen.deploy.look.holdings import bounds_of, cells_of, holdings_of
 from fedunseen.deploy.look.party import Looking
 from fedunseen.deploy.look.question import FORM, LIMIT, PLAN, Question, make_plan
@@ -316,3 +319,102 @@ def test_a_pipe_or_a_device_among_samples_is_refused(kind, name, tmp_path):
         (tmp_path / "flu" / name).symlink_to("/dev/zero")
     with pytest.raises(DataError, match="is a pipe or a device"):
         holdings_of(tmp_path)
+
+
+def signed_answer(sites, plan, name, classes=(), columns=()):
+    """Write a party's answer of no samples, with names as it likes."""
+    fields = {
+        "party": name, "plan": plan.id.hex(), "masked": True, "minimum": 5,
+        "classes": list(classes), "columns": list(columns),
+    }  # fmt: skip
+    length = question.question_of(plan).layout(len(plan["parties"])).length
+    own = Credentials.load(sites.folder / "kits" / name)
+    elements = {"elements": torch.zeros(length, dtype=torch.int64)}
+    path = sites.folder / f"{name}.look"
+    path.write_bytes(files.signed(question.ANSWER, fields, elements, own.enrolment, own.signing))
+    return path
+
+
+def test_names_of_one_answer_stall_no_reader(sites):
+    """Each pair of 1,000 spellings of a name was a warning: half a million."""
+    spelled = ["".join(signs) + "flue" for signs in product("-.+_", repeat=5)][: question.OWN_NAMES]
+    plan = sites.plan()
+    look = Look(ASKED, True, {"east": Question(spelled, ()), "west": Question((), ())}, {}, [])
+    found = findings(look, 20)
+    clashes = [each.what for each in found if each.code == "class-clash"]
+    assert len(clashes) == 1
+    assert clashes[0].endswith("and 995 more may be one class.")
+    too_many = [f"{i}q" for i in range(question.OWN_NAMES + 1)]
+    for names in ({"classes": too_many}, {"columns": too_many}):
+        path = signed_answer(sites, plan, "east", **names)
+        with pytest.raises(RefusedError, match="1,001 names"):
+            files.read(path, question.ANSWER, LIMIT, FORM)
+    path = signed_answer(sites, plan, "east", too_many[1:], too_many[1:])
+    assert len(files.read(path, question.ANSWER, LIMIT, FORM)["classes"]) == question.OWN_NAMES
+
+
+def test_few_warnings_of_a_kind_are_shown(sites):
+    pairs = [f"{word}{sign}" for word in map(str, range(10**4, 10**4 + 80)) for sign in ("", "!")]
+    look = Look(ASKED, True, {"east": Question(pairs, ())}, {}, [])
+    found = [each for each in findings(look, 20) if each.code == "class-clash"]
+    assert len(found) == 51
+    assert found[-1].what.startswith("30 more")
+
+
+def test_long_names_and_many_are_not_compared_letter_by_letter(monkeypatch):
+    compared = []
+    monkeypatch.setattr(alike, "alike_spellings", lambda names: compared.extend(names) or [])
+    alike.alike([*("ab" * 31 for _ in range(5)), *(f"q{i}" for i in range(3_000))])
+    assert compared == [f"q{i}" for i in range(2_000)]
+
+
+def test_a_party_sends_the_first_of_many_names_and_says_so(sites):
+    columns = [f"c{i}" for i in range(question.OWN_NAMES + 7)]
+    folder = sites.table([["1"] * len(columns) + ["flu"]] * 2, [*columns, "label"], "wide")
+    looking = sites.looking(sites.plan(), ("names",), "north")
+    held = holdings_of(folder)
+    (sites.folder / "answer").write_bytes(looking.answer(held, MINIMUM))
+    answer = files.read(sites.folder / "answer", question.ANSWER, LIMIT, FORM)
+    assert answer["columns"] == columns[: question.OWN_NAMES]
+    said = next(line for line in looking.listed(held, MINIMUM) if "has room for few" in line)
+    assert "all but 1000 of 1007 columns" in said
+    wide = Question((), ["\U0001f993" * 200] * 500)  # twelve bytes for each letter in a header
+    assert len(question.first_names(wide).columns) == 2**18 // 2404
+
+
+def test_a_plan_of_too_many_names_is_refused_before_it_is_counted(sites, tmp_path):
+    """An answer to 100,000 columns took 2.4 GB, and was larger than its reader reads."""
+    names = [f"{i:x}" for i in range(question.MOST_NAMES + 1)]
+    with pytest.raises(RefusedError, match="10,001 names"):
+        sites.plan(asked=Question(names[:1], names[1:]))
+    largest = sites.plan(asked=Question((), names[1:]))
+    shapes = Question((), largest["columns"]).shapes.values()
+    own = Question(names[1 : 1 + question.OWN_NAMES], names[1 : 1 + question.OWN_NAMES])
+    numbers = sum(np.prod(shape) for shape in (*shapes, *own.shapes.values()))
+    assert 8 * numbers + 2**20 < LIMIT
+    (tmp_path / "classes.txt").write_text("\n".join(names) + "\n")
+    with pytest.raises(ExperimentError, match="10,000") as caught:
+        question.names_asked(tmp_path / "classes.txt", [])
+    assert caught.value.code == "too-many-names"
+    (tmp_path / "classes.txt").write_text("\n".join(names[1:]) + "\n")
+    assert len(question.names_asked(tmp_path / "classes.txt", [])[0]) == question.MOST_NAMES
+    with pytest.raises(ExperimentError, match="bytes of names"):
+        question.names_asked(None, [f"{i}" + "\U0001f993" * 190 for i in range(400)])
+
+
+def test_an_answer_that_a_full_disk_kept_from_leaving_is_a_second_one(sites, monkeypatch):
+    """It was stored, and not in the history: another look was answered since."""
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    first = sites.plan()
+    with monkeypatch.context() as broken:
+        broken.setattr(Looking, "record", full)
+        with pytest.raises(OSError, match="No space"):
+            sites.answer(first)
+    second = sites.answer(sites.plan(), rows=[*patients(), ["99", "", "flu"]])
+    assert refusal(sites.answer, first) == "look-again"
+    third = sites.answer(first, "again")
+    assert third != second
+    assert sites.answer(first) == third  # it has left: the same bytes need nothing

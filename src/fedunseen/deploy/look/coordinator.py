@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -133,32 +134,44 @@ class Look:
     parts: Sequence[Part]
     absent: Sequence[str] = ()
 
+    @cached_property
+    def given_classes(self) -> Mapping[str, list[str]]:
+        """Class that the plan does not list -> the parties that give it."""
+        return _givers({party: own.classes for party, own in self.answered.items()})
+
+    @cached_property
+    def given_columns(self) -> Mapping[str, list[str]]:
+        """Column that the plan does not list -> the parties that give it."""
+        return _givers({party: own.columns for party, own in self.answered.items()})
+
     @property
     def classes(self) -> list[str]:
         """All names of classes: those of the plan first."""
-        given = (name for own in self.answered.values() for name in own.classes)
-        return list(dict.fromkeys([*self.question.classes, *given]))
+        return list(dict.fromkeys([*self.question.classes, *self.given_classes]))
 
     @property
     def columns(self) -> list[str]:
         """All names of columns: those of the plan first."""
-        given = (name for own in self.answered.values() for name in own.columns)
-        return list(dict.fromkeys([*self.question.columns, *given]))
+        return list(dict.fromkeys([*self.question.columns, *self.given_columns]))
+
+    @cached_property
+    def _asked(self) -> frozenset[str]:
+        return frozenset(self.question.classes)
 
     def holders(self, name: str) -> int:
         """Return how many parties are known to hold a class."""
         counted = sum(part.holders.get(name, 0) for part in self.parts)
-        return counted or sum(name in own.classes for own in self.answered.values())
+        return counted or len(self.given_classes.get(name, ()))
 
     def who(self, name: str) -> list[str]:
         """Return the parties that are known by name to hold a class."""
-        named = [party for party, own in self.answered.items() if name in own.classes]
+        named = self.given_classes.get(name, [])
         shown = [part.name for part in self.parts if not self.masked and part.samples.get(name)]
         return list(dict.fromkeys([*shown, *named]))
 
     def samples(self, name: str) -> int | None:
         """Return a class's samples; None under masks where the plan does not list it."""
-        if self.masked and name not in self.question.classes:
+        if self.masked and name not in self._asked:
             return None
         return sum(part.samples.get(name, 0) for part in self.parts)
 
@@ -276,6 +289,15 @@ def _part(name: str, question: Question, counts: Values) -> Part:
     )
 
 
+def _givers(given: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+    """Return name -> the parties that give it."""
+    givers: dict[str, list[str]] = {}
+    for party, names in given.items():
+        for name in names:
+            givers.setdefault(name, []).append(party)
+    return givers
+
+
 def _inside(cell: int, share: float) -> float:
     """Return the number below which a share of a cell's numbers are; of an open cell its bound."""
     low, high = bounds_of(cell)
@@ -286,10 +308,12 @@ def _inside(cell: int, share: float) -> float:
 
 def facts_of(look: Look, warnings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what ``look.json`` holds: numbers and names alone."""
+    asked = frozenset(look.question.classes)
+    columns_asked = frozenset(look.question.columns)
     classes = [
         {
             "name": name,
-            "planned": name in look.question.classes,
+            "planned": name in asked,
             "parties": look.holders(name),
             "who": look.who(name),
             "samples": look.samples(name),
@@ -299,7 +323,7 @@ def facts_of(look: Look, warnings: Sequence[Mapping[str, Any]]) -> dict[str, Any
     columns = [
         {
             "name": name,
-            "planned": name in look.question.columns,
+            "planned": name in columns_asked,
             "at": part.name,
             "parties": part.columns[name].parties,
             "kinds": dict(part.columns[name].kinds),

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import combinations
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, combinations
 from typing import NamedTuple
 
 from fedunseen.core.text import rough
 from fedunseen.data.names import plain
+from fedunseen.deploy.look.alike import alike
 from fedunseen.deploy.look.coordinator import ColumnPart, Look
-from fedunseen.experiment.dataset_checks import alike_spellings
 
 _FACTOR = 2.0  # of two medians
 _SHARE = 0.1  # of the rows that a group of numbers has at least
 _HALF = 0.5
+_MOST = 50  # findings of a kind that are shown
+_SPELLINGS = 5  # of a name
 
 
 class Finding(NamedTuple):
@@ -37,23 +40,50 @@ def findings(look: Look, few: int) -> list[Finding]:
         look: what parties have shown.
         few: a class that one party alone holds with fewer samples is worth a warning.
     """
-    found = [*_clashes(look, "class"), *_classes(look, few), *_pools(look)]
-    found += [*_clashes(look, "column"), *_columns(look)]
-    return found
+    found = chain(_clashes(look, "class"), _classes(look, few), _pools(look))
+    return list(_shown(chain(found, _clashes(look, "column"), _columns(look))))
+
+
+def _shown(found: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield the first findings of each kind, and how many more there are: a party's names make as
+    many as it likes.
+    """
+    counts = Counter[str]()
+    for finding in found:
+        counts[finding.code] += 1
+        if counts[finding.code] <= _MOST:
+            yield finding
+    for code, count in counts.items():
+        if count > _MOST:
+            yield Finding(
+                code, f"{count - _MOST:,} more are like this: {code}.", "Correct the others first."
+            )
 
 
 def _clashes(look: Look, kind: str) -> Iterator[Finding]:
-    """Yield pairs of names that may be one, unless the plan lists both."""
-    ours = look.question.classes if kind == "class" else look.question.columns
+    """Yield names that may be one, unless the plan lists all of them."""
+    ours = frozenset(look.question.classes if kind == "class" else look.question.columns)
     names = look.classes if kind == "class" else look.columns
-    same = [(a, b) for a, b in combinations(names, 2) if _bare(a) == _bare(b)]
-    near = [pair for pair in alike_spellings(names) if _bare(pair[0]) != _bare(pair[1])]
-    for first, second in same + near:
-        if first in ours and second in ours:
+    given = look.given_classes if kind == "class" else look.given_columns
+    bare = {name: _bare(name) for name in names}
+    spellings: dict[str, list[str]] = {}
+    for name in names:
+        spellings.setdefault(bare[name], []).append(name)
+    same = [group for group in spellings.values() if len(group) > 1]
+    near = [list(pair) for pair in alike(names) if bare[pair[0]] != bare[pair[1]]]
+    for group in same + near:
+        if ours.issuperset(group):
             continue
-        whose = f"{first!r} ({_of(look, first, kind)}) and {second!r} ({_of(look, second, kind)})"
-        remedy = f"Agree on one spelling before the run, unless they are two {_plural(kind)}."
-        yield Finding(f"{kind}-clash", f"{whose} may be one {kind}.", remedy)
+        *others, last = [
+            f"{name!r} ({'the plan' if name in ours else ', '.join(given[name])})"
+            for name in group[:_SPELLINGS]
+        ]
+        if len(group) > _SPELLINGS:
+            others.append(last)
+            last = f"{len(group) - _SPELLINGS:,} more"
+        remedy = f"Agree on one spelling before the run, unless they are different {_plural(kind)}."
+        what = f"{', '.join(others)} and {last} may be one {kind}."
+        yield Finding(f"{kind}-clash", what, remedy)
 
 
 def _bare(name: str) -> str:
@@ -63,13 +93,6 @@ def _bare(name: str) -> str:
 
 def _plural(kind: str) -> str:
     return "classes" if kind == "class" else "columns"
-
-
-def _of(look: Look, name: str, kind: str) -> str:
-    """Return who has a name."""
-    listed = look.question.classes if kind == "class" else look.question.columns
-    who = [party for party, own in look.answered.items() if name in (*own.classes, *own.columns)]
-    return "the plan" if name in listed else ", ".join(who)
 
 
 def _classes(look: Look, few: int) -> Iterator[Finding]:

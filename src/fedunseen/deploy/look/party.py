@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +19,12 @@ from fedunseen.core.errors import RefusedError, counted
 from fedunseen.core.files import replacing
 from fedunseen.core.parameters import Params, under
 from fedunseen.data.names import plain
+from fedunseen.deploy.look.alike import alike
 from fedunseen.deploy.look.holdings import Holdings
 from fedunseen.deploy.look.question import (
     ANSWER,
     Question,
+    first_names,
     further,
     large_classes,
     question_of,
@@ -32,7 +35,6 @@ from fedunseen.deploy.offline.party import check_addressed, pair_masks
 from fedunseen.deploy.secagg.enrolment import Credentials
 from fedunseen.deploy.secagg.ledger import Ledger
 from fedunseen.deploy.site import Site
-from fedunseen.experiment.dataset_checks import alike_spellings
 
 NO_CONSENT = "look-consent"
 AGAIN = "look-again"
@@ -91,18 +93,20 @@ class Looking:
                 (code ``roster-differs``); or another look was, and the owner has not consented to
                 a second one (code ``look-again``).
         """
+        # an answer that is stored, but is not in the history, has not left: the disk was full
         lines = [line for line in self.site.releases.lines if line["kind"] == "file"]
         mine = [line["sha256"] for line in lines if line["run"] == self.run]
         content = self._place.read_bytes() if self._place.is_file() else None
-        if mine and (content is None or hashlib.sha256(content).hexdigest() not in mine):
+        recorded = content is not None and hashlib.sha256(content).hexdigest() in mine
+        if mine and not recorded:
             raise RefusedError(
                 f"{self._place} is missing or damaged, and another answer to the same plan could "
                 "reveal counts: restore it from a copy, or ask for a new plan"
             )
-        if content is None and self.plan["masked"]:
+        if not recorded and self.plan["masked"]:
             self.ledger.check_roster(self.plan["parties"])
         others = {line["run"] for line in lines if line["run"].startswith(_RUN)} - {self.run}
-        if content is None and others and "again" not in self.consent:
+        if not recorded and others and "again" not in self.consent:
             raise RefusedError(
                 "this party has answered another look, and the difference of two can show single "
                 "samples that came since: give --consent again if the owner agrees",
@@ -119,7 +123,8 @@ class Looking:
         if holdings.label:
             yield f"- the classes are what is in the column {holdings.label!r}"
         shown = large_classes(holdings, minimum)
-        asked = {name: shown[name] for name in shown if name in question.classes}
+        listed = frozenset(question.classes)
+        asked = {name: shown[name] for name in shown if name in listed}
         yield f"- samples of {len(question.classes)} classes of the plan: {_counts(asked)}"
         others = sum(shown.values()) - sum(asked.values())
         unlabelled = holdings.unlabelled // minimum * minimum
@@ -134,10 +139,17 @@ class Looking:
         if own.classes or own.columns:
             what = "with --consent names" if "names" not in self.consent else "as you consented"
             sent = "names" if self.plan["masked"] else "names and the same counts"
+            fitting = first_names(own)
             yield (
                 f"- {what}, the {sent} of what the plan does not list: classes "
-                f"{_names(own.classes)}; columns {_names(own.columns)}"
+                f"{_names(fitting.classes)}; columns {_names(fitting.columns)}"
             )
+            if fitting != own:
+                yield (
+                    "left out, since an answer has room for few: all but "
+                    f"{len(fitting.classes)} of {len(own.classes)} such classes, and all but "
+                    f"{len(fitting.columns)} of {len(own.columns)} columns"
+                )
         few = {name: count for name, count in holdings.samples.items() if name not in shown}
         if few:
             yield f"left out, since fewer than {minimum} samples are here: {_counts(few)}"
@@ -145,7 +157,7 @@ class Looking:
             "note: nothing bounds what counts reveal, so that a later run with --epsilon-limit and "
             "the same --state is refused"
         )
-        for mine, theirs in _near(shown, question.classes):
+        for mine, theirs in islice(_near(shown, question.classes), _LISTED):
             yield f"note: your class {mine!r} may be {theirs!r} of the plan: is it one class?"
 
     def answer(self, holdings: Holdings, minimum: int) -> bytes:
@@ -185,7 +197,7 @@ class Looking:
         values = self.question.values(holdings, minimum)
         own = Question((), ())
         if "names" in self.consent:
-            own = further(self.question, holdings, minimum)
+            own = first_names(further(self.question, holdings, minimum))
         tensors: Params
         if plan["masked"]:
             elements = self.question.layout(len(plan["parties"])).encode(values, rho_of(plan))
@@ -209,10 +221,14 @@ class Looking:
 
 def _near(mine: Mapping[str, int], theirs: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield own names and names of a plan that may be one class."""
-    own = [name for name in mine if name not in theirs]
+    spelled: dict[str, list[str]] = {}
+    for other in theirs:
+        spelled.setdefault(plain(other), []).append(other)
+    known = frozenset(theirs)
+    own = {name: None for name in mine if name not in known}
     for name in own:
-        yield from ((name, other) for other in theirs if plain(other) == plain(name))
-    for first, second in alike_spellings({*own, *theirs}):
+        yield from ((name, other) for other in spelled.get(plain(name), ()))
+    for first, second in alike([*own, *theirs]):
         if plain(first) != plain(second) and (first in own) != (second in own):
             yield (first, second) if first in own else (second, first)
 

@@ -7,8 +7,10 @@ party coarsens them before anything leaves: each is rounded down to a multiple o
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +32,13 @@ from fedunseen.experiment.class_descriptions import names_in
 
 PLAN = "look-plan"
 ANSWER = "look-answer"
-LIMIT = 2**26
+MOST_NAMES = 10_000
+"""Classes and columns that a plan asks for, at most: their counts take 25 MB."""
+OWN_NAMES = 1_000
+"""Further classes that a party gives, at most, and further columns."""
+LIMIT = 2**25
 """Bytes of a file, at most."""
+_ROOM = 2**18  # bytes of such names of a party; a header has up to 2**20, and names of a plan half
 MOST = 2**31
 """Samples that a party may say it has."""
 _FIELDS: dict[str, dict[str, type]] = {
@@ -146,9 +153,30 @@ def further(question: Question, holdings: Holdings, minimum: int) -> Question:
     name with invisible characters.
     """
     known = {composed(name) for name in question.classes}
+    asked = frozenset(question.columns)
     classes = [name for name in large_classes(holdings, minimum) if name not in known]
-    columns = [name for name in holdings.columns if name not in question.columns]
+    columns = [name for name in holdings.columns if name not in asked]
     return Question(*([name for name in names if _fits(name)] for names in (classes, columns)))
+
+
+def first_names(question: Question) -> Question:
+    """Return the first names of a question for which an answer has room."""
+    return Question(*(_first(names) for names in (question.classes, question.columns)))
+
+
+def _first(names: Sequence[str]) -> Sequence[str]:
+    """Return the first names, as many as an answer may give."""
+    size = 0
+    for i, name in enumerate(names):
+        size += _bytes([name])
+        if i == OWN_NAMES or size > _ROOM:
+            return names[:i]
+    return names
+
+
+def _bytes(names: Iterable[str]) -> int:
+    """Return how many bytes of a header names take."""
+    return sum(len(json.dumps(name)) + 2 for name in names)
 
 
 def _fits(name: str) -> bool:
@@ -166,13 +194,22 @@ def names_asked(
 
     Raises:
         DataError: the file is missing, or has a name twice.
-        ExperimentError: a name is empty, long, given twice or does not show.
+        ExperimentError: a name is empty, long, given twice or does not show; they are too many
+            (code ``too-many-names``).
     """
     listed: list[str] = []
     if classes is not None:
         listed = list(names_in(classes) or class_names(classes, None))
+    count = len(listed) + len(columns)
+    if count > MOST_NAMES or _bytes([*listed, *columns]) > 2 * _ROOM:
+        raise ExperimentError(
+            f"the plan would ask for {count:,} classes and columns; {MOST_NAMES:,}, or "
+            f"{2 * _ROOM:,} bytes of names, are the most: make several lists",
+            "too-many-names",
+        )
     for kind, names in (("class", listed), ("column", list(columns))):
-        wrong = [name for name in names if not _fits(name) or names.count(name) > 1]
+        times = Counter(names)
+        wrong = [name for name in names if not _fits(name) or times[name] > 1]
         if wrong:
             raise ExperimentError(
                 f"the {kind} {wrong[0][:80]!r} is empty, longer than 200 characters, given twice, "
@@ -208,6 +245,10 @@ def make_plan(
 def _checked(header: Mapping[str, Any]) -> str:
     """Return the kind of a file of a look, whose fields are of the right types."""
     kind = checked_kind(header, _FIELDS)
+    counts = len(header["classes"]), len(header["columns"])
+    given, most = (sum(counts), MOST_NAMES) if kind == PLAN else (max(counts), OWN_NAMES)
+    if given > most:
+        raise WireError(f"it has {given:,} names of classes or columns, and {most:,} are the most")
     for names in (header["classes"], header["columns"], header.get("parties", [])):
         check_names(names)
         if not all(map(_fits, names)):
