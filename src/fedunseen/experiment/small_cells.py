@@ -14,12 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.originals import ABSENT, Originals
+from fedunseen.core.samples import RoundingScaler
 from fedunseen.data import Benchmark
 from fedunseen.data.columns.treatment import feature_names
+from fedunseen.experiment.relations import follows, middles
+from fedunseen.experiment.repeated_columns import without_breaks
 
-_FOLLOWS = 0.01
-"""Share of a number's variance within the values of another column, up to which it says the same as
-these."""
+_PASSES = 4
+"""How often the rules of small cells follow each other, each on what the others have changed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +47,7 @@ def without_small_cells(
     rows: NDArray[np.int64],
     labels: NDArray[np.int64],
     minimum: int,
+    scaler: RoundingScaler | None = None,
 ) -> Benchmark:
     """Return a part of a table whose classes have no cell that fewer than ``minimum`` rows have.
 
@@ -55,6 +58,7 @@ def without_small_cells(
     - Numbers of rows that count as the most common value of another column are within those of the
       class but for few, and where a number says the same as that column, they are its number too:
       what the others have would be known from the other column, and leave these alone.
+    - Few rows that break what two columns say of each other otherwise get what the other says.
 
     Equal rows count once.
 
@@ -64,6 +68,7 @@ def without_small_cells(
         rows: the samples that sums are of.
         labels: (n,) their classes; the same for all where these are unknown.
         minimum: rows that a cell must have.
+        scaler: what makes whole numbers of features; None: sums are of features.
     """
     originals = benchmark.originals
     if originals is None or minimum == 1:
@@ -71,20 +76,39 @@ def without_small_cells(
     features = benchmark.features.copy()
     before = replace(originals, cells=originals.cells.copy(), sides=originals.sides.copy())
     changed = replace(benchmark, features=features, originals=before)
+    places = list(_places(getattr(settings, "columns", ()), features.shape[1]))
     for label in np.unique(labels):
         some = rows[labels == label]
-        places = list(_places(getattr(settings, "columns", ()), features.shape[1]))
-        recounted = []
-        for column, place in places:
-            if column.kind in ("category", "boolean"):
-                recounted.append(_hide_values(column, changed, some, place, minimum))
-            else:
-                _hide_missing(column, changed, some, place, minimum)
-        for others in filter(None, recounted):
-            for column, place in places:
-                if column.kind in ("number", "date"):
-                    _hide_numbers(changed, originals, others, place, minimum)
+        given = originals
+        for _ in range(_PASSES):
+            _hide_cells(places, changed, given, some, minimum)
+            if not without_breaks(changed, places, some, minimum, scaler):
+                break
+            given = replace(before, cells=before.cells.copy(), sides=before.sides.copy())
     return changed
+
+
+def _hide_cells(
+    places: Sequence[tuple[Any, slice]],
+    changed: Benchmark,
+    originals: Originals,
+    rows: NDArray[np.int64],
+    minimum: int,
+) -> None:
+    """Hide cells of few rows of a class, each column by itself, and numbers beside them; in place.
+
+    ``originals``: what was there before.
+    """
+    recounted = []
+    for column, place in places:
+        if column.kind in ("category", "boolean"):
+            recounted.append(_hide_values(column, changed, rows, place, minimum))
+        else:
+            _hide_missing(column, changed, rows, place, minimum)
+    for others in filter(None, recounted):
+        for column, place in places:
+            if column.kind in ("number", "date"):
+                _hide_numbers(changed, originals, others, place, minimum)
 
 
 def _places(columns: Sequence[Any], width: int) -> Iterator[tuple[Any, slice]]:
@@ -144,11 +168,8 @@ def _hide_numbers(
     enough = len(ordered) >= 2 * minimum
     least = ordered[minimum - 1] if enough else middle
     most = ordered[-minimum] if enough else middle
-    values = others.which[kept]
-    counts = np.maximum(1, np.bincount(values))
-    means = np.bincount(values, cells[kept]) / counts
-    within = np.mean((cells[kept] - means[values]) ** 2)
-    if within <= _FOLLOWS * cells[kept].var():
+    sent = changed.features[others.rows, place.start].astype(np.float64)
+    if any(_follow(numbers[kept], others.which[kept], minimum) for numbers in (cells, sent)):
         same = ordered[others.which[ordered] == others.most]
         least = most = same[len(same) // 2] if len(same) else middle
     assert changed.originals is not None
@@ -156,6 +177,13 @@ def _hide_numbers(
         source = least if cells[row] < cells[least] else most if cells[row] > cells[most] else row
         for array in (changed.features, changed.originals.cells, changed.originals.sides):
             array[others.rows[row], place] = array[others.rows[source], place]
+
+
+def _follow(numbers: NDArray[np.float64], groups: NDArray[np.int64], minimum: int) -> bool:
+    """Return whether numbers of all but few rows say the same as the groups that these are in."""
+    groups = np.unique(groups, return_inverse=True)[1].ravel()
+    residuals = numbers - numbers[middles(groups, numbers[:, None])[:, 0]]
+    return follows(residuals, numbers, minimum)
 
 
 def _hide_missing(
