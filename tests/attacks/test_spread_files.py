@@ -163,6 +163,16 @@ def test_a_folder_of_any_name_is_no_class(name, tmp_path):
     assert "is no class of the plan" in str(refused(Pictures, tmp_path))
 
 
+def test_an_archive_of_headers_alone_is_refused_in_one_sentence(tmp_path):
+    """Each extended header is read within the one before."""
+    member = tarfile.TarInfo("a.png")
+    member.pax_headers = {"comment": "x"}
+    headers = member.create_pax_header(member.get_info(), "utf-8")
+    chained = headers[:1024] * 5000 + headers[-512:] + bytes(10_240)
+    (tmp_path / "a.tar").write_bytes(chained)
+    refused(Archives, tmp_path / "a.tar")
+
+
 @pytest.mark.parametrize(
     ("kind", "name"),
     [(Pictures, "cat/a.png"), (Archives, "a.tar"), (Parquet, "a.parquet")],

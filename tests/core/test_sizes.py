@@ -26,6 +26,7 @@ SETTINGS = [
     ("digit-pairs-clswgan", {"method.synthetic": MILLION}),
     ("digit-pairs-clswgan", {"method.synthetic_gzsl": MILLION}),
     ("digit-pairs-clswgan", {"method.critic_steps": MILLION}),
+    ("digit-pairs-maml", {"method.inner_steps": 100_000}),
     ("digit-pairs-clswgan", {"method.name": "vaegan", "method.hidden": 10 * MILLION}),
     ("digit-pairs-clswgan", {"method.name": "free", "method.noise": MILLION}),
     ("digit-pairs-conv", {"encoder.widths": [10_000, 10_000]}),

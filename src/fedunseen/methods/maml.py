@@ -18,11 +18,15 @@ from torch import Tensor
 from fedunseen.core.parameters import Params, is_statistic, linear_layer, transformed
 from fedunseen.core.phases import Context, Terms
 from fedunseen.core.settings import NamedSettings, Widths
+from fedunseen.core.sizes import OUTPUTS, check_size
 from fedunseen.data.episodes import Tasks
 from fedunseen.methods.episodic import Episodic, EpisodicSettings, accuracy, answers_of
 from fedunseen.methods.networks import linear, mlp, mlp_init
 
 Order = Literal["second", "first", "none"]
+
+_STEP = 2**16
+"""Numbers that a step which is differentiated takes at least: what is computed, and its graph."""
 
 
 class MAMLSettings(EpisodicSettings):
@@ -106,7 +110,12 @@ class MAML(Episodic, name="maml"):
                 return F.cross_entropy(self.answer_features(values, features, head), answers)
             return F.cross_entropy(self.logits({**params, **values}, support, head), answers)
 
-        for _ in range(steps or self.settings.inner_steps):
+        count = steps or self.settings.inner_steps
+        if order != "none":  # what each step computes is kept until the end
+            numbers = sum(value.numel() for value in fast.values()) + support.numel()
+            each = max(numbers, _STEP)
+            check_size("the steps of MAML", count * each, OUTPUTS, "lower method.inner_steps")
+        for _ in range(count):
             grads = _gradient(loss, fast, support, order)
             fast = {
                 name: value - self.settings.inner_lr * grads[name] for name, value in fast.items()

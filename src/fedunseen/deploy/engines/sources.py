@@ -147,7 +147,15 @@ class _Files:
         """Turn what a store or a file raises into one sentence."""
         try:
             yield
-        except (OSError, EOFError, tarfile.TarError, KeyError, ValueError, MemoryError) as error:
+        except (
+            OSError,
+            EOFError,
+            tarfile.TarError,
+            KeyError,
+            ValueError,
+            MemoryError,
+            RecursionError,  # of an archive whose headers follow each other
+        ) as error:
             why = shortened(str(error).partition("\n")[0]) or type(error).__name__
             raise DataError(
                 f"{place} cannot be read ({why}): look at the store and the file, and repeat the "
