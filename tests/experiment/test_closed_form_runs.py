@@ -8,6 +8,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from fedunseen import Benchmark, Experiment, Federation, ZeroShotClassifier, load_run, run
+from fedunseen.confidence.priors import PRIORS
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.data.benchmarks.xlsa17 import Xlsa17
 from fedunseen.deploy.deployed import CALIBRATED, UNCALIBRATED, deployed, notes
@@ -346,6 +347,25 @@ def test_the_factor_is_the_best_on_average_over_turns(tree, tmp_path):
     own = np.mean([accuracies(one, chosen["wanted"]).gzsl_harmonic for one in answers])
     assert own >= max(harmonic) - 1e-9
     assert chosen["wanted"] != best_offset(answers[:1])
+
+
+@pytest.mark.slow
+def test_what_a_prior_is_promised_to_bring_is_what_a_run_with_it_has_after_turns(
+    tree, described, tmp_path
+):
+    (tmp_path / "alike").mkdir()
+    alike = described(tmp_path / "alike", (SEEN + 3, 6, 24), 0.8, 16, unseen=3, seed=5)
+    tree = {**tree, "data": {**tree["data"], **alike}}
+    runs = {
+        prior: run(Experiment.from_dict(tree, {"evaluation.prior": prior}), tmp_path / prior).result
+        for prior in PRIORS
+    }
+    assert "offsets" not in runs["auto"]["chosen_on_validation"]
+    for prior, (offset, unseen, seen) in runs["auto"]["confidence"]["priors"].items():
+        reached = runs[prior]
+        assert offset == pytest.approx(reached["calibration_factor"], abs=1e-9)
+        assert (unseen, seen) == (reached["gzsl_unseen"], reached["gzsl_seen"])
+    assert len({result["calibration_factor"] for result in runs.values()}) > 1
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import pytest
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.confidence import offset_for
+from fedunseen.confidence.priors import PRIORS
 from small_runs import KilledError, kill
 
 FEW = {
@@ -73,7 +74,7 @@ def test_others_have_none_and_answer_still(preset, settings, tmp_path):
 
 
 def test_a_prior_moves_the_offset(tmp_path, monkeypatch):
-    offsets = []
+    offsets, chosen = [], []
 
     def noted(folds, prior, share):
         offsets.append((prior, share, offset_for(folds, prior, share)))
@@ -85,8 +86,30 @@ def test_a_prior_moves_the_offset(tmp_path, monkeypatch):
         done = ran("digit-pairs", settings, tmp_path / str(number))
         assert offsets[-1][:2] == (prior, 0.5 if prior == "balanced" else prior)
         assert done.result["calibration_factor"] == offsets[-1][2]
-    assert offsets[0][2] <= offsets[1][2] <= offsets[2][2]
-    assert offsets[0][2] < offsets[2][2]
+        chosen.append(offsets[-1][2])
+    assert chosen == sorted(chosen)
+    assert chosen[0] < chosen[2]
+
+
+@pytest.mark.parametrize(
+    ("preset", "settings"),
+    [
+        ("digit-pairs", {**TRAINED, "strategy.rounds": 1}),
+        pytest.param("digit-pairs-gaussian", FEW, marks=pytest.mark.slow),
+    ],
+)
+def test_what_a_prior_is_promised_to_bring_is_what_a_run_with_it_has(preset, settings, tmp_path):
+    """By validation classes that choose once."""
+    runs = {
+        prior: ran(preset, {**settings, "evaluation.prior": prior}, tmp_path / prior).result
+        for prior in PRIORS
+    }
+    for result in runs.values():
+        for prior, (offset, unseen, seen) in result["confidence"]["priors"].items():
+            reached = runs[prior]
+            assert offset == pytest.approx(reached["calibration_factor"], abs=1e-9)
+            assert (unseen, seen) == (reached["gzsl_unseen"], reached["gzsl_seen"])
+    assert len({result["calibration_factor"] for result in runs.values()}) > 1
 
 
 @pytest.mark.parametrize("prior", ["even", -0.5, 1.5])

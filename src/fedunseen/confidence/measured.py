@@ -1,6 +1,6 @@
 """How a confidence holds on test samples: what a report shows of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from fedunseen.confidence.confidence import Confidence
 from fedunseen.confidence.held_out import HeldOut, class_weights
-from fedunseen.confidence.priors import offset_for
 from fedunseen.metrics import accuracies
 
 BINS = 10
@@ -68,24 +67,19 @@ def measured(tests: HeldOut, confidence: Confidence, offset: float) -> dict[str,
     return numbers
 
 
-def prior_points(
-    tests: HeldOut, folds: Sequence[HeldOut], own_offset: float
-) -> dict[str, list[float]]:
-    """Return offset, U and S under each prior by name, as held-out samples choose offsets.
+def prior_points(tests: HeldOut, offsets: Mapping[str, float]) -> dict[str, list[float]]:
+    """Return offset, U and S under each prior by name.
 
     Args:
         tests: as for :func:`measured`.
-        folds: what models without some classes say of held-out samples, before any offset.
-        own_offset: what the final model's scores of seen classes are lowered by already.
+        offsets: what the scores of seen classes are lowered by in a run with each prior.
     """
-    answers = [fold.answers() for fold in folds if fold.unseen.any() and not fold.unseen.all()]
-    if not answers or not tests.unseen.any() or tests.unseen.all():
+    if not tests.unseen.any() or tests.unseen.all():
         return {}
-    share = float(tests.unseen.mean())
+    answers = tests.answers()
     points = {}
-    for prior in ("balanced", "auto", "uniform"):
-        offset = offset_for(answers, prior, share) - own_offset
-        numbers = accuracies(tests.answers(), offset)
+    for prior, offset in offsets.items():
+        numbers = accuracies(answers, offset)
         points[prior] = [offset, numbers.gzsl_unseen, numbers.gzsl_seen]
     return points
 

@@ -12,6 +12,8 @@ from fedunseen.metrics import Answers, accuracies, best_offset, unseen_and_seen
 
 Prior = Literal["auto", "balanced", "uniform"] | float | Mapping[str, float]
 
+PRIORS: tuple[Literal["balanced", "auto", "uniform"], ...] = ("balanced", "auto", "uniform")
+
 _KEPT = 0.5  # of balanced's accuracy on unseen classes, by ``auto``
 _CANDIDATES = 400  # offsets that are tried
 _LEAST_GAIN = 0.5  # percentage points that an offset must bring, or there is none

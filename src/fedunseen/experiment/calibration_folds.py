@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedunseen.confidence import Prior, offset_for
-from fedunseen.confidence.priors import asked_unseen
+from fedunseen.confidence.priors import PRIORS, asked_unseen
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
@@ -123,7 +123,8 @@ def offset_of_folds(
     """Return the best offset from all seen classes taking ``turns``: as ``wanted``, and bounded as
     ``factor``.
 
-    ``bounded_by`` is the class that the first would have all but emptied.
+    ``bounded_by`` is the class that the first would have all but emptied. ``offsets`` are what
+    each prior by name would choose.
 
     None where the validation classes are enough, nothing is calibrated, or the method takes time or
     parties elsewhere.
@@ -154,7 +155,13 @@ def offset_of_folds(
     many = [answers for each in answered for answers in each]
     model = models[0] if final.strategy.one_model else None
     chosen = choose_offset(many, final, model, experiment.evaluation.prior)
-    numbers = {"factor": chosen.offset, "turns": len(answered), "wanted": chosen.wanted}
+    offsets = {prior: choose_offset(many, final, model, prior).offset for prior in PRIORS}
+    numbers = {
+        "factor": chosen.offset,
+        "turns": len(answered),
+        "wanted": chosen.wanted,
+        "offsets": offsets,
+    }
     return {**numbers, "bounded_by": chosen.bounded_by} if chosen.bounded_by else numbers
 
 

@@ -45,9 +45,10 @@ def fit_confidence(setup: Setup) -> Setup:
     params = load_params(setup.directory.model_path, federation.device)
     setup = replace(setup, model=params)
     offset = float(setup.result["calibration_factor"])
+    lowered = offset + federation.method.own_offset(params)  # the model's own included
     folds = () if way == "histograms" else _folds(setup, params, way)
     share = asked_unseen(setup.experiment.evaluation.prior, setup.benchmark.space)
-    sure = fit(folds, _offset(setup, params), share) if folds else None
+    sure = fit(folds, lowered, share) if folds else None
     if way == "histograms":
         sure = _asked(setup, params)
     if sure is None:
@@ -56,7 +57,7 @@ def fit_confidence(setup: Setup) -> Setup:
     tests = held_out_of(federation, params)
     numbers = {**measured(tests, sure, offset), "from": way}
     if way == "samples":
-        numbers["priors"] = prior_points(tests, folds, federation.method.own_offset(params))
+        numbers["priors"] = prior_points(tests, setup.chosen.get("offsets", {}))
     return replace(setup, confidence=sure, result={**setup.result, "confidence": numbers})
 
 
@@ -81,15 +82,8 @@ def _way(setup: Setup) -> Way:
     return "histograms" if federation.engine.asks_again else "draws"
 
 
-def _offset(setup: Setup, params: Params) -> float:
-    """Return what the scores of seen classes are lowered by, the model's own offset included."""
-    model_offset = setup.federation.method.own_offset(params)
-    return float(setup.result["calibration_factor"]) + model_offset
-
-
 def _folds(setup: Setup, model: Params, way: Way) -> Sequence[HeldOut]:
     """Return what held-out or drawn samples say; none where classes or samples are too few."""
-    experiment = setup.experiment
     if way == "draws":
         method = setup.federation.method
         assert isinstance(method, ClosedForm)
@@ -99,6 +93,7 @@ def _folds(setup: Setup, model: Params, way: Way) -> Sequence[HeldOut]:
         return folds_of(setup.federation, setup.sums, model)
     apart = setup.apart
     assert apart is not None
+    experiment = setup.experiment
     part = setup.partition.restricted_to(apart.train)
     chosen = assemble(experiment, experiment.task.client_data(apart), part, selection=True)
     path = setup.directory.path / setup.chosen_in / "model.safetensors"
@@ -113,7 +108,9 @@ def _asked(setup: Setup, params: Params) -> Confidence | None:
     assert sums is not None
     if not can_leave_out_of(setup.federation, sums):
         return None
-    asked = asked_about(setup.federation, params, sums, _offset(setup, params))
+    offset = float(setup.result["calibration_factor"])
+    lowered = offset + setup.federation.method.own_offset(params)
+    asked = asked_about(setup.federation, params, sums, lowered)
 
     def ask(inner: Setup) -> Setup:
         strategy = inner.federation.strategy

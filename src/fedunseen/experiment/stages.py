@@ -165,7 +165,7 @@ def _choose(setup: Setup, benchmark: Benchmark) -> tuple[Choice, dict[str, Any],
         "settings": {**candidates[best], **form},
         "round": result["selected_round"],
         "factor": result["calibration_factor"],
-        **{name: result[name] for name in ("rounds", "stopped") if name in result},
+        **{name: result[name] for name in ("rounds", "stopped", "offsets") if name in result},
         "validation": {name: result[name] for name in task.evaluator.accuracies},
     }
     if (folds := offset_of_folds(resolved[best], setup.whole, setup.partition)) is not None:
@@ -420,8 +420,11 @@ def report(setup: Setup) -> Setup:
         "seconds": round(time.perf_counter() - setup.started, 3),
         "run": str(directory.path),
     }
+    result.pop("offsets", None)  # of other priors, where rounds are chosen on test samples
     if setup.chosen:
-        result["chosen_on_validation"] = dict(setup.chosen)
+        # what other priors would choose is in the points of these priors
+        chosen = {key: value for key, value in setup.chosen.items() if key != "offsets"}
+        result["chosen_on_validation"] = chosen
         result |= {"stopped": setup.chosen["stopped"]} if "stopped" in setup.chosen else {}
     remarks = [
         remark for kind in hooks(experiment) for remark in kind.remarks(experiment, setup.benchmark)

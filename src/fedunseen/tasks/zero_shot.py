@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.confidence import offset_for
-from fedunseen.confidence.priors import asked_unseen
+from fedunseen.confidence.priors import PRIORS, asked_unseen
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params
@@ -111,21 +111,20 @@ class ZeroShotEvaluator(Evaluator):
         round = loop.state.round
         assert result is not None
         replies = result.replies
-        many = [federation.answers(models[k]) for k in zero_shot_summary.some(range(len(models)))]
+        measured_models = [models[k] for k in zero_shot_summary.some(range(len(models)))]
+        many = [federation.answers(model) for model in measured_models]
         offset = choice.offset
+        offsets: dict[str, Any] = {}
         if offset is None:
-            prior = self.evaluation.prior
-            offset = offset_for(many, prior, asked_unseen(prior, self.benchmark.space))
-        line: dict[str, Any] = self._means(many, offset)
-        line["gzsl_accuracy"] = float(np.mean([_over_all(answers, offset) for answers in many]))
-        own_offset = float(
-            np.mean(
-                [
-                    federation.method.own_offset(models[k])
-                    for k in zero_shot_summary.some(range(len(models)))
-                ]
+            space = self.benchmark.space
+            *others, offset = (
+                offset_for(many, prior, asked_unseen(prior, space))
+                for prior in (*PRIORS, self.evaluation.prior)
             )
-        )
+            offsets = {"offsets": dict(zip(PRIORS, others, strict=True))}
+        line: dict[str, Any] = self._means(many, offset) | offsets
+        line["gzsl_accuracy"] = float(np.mean([_over_all(answers, offset) for answers in many]))
+        own_offset = float(np.mean([federation.method.own_offset(m) for m in measured_models]))
         plain = self._means(many, -own_offset)
         line |= {f"uncalibrated_{name}": plain[name] for name in self.generalised}
         line["calibration_factor"] = offset
@@ -249,7 +248,7 @@ class ZeroShotEvaluator(Evaluator):
             "calibration_factor",
         )
         line = lines[selected - 1]
-        optional = ("gzsl_accuracy", *_ESTIMATED)  # older lines lack the first
+        optional = ("gzsl_accuracy", "offsets", *_ESTIMATED)  # older lines lack the first
         numbers = {
             name: line[name] for name in (*names, *(name for name in optional if name in line))
         }
