@@ -225,6 +225,24 @@ STEEP = {
 
 
 @pytest.mark.parametrize(
+    ("prior", "more", "why", "remedy"),
+    [
+        ("auto", {"left_out_accuracy": {"0": 90.0, "5": 91.0}, "confidence": {"priors": {"balanced": [2.0, 9.0, 9.0]}}},
+         "The prior 'auto' leaves no offset",
+         "Show 5 examples of each unseen class with `fedunseen learn`, or set evaluation.prior = \"balanced\"."),
+        ("balanced", {"left_out_accuracy": {"0": 90.0}}, "The prior 'balanced' leaves no offset",
+         "Ask among new classes alone: fedunseen predict --classes FILE --among given."),
+        ("auto", {"chosen_on_validation": {"bounded_by": "cow"}}, "would have emptied 'cow'", "Ask among"),
+    ],
+)  # fmt: skip
+def test_a_calibration_that_left_no_offset_is_not_advised_again(prior, more, why, remedy):
+    found = emptied({**PLAIN, "gzsl_unseen": 2.0, **more}, prior=prior)
+    assert why in found.why
+    assert found.remedy.startswith(remedy)
+    assert "calibration = 'stacking'" in emptied({**PLAIN, "gzsl_unseen": 2.0, **more}).remedy
+
+
+@pytest.mark.parametrize(
     ("settings", "warning", "remedy"),
     [
         (STEEP, "training loss grew", {"method.lr": 0.3}),
@@ -269,15 +287,15 @@ def test_weak_seen_and_unseen_classes_and_the_cost_of_calibration_are_named():
         return summarize(result, {**answers, **changed}, NAMES[:4], np.array([2, 3]), described)
 
     result = said(RESULT)
-    data = {"cause": "data", "otherwise": None}
-    rule = {"cause": "rule", "otherwise": 100.0}
+    data = {"cause": "data", "otherwise": None, "samples": 10}
+    rule = {"cause": "rule", "otherwise": 100.0, "samples": 10}
     assert result["weak_unseen"] == [{"name": "tiger", "accuracy": 10.0, "instead": "orca", **data}]
     assert result["weak_seen"] == [{"name": "cow", "accuracy": 20.0, "instead": "orca", **rule}]
     assert result["calibration_falls"] == [{"name": "cow", "before": 100.0, "after": 20.0}]
     unseen, seen, cost, _ = result["text"]
-    assert unseen.endswith("(10 %; most often predicted as orca).")
+    assert unseen.endswith("(10 % of 10; most often predicted as orca).")
     assert seen == (
-        "1 of 2 seen classes loses answers to unseen classes: cow (20 %; 100 % without calibration)."
+        "1 of 2 seen classes loses answers to unseen classes: cow (20 % of 10; 100 % without calibration)."
     )
     assert cost == (
         "Favoring unseen classes (calibration) moves them from 20.0 to 60.0 %, and seen ones from "

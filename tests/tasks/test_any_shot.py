@@ -8,6 +8,7 @@ import torch
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import RunDirectoryError
+from fedunseen.core.random import stream
 from fedunseen.core.registry import find
 from fedunseen.experiment.forget import forget
 from fedunseen.federation.run_directory import load_params
@@ -155,3 +156,29 @@ def test_the_curve_by_examples(done):
     assert found["curve_shots"].tolist() == [0, 1, 5]
     assert found["curve_nearest"][1:].tolist() == [[100.0] * 5] * 2
     assert np.isnan(found["curve_examples"][0]).all()
+
+
+def test_what_examples_bring_beside_seen_classes_is_what_a_model_that_learns_them_has(tmp_path):
+    """On the test samples that were not shown, under an offset by which seen classes take answers."""
+    settings = {**FEW, "evaluation.factor": -20.0}
+    done = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "run")
+    stored = load_params(done.path / "evaluation.safetensors")
+    assert stored["examples_unseen"].shape == stored["examples_seen"].shape == (5,)
+    benchmark = find("data", "digit-pairs").load(done.experiment.data, 0)
+    labels = benchmark.labels[benchmark.test_unseen]
+    stream_of = stream(0, "examples beside seen classes")
+    orders = [stream_of.permutation(np.flatnonzero(labels == c))[:5] for c in done.space.unseen]
+    shown = {
+        done.space.names[c]: benchmark.features[benchmark.test_unseen[order]]
+        for c, order in zip(done.space.unseen, orders, strict=True)
+    }
+    learned = done.model.learn(examples=shown)
+    others = np.setdiff1d(np.arange(len(labels)), np.concatenate(orders))
+    for name, rows in (
+        ("examples_unseen", benchmark.test_unseen[others]),
+        ("examples_seen", benchmark.test_seen),
+    ):
+        answers = learned.scores(benchmark.features[rows]).argmax(1)
+        truth = benchmark.labels[rows]
+        each = [100 * np.mean(answers[truth == c] == c) for c in np.unique(truth)]
+        assert stored[name][0] == pytest.approx(np.mean(each), abs=1e-9)

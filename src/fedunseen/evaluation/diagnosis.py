@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import counted, part_of
-from fedunseen.evaluation.summary import listed
+from fedunseen.evaluation.summary import EXAMPLES, listed, moved_rule, weak_unseen
 from fedunseen.metrics import harmonic_mean
 
 Ids = NDArray[np.int64]
@@ -52,12 +52,13 @@ def diagnose(
     unseen: Ids,
     descriptions: bool = True,
     scaled: bool = False,
-    calibrates: bool = False,
+    prior: Any = None,
 ) -> list[Finding]:
     """Return what seems to be wrong with a run of one seed, the gravest first; nothing for a run
     that went well.
 
-    ``calibrates``: the calibration is chosen for any method.
+    ``prior``: by which the calibration is chosen (``evaluation.prior``), for any method; None where
+    it is not chosen.
     """
     findings = [
         rising_loss(lines, scaled) or worse_than_guessing(lines, len(names), scaled),
@@ -87,8 +88,9 @@ def diagnose(
         tested = (
             None if labels is None else int(np.median(np.unique(labels, return_counts=True)[1]))
         )
-        findings += [overconfident(result)]
-        findings += [emptied(result, tested), outdone(result) if calibrates else None]
+        lost = [] if labels is None else weak_unseen(answers, names, unseen)[1]
+        findings += [overconfident(result, [weak.name for weak in lost])]
+        findings += [emptied(result, tested, prior), outdone(result) if prior is not None else None]
         chosen = result.get("chosen_on_validation") or {}
         findings += [bounded_calibration(chosen)] if "bounded_by" in chosen else []
         if "silhouettes" in answers:
@@ -416,8 +418,11 @@ def never_answered(labels: Ids, answers: Ids, names: Sequence[str], kind: str) -
     )
 
 
-def overconfident(result: Mapping[str, Any]) -> Finding | None:
-    """Warn of high probabilities that are wrong too often."""
+def overconfident(result: Mapping[str, Any], lost: Sequence[str] = ()) -> Finding | None:
+    """Warn of high probabilities that are wrong too often.
+
+    ``lost``: unseen classes that the decision rule makes weak.
+    """
     confidence = result.get("confidence")
     if confidence is None or confidence["high"]["right"] is None:
         return None
@@ -430,15 +435,25 @@ def overconfident(result: Mapping[str, Any]) -> Finding | None:
         f"High probabilities are not reliable here: of the answers above 90 %, {right:.0f} % are "
         "right.",
         "The unseen classes lie farther from where their descriptions put them than seen classes "
-        "did that played unseen ones. The data cause this, not the decision rule.",
+        "did that played unseen ones. "
+        + (
+            f"The decision rule adds to it: {listed(lost, LISTED)} "
+            f"{'loses' if len(lost) == 1 else 'lose'} answers to seen classes."
+            if lost
+            else "The data cause this, not the decision rule."
+        ),
         "Show a few examples of the unseen classes with `fedunseen learn`, or ask for sets of "
         "classes with `fedunseen predict --sets 0.9`.",
     )
 
 
-def emptied(result: Mapping[str, Any], tested: int | None = None) -> Finding | None:
+def emptied(
+    result: Mapping[str, Any], tested: int | None = None, prior: Any = None
+) -> Finding | None:
     """Warn of a calibration that leaves seen or unseen classes next to nothing, and of one that is
     missing.
+
+    ``prior``: by which the calibration is chosen; None where it is not.
     """
     calibrated = result.get("calibration_factor") or result.get("left_out_offset")
     few = tested is not None and tested < MEASURABLE
@@ -467,14 +482,40 @@ def emptied(result: Mapping[str, Any], tested: int | None = None) -> Finding | N
             "Among all classes nearly every sample of an unseen class is taken for a seen one: U "
             f"is {result['gzsl_unseen']:.1f} %, though among unseen classes alone "
             f"{result['zsl']:.1f} % are right.",
-            "The model has seen examples of the seen classes only, and prefers them.",
+            "The model has seen examples of the seen classes only, and prefers them."
+            + ("" if prior is None else f" {_no_offset(result, prior)}"),
             f"{advice}. Until then ask among new classes alone: fedunseen predict --classes FILE "
             "--among given."
             if few
             else "Let it be calibrated: evaluation.calibration = 'stacking' with "
-            "evaluation.selection = 'validation'.",
+            "evaluation.selection = 'validation'."
+            if prior is None
+            else _beside_offsets(result, prior),
         )
     return None
+
+
+def _no_offset(result: Mapping[str, Any], prior: Any) -> str:
+    """Say why a calibration that is chosen left no offset."""
+    if name := (result.get("chosen_on_validation") or {}).get("bounded_by"):
+        return f"The offset that was chosen would have emptied {name!r}, so that none is left."
+    named = repr(prior) if isinstance(prior, str) else "of evaluation.prior"
+    return (
+        f"The prior {named} leaves no offset: on seen classes that played unseen ones, none "
+        "brought enough."
+    )
+
+
+def _beside_offsets(result: Mapping[str, Any], prior: Any) -> str:
+    """Return what helps unseen classes where the calibration that was chosen has no offset."""
+    setting = moved_rule("unseen classes", prior, result).rstrip(".")
+    takes_examples = str(EXAMPLES) in result.get("left_out_accuracy", {})
+    shown = f"show {EXAMPLES} examples of each unseen class with `fedunseen learn`"
+    ways = [shown] if takes_examples else []
+    ways += [setting[0].lower() + setting[1:]] if setting else []
+    ways = ways or ["ask among new classes alone: fedunseen predict --classes FILE --among given"]
+    words = ", or ".join(ways)
+    return f"{words[0].upper()}{words[1:]}."
 
 
 def bounded_calibration(note: Mapping[str, Any]) -> Finding:

@@ -46,6 +46,7 @@ class Weak(NamedTuple):
         instead: the most frequent wrong answer.
         cause: ``rule`` where the decision between seen and unseen classes makes it weak; ``data``.
         otherwise: percent without this decision.
+        samples: of it, that were tested.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Weak(NamedTuple):
     instead: str
     cause: str = "data"
     otherwise: float | None = None
+    samples: int = 0
 
 
 class Fall(NamedTuple):
@@ -64,7 +66,11 @@ class Fall(NamedTuple):
 
 
 def weak_classes(
-    names: Sequence[str], true: Ids, said: Ids, otherwise: Ids | None = None
+    names: Sequence[str],
+    true: Ids,
+    said: Ids,
+    otherwise: Ids | None = None,
+    surely: bool = False,
 ) -> list[Weak]:
     """Return the weak classes, the weakest first.
 
@@ -73,16 +79,29 @@ def weak_classes(
         true: (n,) classes of samples.
         said: (n,) answers.
         otherwise: (n,) answers without the decision between seen and unseen classes.
+        surely: none whose 95 % interval has the mean of all, before that decision, or half.
     """
     result = []
+    now = _accuracies(true, said)
     without = {} if otherwise is None else _accuracies(true, otherwise)
-    for c, accuracy in _accuracies(true, said).items():
-        if accuracy < WEAK:
+    usual = max(WEAK, float(np.mean(list((without or now).values())))) if now else WEAK
+    for c, accuracy in now.items():
+        samples = int((true == c).sum())
+        if accuracy < WEAK and not (surely and _at_most(accuracy, samples) >= usual):
             wrong = said[(true == c) & (said != c)]
             instead = names[int(np.bincount(wrong).argmax())]
             cause = "rule" if without.get(c, accuracy) - accuracy >= RULE else "data"
-            result.append(Weak(names[c], accuracy, instead, cause, without.get(c)))
+            result.append(Weak(names[c], accuracy, instead, cause, without.get(c), samples))
     return sorted(result, key=lambda weak: (weak.accuracy, weak.name))
+
+
+def _at_most(accuracy: float, samples: int) -> float:
+    """Return the upper end of the 95 % interval of a percentage of samples (Wilson 1927)."""
+    share = accuracy / 100
+    z = 1.96
+    middle = share + z * z / (2 * samples)
+    half = z * float(np.sqrt(share * (1 - share) / samples + (z / (2 * samples)) ** 2))
+    return (middle + half) / (1 + z * z / samples) * 100
 
 
 def weak_words(weak: Sequence[Weak], of: int, kind: str) -> str:
@@ -92,13 +111,20 @@ def weak_words(weak: Sequence[Weak], of: int, kind: str) -> str:
         whose = part_of(1, 1, kind) if of == 1 else f"Each of the {of} {kind}"
         return f"{whose} has at least half of its samples right{alone}."
     examples = [
-        f"{item.name} ({item.accuracy:.0f} %; most often predicted as {item.instead})"
+        f"{item.name} ({item.accuracy:.0f} % of {item.samples}; most often predicted as "
+        f"{item.instead})"
         for item in weak
     ]
     verb, whose = ("has", "its") if len(weak) == 1 else ("have", "their")
+    cause = (
+        " The samples cause this, not the decision rule: look at those of both classes for "
+        "misplaced ones, of which only clear ones are found, and add training samples."
+        if kind == "seen classes"
+        else ""
+    )
     return (
         f"{part_of(len(weak), of, kind)} {verb} less than half of {whose} samples right{alone}: "
-        f"{listed(examples)}."
+        f"{listed(examples)}.{cause}"
     )
 
 
@@ -110,7 +136,8 @@ def rule_words(weak: Sequence[Weak], of: int, kind: str, setting: str) -> str:
         "as {}",
     }
     examples = [
-        f"{item.name} ({item.accuracy:.0f} %; {how[kind].format(item.otherwise, item.instead)})"
+        f"{item.name} ({item.accuracy:.0f} % of {item.samples}; "
+        f"{how[kind].format(item.otherwise, item.instead)})"
         for item in weak
     ]
     other = "unseen" if kind == "seen classes" else "seen"
@@ -146,12 +173,7 @@ def rule_advice(kind: str, prior: Any, result: Mapping[str, Any]) -> str:
     reached = within_reach(result, kind, setting)
     if reached is None or not setting:
         return ""
-    sides = (("unseen classes", "gzsl_unseen"), ("seen classes", "gzsl_seen"))
-    moves = [
-        f"on {side} from {result[key]:.1f} to {value:.1f} %"
-        for (side, key), value in zip(sides, reached, strict=True)
-    ]
-    return f"{setting} For the test samples, that takes the accuracy {' and '.join(moves)}."
+    return f"{setting} For the test samples, that takes the accuracy {_moves(result, reached)}."
 
 
 def moved_rule(kind: str, prior: Any, result: Mapping[str, Any]) -> str:
@@ -188,11 +210,13 @@ class Gain(NamedTuple):
     Attributes:
         before, after: accuracy among unseen classes in percent, without and with examples.
         measured: on test samples; otherwise on draws of classes left out.
+        among_all: U and S in percent with examples; None where it was not measured.
     """
 
     before: float
     after: float
     measured: bool
+    among_all: tuple[float, float] | None = None
 
 
 def examples_gain(result: Mapping[str, Any], answers: Mapping[str, NDArray[Any]]) -> Gain | None:
@@ -202,7 +226,10 @@ def examples_gain(result: Mapping[str, Any], answers: Mapping[str, NDArray[Any]]
         before, after = (
             float(answers["curve_both"][tried.index(shots)].mean()) for shots in (0, EXAMPLES)
         )
-        return Gain(before, after, True)
+        both = ("examples_unseen", "examples_seen")
+        unseen, seen = (float(answers[name].mean()) if name in answers else None for name in both)
+        among_all = None if unseen is None or seen is None else (unseen, seen)
+        return Gain(before, after, True, among_all)
     expected: Mapping[str, float] = result.get("left_out_accuracy", {})
     if str(EXAMPLES) not in expected:
         return None
@@ -210,26 +237,53 @@ def examples_gain(result: Mapping[str, Any], answers: Mapping[str, NDArray[Any]]
 
 
 def examples_advice(
-    result: Mapping[str, Any], answers: Mapping[str, NDArray[Any]], unseen: Sequence[str]
+    result: Mapping[str, Any],
+    answers: Mapping[str, NDArray[Any]],
+    unseen: Sequence[str],
+    lost: bool = False,
 ) -> str:
     """Return the advice to show examples of the ``unseen`` classes, with what they bring; "" where
     that is little or unknown, or all have had as many.
+
+    ``lost``: some of these classes lose answers to seen ones. Then the advice is given too where
+    what it brings beside these is unknown.
     """
     gain = examples_gain(result, answers)
     shown = result.get("shown", {})
     lacking = [name for name in unseen if shown.get(name, 0) < EXAMPLES]
-    if gain is None or not gain.after - gain.before >= GAIN or not lacking:
+    if gain is None or not lacking:
+        return ""
+    among_all = gain.among_all
+    if among_all is None:
+        helps = lost
+    else:
+        before = metrics.harmonic_mean(result["gzsl_unseen"], result["gzsl_seen"])
+        helps = metrics.harmonic_mean(*among_all) - before >= GAIN
+    if not (helps or gain.after - gain.before >= GAIN):
         return ""
     whose = "each unseen class" if len(lacking) == len(unseen) else listed(lacking)
     source = "On test samples" if gain.measured else "On classes left out of training"
     most = "" if gain.measured else "at most "
+    beside = " What it brings where seen classes compete was not measured." if lost else ""
+    if among_all is not None:
+        beside = f" Among all classes, it takes the accuracy {_moves(result, among_all)}."
     run, out = (shlex.quote(str(result.get("run", "RUN")) + end) for end in ("", "-shown"))
     return (
-        f"Show {EXAMPLES} examples of {whose}. {source}, that raises the accuracy among unseen "
-        f"classes alone from {gain.before:.1f} to {most}{gain.after:.1f} %. Put a folder of "
-        f"examples for each class into FOLDER, or name a table instead: fedunseen learn {run} "
+        f"Show {EXAMPLES} examples of {whose}. {source}, that takes the accuracy among unseen "
+        f"classes alone from {gain.before:.1f} to {most}{gain.after:.1f} %.{beside} Put a folder "
+        f"of examples for each class into FOLDER, or name a table instead: fedunseen learn {run} "
         f"--support FOLDER --out {out}"
     )
+
+
+def _moves(result: Mapping[str, Any], reached: tuple[float, float]) -> str:
+    """Say from which accuracies on unseen and on seen classes to which others a remedy leads."""
+    sides = (("unseen classes", "gzsl_unseen"), ("seen classes", "gzsl_seen"))
+    moves = [
+        f"on {side} from {result[key]:.1f} to {value:.1f} %"
+        for (side, key), value in zip(sides, reached, strict=True)
+    ]
+    return " and ".join(moves)
 
 
 def summarize(
@@ -247,41 +301,43 @@ def summarize(
     """
     if "zsl" not in result or "labels" not in answers:
         return {}
-    labels, zsl, gzsl = (
-        answers[name].astype(np.int64) for name in ("labels", "zsl_answers", "gzsl_answers")
-    )
+    labels = answers["labels"].astype(np.int64)
+    gzsl = answers["gzsl_answers"].astype(np.int64)
     plain = answers.get("uncalibrated_answers", gzsl).astype(np.int64)
     of_unseen = np.isin(labels, unseen)
-    weak_unseen = weak_classes(names, labels[of_unseen], zsl[of_unseen]) if described else []
-    weak_seen = weak_classes(names, labels[~of_unseen], gzsl[~of_unseen], plain[~of_unseen])
-    calibrated = bool((plain != gzsl).any())
-    among_all = weak_classes(names, labels[of_unseen], gzsl[of_unseen], zsl[of_unseen])
-    other = {case.name for case in among_all if described} - {case.name for case in weak_unseen}
+    alone, lost = weak_unseen(answers, names, unseen) if described else ([], [])
+    weak_seen = weak_classes(
+        names, labels[~of_unseen], gzsl[~of_unseen], plain[~of_unseen], surely=True
+    )
     by_rule = {
         "seen classes": [case for case in weak_seen if case.cause == "rule"],
-        "unseen classes": [
-            case for case in among_all if case.cause == "rule" and case.name in other
-        ],
+        "unseen classes": lost,
     }
     falls = calibration_falls(names, labels[~of_unseen], plain[~of_unseen], gzsl[~of_unseen])
     sides = (("unseen classes", of_unseen), ("seen classes", ~of_unseen))
     counts = {kind: len(np.unique(labels[mine])) for kind, mine in sides}
     by_data = {
-        "unseen classes": weak_unseen,
+        "unseen classes": alone,
         "seen classes": [item for item in weak_seen if item.cause == "data"],
     }
     text = [weak_words(weak, counts[kind], kind) for kind, weak in by_data.items() if weak]
-    text += [
-        rule_words(weak, counts[kind], kind, rule_advice(kind, prior, result)).strip()
-        for kind, weak in by_rule.items()
-        if weak
-    ]
-    if calibrated:
+    advice = ""
+    if described:
+        advice = examples_advice(result, answers, [names[c] for c in unseen.tolist()], bool(lost))
+    for kind, weak in by_rule.items():
+        if not weak:
+            continue
+        setting = rule_advice(kind, prior, result)
+        first = kind == "unseen classes" and examples_first(advice, answers, result, prior)
+        if first:
+            setting = " ".join(["Show examples of them first.", *_without_examples(setting)])
+        text.append(rule_words(weak, counts[kind], kind, setting).strip())
+        text += [advice] if first else []
+    if (plain != gzsl).any():
         text.append(_cost(result, falls))
-    advice = examples_advice(result, answers, [names[c] for c in unseen.tolist()])
-    text += [advice] if advice and described else []
+    text += [advice] if advice and advice not in text else []
     weaknesses: dict[str, Sequence[Weak | Fall]] = {
-        "weak_unseen": weak_unseen,
+        "weak_unseen": alone,
         "weak_seen": weak_seen,
         "weak_by_rule": by_rule["unseen classes"],
         "calibration_falls": falls,
@@ -290,6 +346,43 @@ def summarize(
         **{name: [item._asdict() for item in rows] for name, rows in weaknesses.items()},
         "text": text,
     }
+
+
+def weak_unseen(
+    answers: Mapping[str, NDArray[Any]], names: Sequence[str], unseen: Ids
+) -> tuple[list[Weak], list[Weak]]:
+    """Return the unseen classes that are weak where only unseen ones compete, and those that the
+    decision between seen and unseen ones makes weak.
+    """
+    if "gzsl_answers" not in answers:
+        return [], []
+    labels, zsl, gzsl = (
+        answers[name].astype(np.int64) for name in ("labels", "zsl_answers", "gzsl_answers")
+    )
+    mine = np.isin(labels, unseen)
+    alone = weak_classes(names, labels[mine], zsl[mine])
+    weak = {item.name for item in alone}
+    among_all = weak_classes(names, labels[mine], gzsl[mine], zsl[mine])
+    return alone, [item for item in among_all if item.cause == "rule" and item.name not in weak]
+
+
+def examples_first(
+    advice: str, answers: Mapping[str, NDArray[Any]], result: Mapping[str, Any], prior: Any
+) -> bool:
+    """Return whether unseen classes that lose answers to seen ones gain more by examples, where
+    these are advised, than by another decision rule.
+    """
+    kind = "unseen classes"
+    reached = within_reach(result, kind, moved_rule(kind, prior, result))
+    gain = examples_gain(result, answers)
+    if not advice or reached is None or gain is None or gain.among_all is None:
+        return bool(advice)
+    return metrics.harmonic_mean(*gain.among_all) >= metrics.harmonic_mean(*reached)
+
+
+def _without_examples(setting: str) -> list[str]:
+    """Return the advice on the decision rule, for those who have no examples."""
+    return [f"If you have none: {setting[0].lower()}{setting[1:]}"] if setting else []
 
 
 def _cost(result: Mapping[str, Any], falls: Sequence[Fall]) -> str:

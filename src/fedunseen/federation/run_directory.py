@@ -259,7 +259,7 @@ class RunDirectory:
             evaluation["calibration"],
             evaluation.get("factor"),
         )
-        calibrates = chosen == (True, "stacking", None)
+        prior = evaluation.get("prior", "balanced")
         findings = diagnose(
             measured.metrics,
             result,
@@ -268,10 +268,9 @@ class RunDirectory:
             space.unseen,
             descriptions,
             scaled,
-            calibrates,
+            prior if chosen == (True, "stacking", None) else None,
         )
         findings = [*conspicuous(result, space.names, self._party_names()), *findings]
-        prior = manifest["experiment"].get("evaluation", {}).get("prior", "balanced")
         intervals = _intervals(answers, space.unseen)
         summary = summarize(result, answers, space.names, space.unseen, descriptions, prior)
         return {

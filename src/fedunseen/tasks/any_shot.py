@@ -14,9 +14,11 @@ from fedunseen.core.errors import DataError
 from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.data.names import lookalike
+from fedunseen.evaluation.summary import EXAMPLES, weak_unseen
 from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.methods.closed_form.shown import counted_as, worth
 from fedunseen.methods.closed_form.statistics import few_threads
+from fedunseen.metrics import per_class
 from fedunseen.model import Classes, ClassSum, Examples, Model, Prediction, Question, Rows
 from fedunseen.tasks import zero_shot
 
@@ -56,10 +58,72 @@ class AnyShotEvaluator(zero_shot.ZeroShotEvaluator):
                 for inputs in self.federation.batches(rows)
             ]
         rng = stream(self.federation.seed, "examples of unseen classes")
+        features = torch.cat(parts)
+        labels = benchmark.labels[rows]
         with few_threads(method.width):
-            return tensors | curve(
-                method, params, torch.cat(parts), benchmark.labels[rows], _SHOTS, rng
-            )
+            tensors |= curve(method, params, features, labels, _SHOTS, rng)
+            loses = weak_unseen(tensors, self.benchmark.space.names, self.benchmark.space.unseen)[1]
+            if loses and EXAMPLES in tensors["curve_shots"]:
+                tensors |= self._among_all(
+                    params, features, labels, float(result["calibration_factor"])
+                )
+        return tensors
+
+    def _among_all(
+        self, params: Params, features: Tensor, labels: NDArray[np.int64], offset: float
+    ) -> dict[str, NDArray[np.float64]]:
+        """Measure U and S (draws,) after ``EXAMPLES`` examples of each unseen class, which are left
+        out of the test.
+
+        Args:
+            params: the model.
+            features: (n, d) of test samples of unseen classes.
+            labels: (n,) their classes.
+            offset: what the scores of seen classes are lowered by.
+        """
+        method = self.federation.method
+        assert isinstance(method, Gaussian)
+        space = self.benchmark.space
+        candidates = torch.from_numpy(np.sort(np.concatenate([space.seen, space.unseen])))
+        lowered = offset * torch.from_numpy(np.isin(candidates.numpy(), space.seen)).double()
+        rng = stream(self.federation.seed, "examples beside seen classes")
+        classes = np.unique(labels)
+        count = torch.zeros(len(params["count"]), dtype=torch.float64)
+        count[torch.from_numpy(classes)] = float(EXAMPLES)
+        draws = max(1, min(_DRAWS, _NUMBERS // params["bias"].numel() // features.shape[1]))
+        tested = np.ones((draws, len(labels)))
+        total = torch.zeros(draws, *params["weight"].shape, dtype=torch.float64)
+        for place in range(draws):
+            order = [rng.permutation(np.flatnonzero(labels == c))[:EXAMPLES] for c in classes]
+            rows = np.concatenate(order)
+            tested[place, rows] = 0.0
+            total[place].index_add_(0, torch.from_numpy(labels[rows]), features[rows])
+        each = worth(params)  # all are of unseen classes
+        extended = method.extend(
+            params, method.semantics, each * count, each * total, offset=offset
+        )
+
+        def answered(rows: Tensor) -> NDArray[np.int64]:
+            scores = _scores(extended, rows, candidates) - lowered
+            return np.asarray(candidates[scores.argmax(-1)])
+
+        of_seen = self.benchmark.test_seen
+        blocks = [answered(block) for block in torch.split(features, _BLOCK)]
+        with torch.no_grad():
+            others = [
+                answered(method.backbone(params, inputs).double().cpu())
+                for inputs in self.federation.batches(of_seen)
+            ]
+        truth = self.benchmark.labels[of_seen]
+        seen = [per_class(truth, said, np.unique(truth)) for said in np.concatenate(others, 1)]
+        unseen = [
+            per_class(labels[rows], said[rows], classes)
+            for said, rows in zip(np.concatenate(blocks, 1), tested > 0, strict=True)
+        ]
+        return {
+            "examples_unseen": np.mean(unseen, axis=1),
+            "examples_seen": np.mean(seen, axis=1),
+        }
 
 
 class AnyShotPredictor(zero_shot.ZeroShotPredictor):

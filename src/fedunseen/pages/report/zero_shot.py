@@ -66,7 +66,8 @@ def summary(facts: Facts) -> dict[str, Any]:
     summary = summarize(
         facts.run.result, facts.tensors, facts.names, facts.unseen, facts.zero_shot, prior
     )
-    remedy = examples_advice(facts.run.result, facts.tensors, facts.of_classes(facts.unseen))
+    lost = bool(summary.get("weak_by_rule"))
+    remedy = examples_advice(facts.run.result, facts.tensors, facts.of_classes(facts.unseen), lost)
     weak = [sentence for sentence in summary.get("text", ()) if sentence != remedy]
     weak_unseen = summary.get("weak_unseen", [])
     if summary and facts.zero_shot and not weak_unseen:
