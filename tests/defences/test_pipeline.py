@@ -71,6 +71,9 @@ class Talkative(Strategy):
     def init(self, params, clients):
         return {"counted": torch.tensor(0.0), "clients": torch.tensor(float(clients))}
 
+    def count_clients(self, state, present, new):
+        return {**state, "clients": torch.tensor(10.0 * present + new)}
+
     def instruct(self, state, params, round):
         return Instruction(params, {"told": state["counted"] + round})
 
@@ -176,7 +179,8 @@ def test_what_a_strategy_says_is_not_lost(name):
     assert gradient({"w": torch.ones(1)}, None)[0]["w"] == 10
 
     params = {"w": torch.zeros(1)}
-    state = pipeline.init(params, 3)
+    state = pipeline.count_clients(pipeline.init(params, 3), 5, 2)
+    assert state["strategy/clients"] == 52
     instruction = pipeline.recall(pipeline.instruct(state, params, 4), {}, 4)
     assert instruction.extras["told"] == 4
     assert instruction.kept["recalled"] == 4.5
