@@ -5,6 +5,7 @@ compares.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,10 @@ from pathlib import Path
 import nbformat
 from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
+
+BAR = re.compile(
+    r"[^\n]*\x1b\[\?25h"
+)  # what a bar left on its line until it shows the cursor again
 
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
 
@@ -49,7 +54,7 @@ def executed(paths: Sequence[Path]) -> Iterator[tuple[Path, nbformat.NotebookNod
 
 def tidied(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """Drop what differs from run to run: counts, addresses in memory, what libraries say to
-    standard error.
+    standard error, bars, which only a machine that takes seconds draws.
     """
     notebook.metadata = nbformat.from_dict(KERNEL)
     for place, cell in enumerate(notebook.cells):
@@ -59,6 +64,8 @@ def tidied(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
         cell.execution_count = None
         cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
         for output in cell.outputs:
+            if "text" in output:
+                output.text = BAR.sub("", output.text)
             if "image/png" in output.get("data", {}):
                 picture = {"image/png": output.data["image/png"]}
                 output.update({"output_type": "display_data", "data": picture, "metadata": {}})
