@@ -123,7 +123,8 @@ def test_an_exported_folder_shows_names_that_steer_nothing():
         "b\n\n# Install\n`sh`",
     )
     space = SimpleNamespace(names=names, unseen=[0, 3])
-    text = photo_export._readme(SimpleNamespace(path=Path("<b>run"), space=space))
+    model = SimpleNamespace(params={})
+    text = photo_export._readme(SimpleNamespace(path=Path("<b>run"), space=space, model=model))
     assert shown(text) == text
     assert not [tag for tag in ("![p](", "<img", "<b>", "\n# Install", " `sh`") if tag in text]
     assert r"!\[p\](http://evil/p.png)" in text  # the name is there
