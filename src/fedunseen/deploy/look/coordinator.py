@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import QuorumError, RefusedError
@@ -28,7 +27,7 @@ from fedunseen.deploy.look.question import (
     question_of,
     rho_of,
 )
-from fedunseen.deploy.offline.files import Signed, read
+from fedunseen.deploy.offline.files import Signed, read, sum_of_elements
 from fedunseen.deploy.remote.wire import WireError
 from fedunseen.deploy.secagg.primitives import SecAggError
 
@@ -224,19 +223,7 @@ def _gather(plan: Signed, paths: Iterable[Path]) -> Iterator[tuple[str, Signed]]
 def _sum(plan: Signed, question: Question, answers: Mapping[str, Signed]) -> Values:
     """Return the sum of masked counts."""
     layout = question.layout(len(plan["parties"]))
-    total = np.zeros(layout.length, dtype=np.uint64)
-    for name, answer in answers.items():
-        elements = answer.tensors.get("elements")
-        if (
-            answer.tensors.keys() != {"elements"}
-            or elements is None
-            or elements.dtype != torch.int64
-            or elements.shape != total.shape
-        ):
-            raise RefusedError(
-                f"the answer of {name} holds no masked counts of this plan: ask for it again"
-            )
-        total += elements.numpy().view(np.uint64)
+    total = sum_of_elements(answers, layout.length)
     try:
         return question.checked(layout.decode(total, len(answers), rho_of(plan)), len(answers))
     except (SecAggError, WireError) as error:

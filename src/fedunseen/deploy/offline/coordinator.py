@@ -10,12 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from fedunseen.core.errors import ExperimentError, QuorumError, RefusedError
 from fedunseen.core.parameters import ClientStates, Params, to_device, under
-from fedunseen.deploy.offline.files import Signed, read, signed
+from fedunseen.deploy.offline.files import Signed, read, signed, sum_of_elements
 from fedunseen.deploy.offline.party import facts_of, layout_of, rho_of
 from fedunseen.deploy.remote.clients import Parties
 from fedunseen.deploy.remote.coordinator import Distributed
@@ -84,23 +83,7 @@ class Offline(Distributed, name="offline"):
                 for client, name in enumerate(plan["parties"])
             ]
             return Arrivals(replies, lambda place: {}, {}, *sizes)
-        total = np.zeros(layout.length, dtype=np.uint64)
-        for name, answer in answers.items():
-            elements = answer.tensors.get("elements")
-            if (
-                answer.tensors.keys() != {"elements"}
-                or elements is None
-                or elements.dtype != torch.int64
-            ):
-                raise RefusedError(
-                    f"the answer of {name} holds no masked elements: ask it for its file again"
-                )
-            if elements.shape != total.shape:
-                raise RefusedError(
-                    f"the answer of {name} has another length than the plan: ask it for its file "
-                    "again"
-                )
-            total += elements.numpy().view(np.uint64)
+        total = sum_of_elements(answers, layout.length)
         try:
             reply = masks.decode(
                 strategy, layout, total, [1.0] * len(answers), rho_of(plan), expected

@@ -12,7 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedunseen import __version__
 from fedunseen.core.bounds import check_greeting
@@ -304,3 +306,32 @@ def _checked(header: Mapping[str, Any]) -> str:
 
 
 _OFFLINE = Form("fedunseen offline", _checked)
+
+
+def sum_of_elements(answers: Mapping[str, Signed], length: int) -> NDArray[np.uint64]:
+    """Return the sum (length,) of masked answers, modulo 2^64.
+
+    Args:
+        answers: party -> its answer.
+        length: elements that the plan asks for.
+
+    Raises:
+        RefusedError: an answer holds something else than so many elements.
+    """
+    total = np.zeros(length, dtype=np.uint64)
+    for name, answer in answers.items():
+        elements = answer.tensors.get("elements")
+        if (
+            answer.tensors.keys() != {"elements"}
+            or elements is None
+            or elements.dtype != torch.int64
+        ):
+            raise RefusedError(
+                f"the answer of {name} holds no masked elements: ask it for its file again"
+            )
+        if elements.shape != total.shape:
+            raise RefusedError(
+                f"the answer of {name} has another length than the plan: ask it for its file again"
+            )
+        total += elements.numpy().view(np.uint64)
+    return total
