@@ -192,6 +192,14 @@ def accuracies(answers: Answers, offset: float = 0.0) -> Metrics:
     return Metrics(among_unseen, unseen, seen, harmonic_mean(unseen, seen))
 
 
+def over_all(answers: Answers, offset: float = 0.0) -> float:
+    """Return the accuracy over all classes that have test samples, each weighing the same, in
+    percent.
+    """
+    right = per_class(answers.labels, answers.generalised(offset), np.unique(answers.labels))
+    return float(right.mean())
+
+
 def group_accuracies(
     answers: Answers, groups: Mapping[str, Ids], offset: float = 0.0
 ) -> dict[str, float]:

@@ -221,4 +221,6 @@ def test_a_service_adapts_only_where_it_is_asked_to(unadapted):
 def test_the_first_line_says_whether_a_pool_moved_an_unseen_class(samples, said):
     row = {"class": "a", "seen": False, "samples": samples, "before": None, "after": None}
     rows = [row, {**row, "seen": True, "samples": 90.0}]
-    assert texts.adapted({"samples": 120, "measured": False}, rows, {})[0] == said
+    first, _, of_class = texts.adapted({"samples": 120, "measured": False}, rows, {})
+    assert first == said
+    assert ("about 8" in of_class) == (samples == 7.5)  # shares of samples, which are no whole ones

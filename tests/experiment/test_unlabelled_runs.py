@@ -62,6 +62,8 @@ def test_an_adapted_run_says_what_its_own_offset_costs(folder, tmp_path):
     labels, plain = (answers[name][seen] for name in ("labels", "uncalibrated_answers"))
     recall = recall_score(labels, plain, labels=done.space.seen, average="macro")
     assert done.result["uncalibrated_gzsl_seen"] == pytest.approx(100 * recall)
+    everywhere = recall_score(answers["labels"], answers["gzsl_answers"], average="macro")
+    assert done.result["gzsl_accuracy"] == pytest.approx(100 * everywhere)
 
 
 def test_where_the_harmonic_mean_falls_the_run_from_before_is_kept(folder, tmp_path):

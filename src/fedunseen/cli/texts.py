@@ -29,11 +29,16 @@ def adapted(
         if not row["seen"]:
             before = percent(row["before"])
             after = percent(row["after"])
-            lines.append(f"{row['class']:24} {row['samples']:8.1f}  {before}  {after}")
+            lines.append(f"{row['class']:24} {_about(row['samples']):>8}  {before}  {after}")
     if note["measured"]:
         before = note["before"]["gzsl_harmonic"]
         lines.append(f"harmonic mean before {before:.1f} %, after {result['gzsl_harmonic']:.1f} %")
     return lines
+
+
+def _about(samples: float) -> str:
+    """Write how many samples a class got: a sum of shares, so that it need not be whole."""
+    return "-" if samples < 0.5 else f"about {samples:.0f}"
 
 
 def compared(results: Sequence[Any], short: Mapping[str, str]) -> str:

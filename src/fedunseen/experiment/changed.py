@@ -53,7 +53,7 @@ from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.methods.closed_form.statistics import hidden_features
 from fedunseen.methods.closed_form.unlabelled import Adapted
-from fedunseen.metrics import Answers, accuracies, per_class
+from fedunseen.metrics import Answers, accuracies, over_all, per_class
 from fedunseen.model import Calibration, ClassSum, Model
 from fedunseen.tasks.any_shot import summed
 
@@ -261,6 +261,7 @@ def adapted_numbers(
     return (
         {name: numbers[name] for name in names}
         | uncalibrated
+        | {"gzsl_accuracy": over_all(new, adapted_offset)}
         | {"calibration_factor": adapted_offset, "adapted": note}
     )
 

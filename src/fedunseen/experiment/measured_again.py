@@ -19,7 +19,7 @@ from fedunseen.experiment.manifest import encoder_of
 from fedunseen.experiment.reasons import reason_tensors
 from fedunseen.experiment.result.stored import StoredRun
 from fedunseen.methods.closed_form.base import ClosedForm
-from fedunseen.metrics import Answers, accuracies, answers_of, per_class
+from fedunseen.metrics import Answers, accuracies, answers_of, over_all
 from fedunseen.model import ClassSum, Examples, Model
 
 _BLOCK = 1024  # samples scored at once
@@ -63,8 +63,7 @@ def measured_again(
     numbers = asdict(accuracies(answers, offset))
     plain = asdict(accuracies(answers, -own_offset))
     numbers |= {f"uncalibrated_{name}": plain[name] for name in numbers if name != "zsl"}
-    right = per_class(answers.labels, answers.generalised(offset), np.unique(answers.labels))
-    numbers["gzsl_accuracy"] = float(right.mean())
+    numbers["gzsl_accuracy"] = over_all(answers, offset)
     tensors: dict[str, NDArray[Any]] = {
         **left_out,
         "labels": benchmark.labels[rows],

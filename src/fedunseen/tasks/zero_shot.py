@@ -35,6 +35,7 @@ from fedunseen.metrics import (
     accuracies,
     forgetting,
     group_accuracies,
+    over_all,
     per_class,
 )
 from fedunseen.model import Calibration, Classes, Examples, Model, Prediction, Question
@@ -123,7 +124,7 @@ class ZeroShotEvaluator(Evaluator):
             )
             offsets = {"offsets": dict(zip(PRIORS, others, strict=True))}
         line: dict[str, Any] = self._means(many, offset) | offsets
-        line["gzsl_accuracy"] = float(np.mean([_over_all(answers, offset) for answers in many]))
+        line["gzsl_accuracy"] = float(np.mean([over_all(answers, offset) for answers in many]))
         own_offset = float(np.mean([federation.method.own_offset(m) for m in measured_models]))
         plain = self._means(many, -own_offset)
         line |= {f"uncalibrated_{name}": plain[name] for name in self.generalised}
@@ -272,14 +273,6 @@ class ZeroShotEvaluator(Evaluator):
         return zero_shot_summary.summary_tensors(
             self.federation, params, result["calibration_factor"], self.evaluation.embedding
         )
-
-
-def _over_all(answers: Answers, offset: float) -> float:
-    """Return the accuracy over all classes that have test samples, each weighing the same, in
-    percent.
-    """
-    right = per_class(answers.labels, answers.generalised(offset), np.unique(answers.labels))
-    return float(right.mean())
 
 
 class ZeroShotPredictor(Predictor):
