@@ -41,7 +41,7 @@ test-all: $(STAMP) lint types
 
 # Each file whose tests need Flower.
 OF_FLOWER := tests/attacks/test_flower_nodes.py tests/attacks/test_noninterference.py tests/attacks/test_other_federations.py \
-	tests/cli/test_recorded_commands.py tests/engines/test_all_ways.py tests/engines/test_flower_app.py
+	tests/cli/test_recorded_commands.py tests/engines/test_all_ways.py tests/engines/test_flower_app.py tests/engines/test_look_ways.py
 DEPLOYED  := tests/engines/test_flower_app.py::test_a_closed_form_ends_with_the_sums_of_one_process
 
 test-flower: $(WITH_FLOWER)/installed

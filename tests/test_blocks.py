@@ -50,7 +50,7 @@ REASONS = {
     "adapt, sums, compare, export, push, report, init, new, data encode, data check, doctor, offline "
     "plan, offline answer, offline merge, offline withdraw, ledger, health, bench, statistics, "
     "certs renew, certs revoke, certs request, certs sign, encode, offline count, history, rollback, "
-    "look plan, look answer, look read",
+    "look plan, look answer, look read, look host, look join",
 }
 NOT_RUN = {name for names in REASONS.values() for name in names.split(", ")}
 

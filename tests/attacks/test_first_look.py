@@ -61,10 +61,15 @@ def answered(plan, kits, tmp_path):
         shutil.rmtree(state, ignore_errors=True)
         site = Site(state, Owner(folder, kits / name, consent))
         party = Credentials.load(kits / name)
-        looking = Looking(plan, party, Ledger(state / "ledger"), site, agrees_to_clear=True)
+        looking = Looking(plan, party, Ledger(state / "ledger"), site, plain=True)
         return looking.answer(holdings_of(folder), minimum)
 
     return answer
+
+
+def came(*paths):
+    """Return answers as a coordinator reads them."""
+    return [(path, files.read(path, question.ANSWER, LIMIT, FORM)) for path in paths]
 
 
 def patients(last=(), count=23):
@@ -120,14 +125,14 @@ def test_no_cell_of_few_rows_is_in_clear(answered, plan, tmp_path):
     answer = files.read(tmp_path / "answer", question.ANSWER, LIMIT, FORM)
     if plan["masked"]:
         with pytest.raises(QuorumError, match="no answer of south"):
-            read_look(plan, [tmp_path / "answer"])
+            read_look(plan, came(tmp_path / "answer"))
         return
     cells = answer.tensors["counts/cells"].numpy()
     assert not (cells % MINIMUM).any()
     assert {bounds_of(cell) for cell in np.flatnonzero(cells[0])} == {
         bounds_of(int(cells_of(np.array([30.0]))[0]))
     }
-    part = read_look(plan, [tmp_path / "answer"]).parts[0]
+    part = read_look(plan, came(tmp_path / "answer")).parts[0]
     low, _, high = part.columns["age"].quantiles
     assert 20 < low < high < 40
 
@@ -139,7 +144,7 @@ def test_one_masked_answer_shows_nothing_and_all_show_the_sum(answered, plan, tm
     for name, count in zip(NAMES, (23, 31, 8), strict=True):
         (tmp_path / name).write_bytes(answered(patients(count=count), name, consent=("look",)))
         paths.append(tmp_path / name)
-    part = read_look(plan, paths).parts[0]
+    part = read_look(plan, came(*paths)).parts[0]
     assert part.samples == {"flu": 20 + 30 + 5, "cold": 20 + 30 + 5}
     assert part.holders == {"flu": 3, "cold": 3}
     # another plan over the same rows has other masks
@@ -147,7 +152,7 @@ def test_one_masked_answer_shows_nothing_and_all_show_the_sum(answered, plan, tm
     assert len(np.unique(before)) == len(before)
     forged = replace(plan, id=b"\1" * 32)
     with pytest.raises(RefusedError, match="another plan"):
-        read_look(forged, paths)
+        read_look(forged, came(*paths))
 
 
 FOUR = (*NAMES, "east")
@@ -176,7 +181,7 @@ class Sites:
     def looking(self, plan, consent, name):
         kit = self.folder / "kits" / name
         site = Site(self.folder / name, Owner(self.folder, kit, ("look", *consent)))
-        return Looking(plan, Credentials.load(kit), self.ledger(name), site, agrees_to_clear=True)
+        return Looking(plan, Credentials.load(kit), self.ledger(name), site, plain=True)
 
     def answer(self, plan, *consent, rows=None, name="north"):
         """Do what the command does, in its order."""

@@ -239,7 +239,7 @@ def test_plans_of_others_and_wrong_options_are_refused(look, refused):
     look.plan("strange", kits="strange")
     assert "unknown key" in look.answer("north", "strange", call=refused)
     look.plan("clear", "--plain")
-    assert "--plain if the owner agrees" in look.answer("north", "clear", call=refused)
+    assert "--plain if its owner agrees" in look.answer("north", "clear", call=refused)
     assert "there already" in look.plan("clear", call=refused)
     Path("twice.csv").write_text("name\nA\nA\n")
     assert "given twice" in look.plan("twice", classes="twice.csv", call=refused)

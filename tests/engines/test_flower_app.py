@@ -24,6 +24,7 @@ from contract import check_audited, check_coordinator, check_home, check_log
 from fedunseen.deploy.remote.link import PartyGone
 from fedunseen.experiment.deal import deal
 from fedunseen.experiment.running import run
+from looks import looked_by_file
 from processes import Machine, command, descendants, environment, free_port, until
 from same import noted, same
 from small_runs import CLOSED, experiment
@@ -299,6 +300,23 @@ def test_a_node_runs_an_app_only_if_someone_it_trusts_has_signed_it(nodes, tmp_p
         )
         assert nodes.participants(f"signed-{quorum}") == participants
     assert "could not be verified" in nodes.said("north.log")
+
+
+def test_a_first_look_is_that_by_file(nodes):
+    """Nodes whose owners agree to it, and to no run."""
+    by_file = looked_by_file(nodes.folder, NAMES)
+    for name in NAMES:
+        if nodes.named[name].poll() is None:
+            nodes.end(name)
+        nodes.node(name, state=f"look-{name}", consent="look names")
+    config = f'plan="{nodes.folder}/look.plan" out="{nodes.folder}/seen"'
+    app = APP.with_name("flower-look")
+    done = nodes.start("run-look", "flwr", "run", app, "here", "--stream", "-c", config)
+    nodes.ended(done, nodes.named["superlink"])
+    assert (nodes.folder / "seen" / "look.json").read_bytes() == by_file
+    assert "would send" not in nodes.said("run-look.log")
+    for name in NAMES:
+        assert "would send" in nodes.said(f"look-{name}/party.log")
 
 
 def test_the_same_app_runs_in_flowers_simulation(closed, tmp_path, request):

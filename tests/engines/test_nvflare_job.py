@@ -18,6 +18,7 @@ import pytest
 from contract import check_audited, check_coordinator, check_home, check_log
 from fedunseen import Experiment, run
 from fedunseen.core.errors import ExperimentError, FedUnseenError
+from looks import looked_by_file
 from processes import command, descendants, environment, sets, until
 from same import noted
 from small_runs import CLOSED
@@ -54,14 +55,17 @@ def dealt(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def simulated(folder, dealt, experiment, settings, own=None, party=None):
+def simulated(folder, dealt, experiment, settings, own=None, party=None, job_of=JOB, args=None):
     """A job in the simulator; its run directory. ``party`` is another executor, as
-    ``module.Class`` of a module in the folder.
+    ``module.Class`` of a module in the folder; ``args`` are those of another job's controller.
     """
-    shutil.copytree(JOB, folder / "job", dirs_exist_ok=True)
+    shutil.copytree(job_of, folder / "job", dirs_exist_ok=True)
     config = folder / "job" / "app" / "config" / "config_fed_server.json"
     job = json.loads(config.read_text())
-    job["workflows"][0]["args"] = {"experiment": experiment, "settings": settings}
+    job["workflows"][0]["args"] = args or {
+        "experiment": experiment,
+        "settings": settings,
+    }
     config.write_text(json.dumps(job))
     if party:
         config = config.with_name("config_fed_client.json")
@@ -74,6 +78,7 @@ def simulated(folder, dealt, experiment, settings, own=None, party=None):
         "class_list_enforcement_mode": "enforce",
         "class_allow_list": [
             "fedunseen.deploy.nvflare_job.",
+            "fedunseen.deploy.look.",
             party or "fedunseen.deploy.nvflare_job.",
         ],
     }
@@ -255,3 +260,20 @@ def test_a_site_without_data_and_a_damaged_file_are_refused(tmp_path):
     (tmp_path / "fedunseen.json").write_text("{")
     with pytest.raises(FedUnseenError, match="is damaged"):
         Place.of(context)
+
+
+def test_a_first_look_is_that_by_file(dealt, tmp_path):
+    for name in SITES:
+        (tmp_path / "data" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "data" / name).symlink_to(dealt / "data" / name)
+    (tmp_path / "kits").symlink_to(dealt / "kits")
+    (tmp_path / "kits" / "coordinator").symlink_to(dealt / "kits" / "server")
+    by_file = looked_by_file(tmp_path, SITES)
+    own = {"credentials": f"{dealt}/kits/{{site}}", "consent": "look names"}
+    look = {"job_of": JOB.with_name("nvflare-look"), "args": {"plan": f"{tmp_path}/look.plan"}}
+    with simulated(tmp_path, dealt, "", {}, own, **look) as (process, out):
+        finish(process, tmp_path)
+    assert (out.with_name("fedunseen-look") / "look.json").read_bytes() == by_file
+    for site in SITES:
+        said = (tmp_path / "simulator" / site / "fedunseen-state" / "messages.log").read_text()
+        assert f"{site} would send" in said

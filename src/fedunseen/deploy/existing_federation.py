@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
@@ -18,6 +18,7 @@ from fedunseen.deploy.own_settings import check_own
 
 if TYPE_CHECKING:
     from fedunseen.deploy.remote.party import Party
+    from fedunseen.deploy.site import Owner
     from fedunseen.experiment.result.run import Run
     from fedunseen.federation.engine import Session
 
@@ -27,6 +28,7 @@ OPTIONS = (
     "data", "credentials", "masked", "consent", "min_samples", "epsilon_limit", "delta_limit", "set", "state", "out",
 )  # fmt: skip
 """What a site's own configuration may hold."""
+OWN_STATE = "give each party its own state"
 
 
 @contextmanager
@@ -99,12 +101,32 @@ def coordinated(
     return done
 
 
-def check_options(place: Iterable[str]) -> None:
+def check_options(place: Iterable[str], options: Sequence[str] = OPTIONS) -> None:
     """Raise an ExperimentError for an option that a site does not have: a misspelled limit would
     limit nothing.
     """
-    if stray := [key for key in place if key not in OPTIONS]:
-        raise ExperimentError(unknown("option of this site", stray[0], OPTIONS), "site-option")
+    if stray := [key for key in place if key not in options]:
+        raise ExperimentError(unknown("option of this site", stray[0], options), "site-option")
+
+
+def owner_of(place: Mapping[str, Any]) -> Owner:
+    """Return what the owner of a site has decided, from its description.
+
+    Raises:
+        ExperimentError: an option is not as it must be.
+    """
+    from fedunseen.deploy.site import Owner
+
+    kit = place.get("credentials")
+    consent = place.get("consent") or ()
+    return Owner(
+        Path(str(place["data"])),
+        Path(str(kit)) if kit else None,
+        tuple(consent.replace(",", " ").split() if isinstance(consent, str) else consent),
+        flag(place, "masked"),
+        _number(place, "epsilon_limit"),
+        _number(place, "delta_limit") or 1e-4,
+    )
 
 
 @contextmanager
@@ -129,42 +151,43 @@ def taking_part(
     """
     from fedunseen.deploy.client_data import PartyData
     from fedunseen.deploy.remote.party import Party
-    from fedunseen.deploy.site import Owner, at_site
+    from fedunseen.deploy.site import at_site
     from fedunseen.experiment.manifest import unused
 
     check_options(place)
     check_own(settings)
-    data = Path(str(place["data"]))
-    kit = place.get("credentials")
-    few = _min_samples(place)
-    consent = place.get("consent") or ()
-    owner = Owner(
-        data,
-        Path(str(kit)) if kit else None,
-        tuple(consent.replace(",", " ").split() if isinstance(consent, str) else consent),
-        _masked(place),
-        _number(place, "epsilon_limit"),
-        _number(place, "delta_limit") or 1e-4,
-    )
-    with at_site(state, owner, say, "give each party its own state") as site:
-        held = PartyData(data, settings, home=unused(out), masked=owner.masked, min_samples=few)
+    few = few_of(place)
+    owner = owner_of(place)
+    assert owner.data is not None
+    with at_site(state, owner, say, OWN_STATE) as site:
+        held = PartyData(
+            owner.data, settings, home=unused(out), masked=owner.masked, min_samples=few
+        )
         held.consent = owner.consent
         owner.check(len(held.benchmark.train))
         yield Party(held.prepare, site)
 
 
-def _min_samples(place: Mapping[str, Any]) -> int:
+def few_of(place: Mapping[str, Any]) -> int:
+    """Return the fewest samples that a site shows.
+
+    Raises:
+        ExperimentError: it is no whole number from 1.
+    """
     few = place.get("min_samples", MIN_SAMPLES)
     if type(few) is not int or few < 1:
         raise ExperimentError(f"min_samples = {few!r} of this site must be a whole number from 1")
     return few
 
 
-def _masked(place: Mapping[str, Any]) -> bool:
-    masked = place.get("masked", False)
-    if type(masked) is not bool:
-        raise ExperimentError(f"masked = {masked!r} of this site must be true or false")
-    return masked
+def flag(place: Mapping[str, Any], key: str) -> bool:
+    """Return whether a site's description sets an option; raises ExperimentError for other
+    values.
+    """
+    value = place.get(key, False)
+    if type(value) is not bool:
+        raise ExperimentError(f"{key} = {value!r} of this site must be true or false")
+    return value
 
 
 def _number(place: Mapping[str, Any], key: str) -> float | None:

@@ -145,7 +145,7 @@ def host(
             yield Session(Counted(link, members), members, kit=kit)
 
     with (
-        _terminable(),
+        terminable(),
         client_table(members) as shown,
         watched(watching, chosen, out, shown) as (on_round, present),
     ):
@@ -187,7 +187,7 @@ def host_removal(run: Run, removing: str, kit: Path | None, address: str, out: P
     )  # the same command opens the sum that a killed one has stored
     place = Host(folder / "engine", at, port, kit, tuple(names))
     with (
-        _terminable(),
+        terminable(),
         websocket.host(place) as link,
         logged(place.folder),
     ):  # first what may be refused
@@ -257,7 +257,7 @@ def join(
     state = state or Path(f"fedunseen-{who}")
     out = free_folder(out) if out is not None else unused(Path("runs") / who)
     owner = Owner(data, kit, tuple(consent or ()), masked or removal, epsilon_limit, delta_limit)
-    with _terminable(), logged(), at_site(state, owner, _log.info, _JOINED) as site:
+    with terminable(), logged(), at_site(state, owner, _log.info, _JOINED) as site:
         agreed = Removal(samples or (), "removal" in (consent or ())) if removal else None
         held = PartyData(
             data,
@@ -325,7 +325,7 @@ def _credentials(
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
+def terminable() -> Iterator[None]:
     """Let SIGTERM and Ctrl-C end the process in order: what it has started ends too, and it says
     why it ends.
     """

@@ -2,4 +2,5 @@
 
 ``holdings`` counts what a folder holds, ``question`` says what is asked and coarsens the counts,
 ``party`` answers once, ``coordinator`` adds the answers up, ``findings`` says what to look at.
+``over_links`` carries both over WebSocket, Flower and NVFlare.
 """

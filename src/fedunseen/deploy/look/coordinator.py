@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,15 +18,12 @@ from fedunseen.core.errors import QuorumError, RefusedError
 from fedunseen.core.parameters import within
 from fedunseen.deploy.look.holdings import CELLS, KINDS, bounds_of
 from fedunseen.deploy.look.question import (
-    ANSWER,
-    FORM,
-    LIMIT,
     Question,
     Values,
     question_of,
     rho_of,
 )
-from fedunseen.deploy.offline.files import Signed, read, sum_of_elements
+from fedunseen.deploy.offline.files import Signed, sum_of_elements
 from fedunseen.deploy.remote.wire import WireError
 from fedunseen.deploy.secagg.primitives import SecAggError
 
@@ -175,14 +171,19 @@ class Look:
         return sum(part.samples.get(name, 0) for part in self.parts)
 
 
-def read_look(plan: Signed, paths: Iterable[Path]) -> Look:
+def read_look(plan: Signed, files: Iterable[tuple[object, Signed]]) -> Look:
     """Read the answers to a plan.
+
+    Args:
+        plan: that they answer.
+        files: what errors call an answer, and the answer.
 
     Raises:
         RefusedError: one is damaged, or of another plan or kind.
         QuorumError: one is missing under masks, or all are.
     """
-    answers = dict(_gather(plan, paths))
+    came = dict(_gather(plan, files))
+    answers = {name: came[name] for name in plan["parties"] if name in came}
     absent = [name for name in plan["parties"] if name not in answers]
     if absent and (plan["masked"] or not answers):
         why = "the others' masked counts have no sum without it" if answers else "none is there"
@@ -200,23 +201,22 @@ def read_look(plan: Signed, paths: Iterable[Path]) -> Look:
     return Look(question, plan["masked"], own, minimum, parts, absent)
 
 
-def _gather(plan: Signed, paths: Iterable[Path]) -> Iterator[tuple[str, Signed]]:
+def _gather(plan: Signed, files: Iterable[tuple[object, Signed]]) -> Iterator[tuple[str, Signed]]:
     """Yield each party's answer."""
-    first: dict[str, Path] = {}
-    for path in paths:
-        answer = read(path, ANSWER, LIMIT, FORM)
+    first: dict[str, object] = {}
+    for where, answer in files:
         name = answer.signer
         if answer["plan"] != plan.id.hex() or answer["masked"] != plan["masked"]:
             raise RefusedError(
-                f"{path} answers another plan: leave it out, or ask {name} for its answer"
+                f"{where} answers another plan: leave it out, or ask {name} for its answer"
             )
         if answer.enrolment.digest != plan.enrolment.digest or name not in plan["parties"]:
             raise RefusedError(
-                f"{path} is signed by {name}, whose key the plan does not know: leave it out"
+                f"{where} is signed by {name}, whose key the plan does not know: leave it out"
             )
         if name in first:
-            raise RefusedError(f"{path} and {first[name]} are both of {name}: give one of them")
-        first[name] = path
+            raise RefusedError(f"{where} and {first[name]} are both of {name}: give one of them")
+        first[name] = where
         yield name, answer
 
 

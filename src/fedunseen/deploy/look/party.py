@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -18,9 +19,10 @@ from torch import from_numpy
 from fedunseen.core.errors import RefusedError, counted
 from fedunseen.core.files import replacing
 from fedunseen.core.parameters import Params, under
+from fedunseen.core.text import shown
 from fedunseen.data.names import plain
 from fedunseen.deploy.look.alike import alike
-from fedunseen.deploy.look.holdings import Holdings
+from fedunseen.deploy.look.holdings import Holdings, holdings_of
 from fedunseen.deploy.look.question import (
     ANSWER,
     Question,
@@ -30,11 +32,8 @@ from fedunseen.deploy.look.question import (
     question_of,
     rho_of,
 )
-from fedunseen.deploy.offline.files import Signed, signed
-from fedunseen.deploy.offline.party import check_addressed, pair_masks
-from fedunseen.deploy.secagg.enrolment import Credentials
-from fedunseen.deploy.secagg.ledger import Ledger
-from fedunseen.deploy.site import Site
+from fedunseen.deploy.offline.files import signed
+from fedunseen.deploy.offline.party import Asked, pair_masks
 
 NO_CONSENT = "look-consent"
 AGAIN = "look-again"
@@ -42,44 +41,20 @@ _RUN = "look/"
 _LISTED = 20  # names in a line for the owner
 
 
-class Looking:
-    """One party that answers one look.
+class Looking(Asked):
+    """One party that answers one look; the ledger also keeps who takes part in a masked one."""
 
-    Args:
-        plan: its file.
-        credentials: of the party.
-        ledger: pins the federation, keeps who takes part in a masked look, and notes that the
-            history has grown.
-        site: keeps what left.
-        agrees_to_clear: whether the owner agrees to counts in clear.
+    what = "counts"
 
-    Raises:
-        RefusedError: the plan asks another party or federation, or for counts in clear.
-    """
+    @cached_property
+    def question(self) -> Question:
+        """What the plan asks for."""
+        return question_of(self.plan)
 
-    def __init__(
-        self,
-        plan: Signed,
-        credentials: Credentials,
-        ledger: Ledger,
-        site: Site,
-        agrees_to_clear: bool = False,
-    ) -> None:
-        self.plan = plan
-        self.credentials = credentials
-        self.ledger = ledger
-        self.site = site
-        self.consent = frozenset(site.owner.consent)
-        self.question = question_of(plan)
-        self.run = f"{_RUN}{plan.id.hex()}"
-        site.releases.bind(ledger)
-        check_addressed(plan, credentials)
-        if not plan["masked"] and not agrees_to_clear:
-            raise RefusedError(
-                "the plan asks for counts in clear, which the coordinator sees for each party: "
-                "answer with --plain if the owner agrees, or ask for a plan without --plain"
-            )
-        ledger.pin(credentials.enrolment)
+    @property
+    def run(self) -> str:
+        """What the history calls the look."""
+        return f"{_RUN}{self.plan.id.hex()}"
 
     @property
     def _place(self) -> Path:
@@ -114,6 +89,32 @@ class Looking:
             )
         return content
 
+    def given(
+        self, data: Path, label: str, minimum: int, say: Callable[[str], None]
+    ) -> tuple[bytes, bool]:
+        """Return the content of the answer, and whether it was given before.
+
+        What would leave is said before consent is asked for.
+
+        Args:
+            data: of the party.
+            label: of a table: the column with the classes.
+            minimum: each count is a multiple of it.
+            say: takes a line for the owner.
+
+        Raises:
+            RefusedError: as :meth:`stored` and :meth:`answer` say.
+            DataError: the data cannot be read.
+        """
+        content = self.stored()
+        if content is not None:
+            self.record(content)
+            return content, True
+        holdings = holdings_of(data, label, self.plan["classes"])
+        for line in self.listed(holdings, minimum):
+            say(shown(line))
+        return self.answer(holdings, minimum), False
+
     def listed(self, holdings: Holdings, minimum: int) -> Iterator[str]:
         """Yield what would leave, line by line, for the owner."""
         question = self.question
@@ -122,11 +123,11 @@ class Looking:
         yield f"{self.credentials.name} would send, rounded down to multiples of {minimum} ({to}):"
         if holdings.label:
             yield f"- the classes are what is in the column {holdings.label!r}"
-        shown = large_classes(holdings, minimum)
+        large = large_classes(holdings, minimum)
         listed = frozenset(question.classes)
-        asked = {name: shown[name] for name in shown if name in listed}
+        asked = {name: large[name] for name in large if name in listed}
         yield f"- samples of {len(question.classes)} classes of the plan: {_counts(asked)}"
-        others = sum(shown.values()) - sum(asked.values())
+        others = sum(large.values()) - sum(asked.values())
         unlabelled = holdings.unlabelled // minimum * minimum
         yield f"- {others} samples of other classes; {unlabelled} without a class"
         here = [name for name in question.columns if name in holdings.columns]
@@ -150,14 +151,14 @@ class Looking:
                     f"{len(fitting.classes)} of {len(own.classes)} such classes, and all but "
                     f"{len(fitting.columns)} of {len(own.columns)} columns"
                 )
-        few = {name: count for name, count in holdings.samples.items() if name not in shown}
+        few = {name: count for name, count in holdings.samples.items() if name not in large}
         if few:
             yield f"left out, since fewer than {minimum} samples are here: {_counts(few)}"
         yield (
             "note: nothing bounds what counts reveal, so that a later run with --epsilon-limit and "
             "the same --state is refused"
         )
-        for mine, theirs in islice(_near(shown, question.classes), _LISTED):
+        for mine, theirs in islice(_near(large, question.classes), _LISTED):
             yield f"note: your class {mine!r} may be {theirs!r} of the plan: is it one class?"
 
     def answer(self, holdings: Holdings, minimum: int) -> bytes:

@@ -207,6 +207,30 @@ def read(
         if (size := path.stat().st_size) > limit:
             raise WireError(f"it has {size} bytes, and {limit} are the most")
         content = path.read_bytes()
+    except OSError as error:
+        raise RefusedError(
+            f"{path} cannot be read ({error.strerror or error}): look at its name"
+        ) from None
+    except WireError as error:
+        raise RefusedError(
+            f"{path} is damaged, or no file of `{form.command}` ({error}): get it again"
+        ) from None
+    return read_content(content, path, kind, form)
+
+
+def read_content(
+    content: bytes, where: object, kind: str | None = None, form: Form | None = None
+) -> Signed:
+    """Read what a file holds; see :func:`read`.
+
+    Args:
+        content: of the file.
+        where: what errors call it.
+        kind: that it must have; None: any.
+        form: of which command it is; None: of ``fedunseen offline``.
+    """
+    form = form or _OFFLINE
+    try:
         if not content.startswith(_FIRST):
             other_version = content.startswith(_FIRST[:-2])
             raise WireError(
@@ -218,30 +242,26 @@ def read(
         header, first = split(message)
         body = message[first:]
         actual_kind = form.check(own_fields(header))
-    except OSError as error:
-        raise RefusedError(
-            f"{path} cannot be read ({error.strerror or error}): look at its name"
-        ) from None
     except (WireError, SecAggError, ValueError) as error:
         raise RefusedError(
-            f"{path} is damaged, or no file of `{form.command}` ({error}): get it again"
+            f"{where} is damaged, or no file of `{form.command}` ({error}): get it again"
         ) from None
-    signed = _signed(path, header, body, content)
+    signed = _signed(where, header, body, content)
     if kind not in (None, actual_kind):
         raise RefusedError(
-            f"{path} is a file of the kind {actual_kind!r}, not {kind!r}: give another one"
+            f"{where} is a file of the kind {actual_kind!r}, not {kind!r}: give another one"
         )
     return signed
 
 
-def _signed(path: Path, header: Mapping[str, Any], body: bytes, content: bytes) -> Signed:
+def _signed(where: object, header: Mapping[str, Any], body: bytes, content: bytes) -> Signed:
     """Return a file's content, once its version and signature have been checked."""
     if header["version"] != __version__:
         raise RefusedError(
-            f"{path} was written by fedunseen {plain(header['version'], 40)}, and this is "
+            f"{where} was written by fedunseen {plain(header['version'], 40)}, and this is "
             f"{__version__}: install the same version everywhere"
         )
-    enrolment = Enrolment.read(header["federation"].encode(), f"federation.json in {path}")
+    enrolment = Enrolment.read(header["federation"].encode(), f"federation.json in {where}")
     signer = signer_of(header)
     public = (
         enrolment.parties.get(signer, (b"",))[0] if "party" in header else enrolment.coordinator
@@ -249,12 +269,12 @@ def _signed(path: Path, header: Mapping[str, Any], body: bytes, content: bytes) 
     id = _id(header, body)
     if len(public) != 32 or not verify(public, header["signature"], _PURPOSE + id):
         raise RefusedError(
-            f"{path} is not signed by {plain(signer, 80)}, or was changed since: get it again"
+            f"{where} is not signed by {plain(signer, 80)}, or was changed since: get it again"
         )
     try:
         tensors = read_tensors(header, body)
     except WireError as error:
-        raise RefusedError(f"{path} is damaged ({error}): get it again") from None
+        raise RefusedError(f"{where} is damaged ({error}): get it again") from None
     return Signed(own_fields(header), tensors, content, enrolment, id)
 
 

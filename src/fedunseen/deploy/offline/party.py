@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -42,6 +42,7 @@ from fedunseen.federation.engine import Masking
 from fedunseen.federation.in_process import InProcess
 from fedunseen.strategies import Instruction, Strategy
 
+CLEAR = "plan-clear"
 _HELLO = {"kind", "protocol", "version", "experiment", "clients", "run", "space", "shape"}
 _OTHER_LIST = (
     "the plan is of another federation.json than this party's: copy the newest one everywhere"
@@ -154,8 +155,22 @@ def _check_asked(plan: Signed, credentials: Credentials) -> None:
         )
 
 
-class Answering:
-    """One party that answers one plan."""
+class Asked:
+    """One party that is asked by a plan's file, once plan, federation and owner fit together.
+
+    Args:
+        plan: its file.
+        credentials: of the party.
+        ledger: pins the federation, and notes that the history has grown.
+        site: keeps what left.
+        plain: whether the owner agrees to an answer in clear.
+
+    Raises:
+        RefusedError: the plan asks another party or federation, or for an answer in clear (code
+            ``plan-clear``).
+    """
+
+    what: ClassVar[str] = "sums"
 
     def __init__(
         self,
@@ -171,21 +186,46 @@ class Answering:
         self.site = site
         self.consent = frozenset(site.owner.consent)
         site.releases.bind(ledger)
-        self.run, *_ = planned(plan["hello"])
-        self.k: int = plan["k"]
-        _check_asked(plan, credentials)
-        check_model({**plan.instruction.params, **plan.instruction.extras})
+        self.check_plan()
         if not plan["masked"] and not plain:
             raise RefusedError(
-                "the plan asks for sums in clear: anyone with the answer sees this party's sums; "
-                "answer with --plain if its owner agrees, or ask for a plan without --plain"
+                f"the plan asks for {self.what} in clear: anyone with the answer sees this party's "
+                f"{self.what}; answer with --plain if its owner agrees, or ask for a plan without "
+                "--plain",
+                CLEAR,
             )
         ledger.pin(credentials.enrolment)
+
+    def check_plan(self) -> None:
+        """Refuse a plan that this party cannot answer."""
+        check_addressed(self.plan, self.credentials)
+
+
+class Answering(Asked):
+    """One party that answers one plan."""
+
+    def __init__(
+        self,
+        plan: Signed,
+        credentials: Credentials,
+        ledger: Ledger,
+        site: Site,
+        plain: bool = False,
+    ) -> None:
+        self.run, *_ = planned(plan["hello"])
+        self.k: int = plan["k"]
+        super().__init__(plan, credentials, ledger, site, plain)
         if removing := plan.plan.removing:
             allowed = (
                 self.consent if plan["masked"] else {"removal"}
             )  # its own sums are in clear anyway
             ledger.check_removal(removing, plan["parties"], credentials.enrolment, allowed)
+
+    def check_plan(self) -> None:
+        """Refuse a plan that this party cannot answer with one message for each round."""
+        _check_asked(self.plan, self.credentials)
+        instruction = self.plan.instruction
+        check_model({**instruction.params, **instruction.extras})
 
     def check_classes(self, names: Iterable[str]) -> None:
         """Refuse to send samples of classes that federation.json does not let this party send."""

@@ -113,6 +113,8 @@ FILES: tuple[Sent, ...] = (
 """What a party writes into a file for the coordinator."""
 
 LOOK: tuple[Sent, ...] = (
+    *_all("look", "", "kind", "that a file follows, over a connection"),
+    Sent("look", "", "file", "yes", "the file of kind look-answer, over a connection"),
     *_all("look-answer", "", "kind version federation", "what signs the file"),
     Sent("look-answer", "", "signature", "yes", "signature of the file"),
     *_all(

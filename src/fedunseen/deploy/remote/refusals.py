@@ -22,6 +22,7 @@ code below.
 """
 
 CLASSES = "refused-classes"
+CONSENT = "refused-consent"
 LEFT = "refused-left"
 MESSAGE = "refused-message"
 STORAGE = "refused-storage"
@@ -29,6 +30,7 @@ SUM = "refused-sum"
 
 REFUSALS = {
     "refused-budget": "its owner's limits of epsilon and delta do not allow the run",
+    CONSENT: "its owner has not agreed to what is asked for",
     CLASSES: "its federation.json fixes other classes: copy the newest federation.json everywhere",
     DATA: "it cannot do that with its samples",
     LEFT: "it has refused too often, and leaves until its owner has looked",
@@ -57,10 +59,12 @@ samples.
 """
 
 _BUDGET = ("epsilon-unbounded", "epsilon-limit", "epsilon-unknown", "delta-limit")
+_CONSENT = ("look-consent", "look-again", "plan-clear")
 _LEDGER = ("dropouts-consent", "roster-differs", "history-older", "history-in-use", "ledger-older")
 _NUMBER = (NOT_FINITE, OUTSIDE, MALFORMED, "noise-too-large", "noise-too-small")
 _CODES = {
     **{code: code for code in REFUSALS},
+    **dict.fromkeys(_CONSENT, CONSENT),
     **dict.fromkeys(_BUDGET, "refused-budget"),
     **dict.fromkeys(_NUMBER, "refused-number"),
     **dict.fromkeys(_LEDGER, SUM),
