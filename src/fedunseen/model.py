@@ -268,8 +268,9 @@ class Model:
             ArgumentError: the coverage is not between 0 and 1.
             ExperimentError: the model has no confidence.
         """
+        confidence = self.checked_confidence()
         scores = self.scores(rows).astype(np.float64)
-        return self.checked_confidence().sets(scores, ~self.shown_mask, coverage)
+        return confidence.sets(scores, ~self.shown_mask, coverage)
 
     def unfamiliar(self, rows: Rows) -> NDArray[np.float64]:
         """Return (n,) p-values: a small one says that a sample is unlike all known ones.
@@ -371,6 +372,12 @@ class Model:
 
     def checked_confidence(self) -> Confidence:
         """Return what was held out; raise an ExperimentError where nothing was."""
+        if self.confidence is None and not self.method.zero_shot:
+            raise ExperimentError(
+                f"method.name = {self.method_name!r} has no calibrated probabilities, sets of "
+                "classes or alarms: take a zero-shot method for these, such as gaussian",
+                "not-calibrated",
+            )
         if self.confidence is None:
             raise ExperimentError(
                 "this model's answers were not compared with held-out samples, so that it has no "

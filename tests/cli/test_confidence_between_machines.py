@@ -88,6 +88,9 @@ def test_by_file_it_is_drawn_until_a_second_plan_and_has_then_the_same_bits(
     sure = load_run("sure")
     assert (sure.path / FILE).read_bytes() == (alone.path / FILE).read_bytes()
     assert sure.result["confidence"] == alone.result["confidence"]
+    for name in ("stated", "wrong"):  # what the report lists
+        assert sure.evaluation[name].tobytes() == alone.evaluation[name].tobytes()
+    assert sure.evaluation["stated"].tobytes() != first.evaluation["stated"].tobytes()
     # the same samples are asked about once
     offline.plan("third", of=("--confidence", "run"))
     assert "released under another plan" in offline.act("answer", "north", "third", call=refused)

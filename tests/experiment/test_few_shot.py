@@ -229,6 +229,18 @@ def test_wrong_examples_are_one_sentence(done, examples, tmp_path):
         done.predict(picture)
 
 
+def test_sets_and_alarms_are_refused_by_name(done):
+    rows = np.zeros((1, *done.model.method.backbone.input_shape), dtype=np.float32)
+    for call in (done.model.predict_set, done.model.unfamiliar):
+        with pytest.raises(
+            ExperimentError, match=r"^method.name = 'maml' has no calibrated"
+        ) as why:
+            call(rows)
+        assert why.value.code == "not-calibrated"
+    with pytest.raises(ExperimentError, match="scores classes from examples alone"):
+        done.model.probabilities(rows)
+
+
 def test_tests_leave_the_model_alone(tmp_path):
     few, many = (run(small(evaluation__validation_episodes=n), tmp_path / str(n)) for n in (2, 20))
     assert same(few, many)

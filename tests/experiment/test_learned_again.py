@@ -6,6 +6,7 @@ import pytest
 from fedunseen import Experiment, load_run, run
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.tables import compare
+from fedunseen.pages.report import write_report
 
 SMALL = {
     "data.train_per_class": 20,
@@ -54,6 +55,9 @@ def test_what_a_run_learned_is_measured_and_compared(before, shown, tmp_path):
     numbers = after.result["confidence"]
     assert numbers["stated"] == pytest.approx(100 * stated.mean())
     assert numbers["right"] == pytest.approx(100 * right.mean())
+    assert numbers["from"] == before.result["confidence"]["from"]
+    tested = {kind: sum(row[0] for row in rows) for kind, rows in numbers["reliability"].items()}
+    assert tested == {"seen": (~unseen).sum(), "unseen": unseen.sum()}  # as U and S count them
     offset = after.model.calibration.offset
     assert min(abs(point[0] - offset) for point in numbers["trade"]) < 1e-9
     again = after.learn({"more": before.space.semantics[0] + 0.5}, out=tmp_path / "again")
@@ -78,3 +82,27 @@ def test_a_class_that_was_added_competes_and_can_be_compared(before, shown, tmp_
     found = compare(load_run(after.path), before)
     assert found.differences["gzsl_unseen"][0] < 0
     assert "47 again" in [after.space.names[c] for c in after.evaluation["gzsl_answers"]]
+
+
+def test_the_report_of_classes_with_examples_keeps_both_kinds_apart(before, shown, tmp_path):
+    benchmark = load_data(before.experiment, 0)
+    many = {name: np.repeat(rows, 40, axis=0) for name, rows in shown.items()}
+    rng = np.random.default_rng(0)
+    many = {
+        name: (rows + 0.01 * rng.random(rows.shape)).astype("f4") for name, rows in many.items()
+    }
+    after = before.learn(examples=many, out=tmp_path / "after")
+    assert after.model.shown_mask[benchmark.space.unseen].all()  # taken for seen ones from now on
+    numbers = after.result["confidence"]
+    for part in (numbers["reliability"], numbers["risk_coverage"], numbers["unfamiliar"]):
+        assert set(part) == {"seen", "unseen"}
+    for kind in ("seen", "unseen"):
+        assert numbers["risk_coverage"][kind][-1] == pytest.approx(
+            after.result[f"gzsl_{kind}"], abs=1e-6
+        )
+    page = write_report(after).read_text("utf-8")
+    answers = len(benchmark.test_seen), len(benchmark.test_unseen)
+    assert "{} test answers about seen classes and {}".format(*answers) in page
+    assert "A class with enough examples counts as a seen one" in page
+    first = write_report(before).read_text("utf-8")
+    assert "A class with enough examples" not in first

@@ -113,6 +113,8 @@ def predict(
 
     with preparation_bars("reading the run"):
         done = open_run(path, client, encoder=encoder, overrides=settings)
+        if sets is not None:
+            done.first.model.checked_confidence()
         shows = support is not None
         added = [] if shows else _expectations(done.first, class_names, classes, among)
         ranked = list(

@@ -1,6 +1,7 @@
 """How a confidence holds on test samples: what a report shows of it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,20 @@ _POINTS = 20  # of a curve
 Floats = NDArray[np.float64]
 
 
-def measured(tests: HeldOut, confidence: Confidence, offset: float) -> dict[str, Any]:
+def measured(
+    tests: HeldOut,
+    confidence: Confidence,
+    offset: float,
+    of_unseen: NDArray[np.bool_] | None = None,
+) -> dict[str, Any]:
     """Return how stated probabilities, sets and alarms hold on test samples, in percent.
 
     Args:
         tests: scores of test samples by the final model.
         confidence: fitted without them.
         offset: what the scores of seen classes are lowered by.
+        of_unseen: (n,) bool, samples of classes that no party trained on, where the model takes
+            some of these for seen ones, since it was shown examples; None: where it takes none.
 
     Returns:
         Numbers for ``result.json``: ``ece`` (expected calibration error), ``stated`` and ``right``
@@ -36,7 +44,8 @@ def measured(tests: HeldOut, confidence: Confidence, offset: float) -> dict[str,
     probabilities = confidence.probabilities(scores, tests.unseen)
     stated = probabilities.max(1)
     right = probabilities.argmax(1) == tests.labels
-    kinds = {"seen": ~tests.asks_unseen, "unseen": tests.asks_unseen}
+    of_unseen = tests.asks_unseen if of_unseen is None else of_unseen
+    kinds = {"seen": ~of_unseen, "unseen": of_unseen}
     kinds = {kind: mine for kind, mine in kinds.items() if mine.any()}
     high = stated > HIGH
     numbers: dict[str, Any] = {
@@ -55,8 +64,8 @@ def measured(tests: HeldOut, confidence: Confidence, offset: float) -> dict[str,
         "risk_coverage": {
             kind: _most_sure(stated[rows], right[rows]) for kind, rows in kinds.items()
         },
-        "sets": _sets(tests, confidence, scores),
-        "trade": _trade(tests, offset),
+        "sets": _sets(tests, confidence, scores, of_unseen),
+        "trade": _trade(tests, offset, of_unseen),
     }
     if tests.distance is not None and len(confidence.distances):
         distance = confidence.farther(tests.distance, tests.lengths)
@@ -111,26 +120,28 @@ def _most_sure(stated: Floats, right: NDArray[np.bool_]) -> list[float]:
     return [100 * float(ordered[:end].mean()) for end in ends.tolist()]
 
 
-def _sets(tests: HeldOut, confidence: Confidence, scores: Floats) -> dict[str, float]:
+def _sets(
+    tests: HeldOut, confidence: Confidence, scores: Floats, of_unseen: NDArray[np.bool_]
+) -> dict[str, float]:
     """Return coverage by kind, each class weighing the same, and how large the sets are."""
     inside = confidence.sets(scores, tests.unseen, COVERAGE)
     held = inside[np.arange(len(inside)), tests.labels]
-    weights = class_weights(tests.labels, tests.asks_unseen)
+    weights = class_weights(tests.labels, of_unseen)
     numbers = {"coverage": 100 * COVERAGE, "labels": float(inside.sum(1).mean())}
     numbers["all"] = 100 * float(inside.all(1).mean())
-    for kind, rows in (("seen", ~tests.asks_unseen), ("unseen", tests.asks_unseen)):
+    for kind, rows in (("seen", ~of_unseen), ("unseen", of_unseen)):
         if rows.any():
             numbers[kind] = 100 * float(weights[rows] @ held[rows] / weights[rows].sum())
     return numbers
 
 
-def _trade(tests: HeldOut, offset: float) -> list[list[float]]:
+def _trade(tests: HeldOut, offset: float, of_unseen: NDArray[np.bool_]) -> list[list[float]]:
     """Return offset, U and S for offsets from where no seen class wins to where all do; the chosen
     one is among them.
     """
     if not tests.unseen.any() or tests.unseen.all():
         return []
-    answers = tests.answers()
+    answers = replace(tests.answers(), unseen=of_unseen)
     offsets = np.unique(np.quantile(answers.gap, np.linspace(0, 1, 2 * _POINTS + 1)))
     points = []
     for tried in np.sort(np.r_[offsets, offset]).tolist():

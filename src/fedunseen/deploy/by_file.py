@@ -15,7 +15,7 @@ from fedunseen.confidence.counted import fit_counts
 from fedunseen.confidence.measured import measured
 from fedunseen.confidence.priors import asked_unseen
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
-from fedunseen.core.files import whole_folder
+from fedunseen.core.files import whole_folder, write_tensors
 from fedunseen.core.parameters import Params, of_each_client
 from fedunseen.deploy.offline.coordinator import Offline
 from fedunseen.deploy.offline.files import Signed
@@ -34,6 +34,8 @@ from fedunseen.experiment.forget import (
     write_left,
 )
 from fedunseen.experiment.held_out import held_out_of
+from fedunseen.experiment.manifest import encoder_of
+from fedunseen.experiment.reasons import reason_tensors
 from fedunseen.experiment.result.run import Run
 from fedunseen.experiment.rules import StartFacts, check
 from fedunseen.experiment.run_model import MODEL_FILES
@@ -206,7 +208,8 @@ class Counting(ByFile):
             DataError: no party has counted an answer.
         """
         run = self.run.first
-        federation, *_ = judged(run, self.benchmark, int(run.result["rounds"]), run.params)
+        rounds = int(run.result["rounds"])
+        federation, task, _ = judged(run, self.benchmark, rounds, run.params)
         share = asked_unseen(run.experiment.evaluation.prior, run.space)
         scales = self.question["scales"].numpy()
         sure = fit_counts(self.counts, scales, share, federation.method.width)
@@ -217,9 +220,15 @@ class Counting(ByFile):
             )
         offset = run.model.calibration.offset
         numbers = measured(held_out_of(federation, run.params), sure, offset)
-        made_anew = "report.html", "README.md", "result.json", *MODEL_FILES
+        model = replace(run.model, confidence=sure)
+        encoder = encoder_of(run.experiment, task.benchmark)
+        drawn = run.evaluation
+        drawn = {**drawn, **reason_tensors(model, task.benchmark, drawn, encoder)}
+        answers = "evaluation.safetensors"
+        made_anew = "report.html", "README.md", "result.json", answers, *MODEL_FILES
         with whole_folder(out, run.path, made_anew) as partial:
-            replace(run.model, confidence=sure).save(partial / MODEL_FILES[0])
+            model.save(partial / MODEL_FILES[0])
+            write_tensors(partial / answers, drawn)
             confidence = {**numbers, "from": "histograms"}
             RunDirectory(partial).finish({**run.result, "confidence": confidence, "run": str(out)})
         return run.reopened(out)

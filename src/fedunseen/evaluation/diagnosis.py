@@ -31,6 +31,8 @@ LEAD = 3.0  # percentage points by which another closed form has to lead on clas
 CLIPPED = 0.01  # share of features that may be clipped without a warning
 _SCALED = "data.features = ['centre', 'l2']"
 CONFIDENT = 30  # answers above 90 % from which on their share says something
+FEWER = 10  # that do if chance alone hardly explains it
+BY_CHANCE = 0.05  # probability of so few right ones, if each is right with 90 %
 TRUSTED = 80.0  # percent of them that should be right
 MEASURABLE = 3  # test samples of a class on which an offset may be chosen
 EMPTIED = 0.2  # of the accuracy without calibration
@@ -429,11 +431,14 @@ def overconfident(result: Mapping[str, Any], lost: Sequence[str] = ()) -> Findin
     answers = sum(row[0] for rows in confidence["reliability"].values() for row in rows)
     share = confidence["high"]["share"]
     right = confidence["high"]["right"]
-    if share / 100 * answers < CONFIDENT or right >= TRUSTED:
+    confident = round(share / 100 * answers)
+    if confident < FEWER or right >= TRUSTED:
+        return None
+    if confident < CONFIDENT and _chance_of(right, confident) >= BY_CHANCE:
         return None
     return Finding(
-        f"High probabilities are not reliable here: of the answers above 90 %, {right:.0f} % are "
-        "right.",
+        f"High probabilities are not reliable here: of the {confident} answers above 90 %, "
+        f"{right:.0f} % are right.",
         "The unseen classes lie farther from where their descriptions put them than seen classes "
         "did that played unseen ones. "
         + (
@@ -445,6 +450,14 @@ def overconfident(result: Mapping[str, Any], lost: Sequence[str] = ()) -> Findin
         "Show a few examples of the unseen classes with `fedunseen learn`, or ask for sets of "
         "classes with `fedunseen predict --sets 0.9`.",
     )
+
+
+def _chance_of(right: float, answers: int) -> float:
+    """Return how probable it is that at most this percentage of answers is right, if each of them
+    is right with a probability of 90 % (binomial distribution).
+    """
+    most = round(right / 100 * answers)
+    return sum(math.comb(answers, k) * 0.9**k * 0.1 ** (answers - k) for k in range(most + 1))
 
 
 def emptied(

@@ -47,6 +47,7 @@ from fedunseen.experiment.changed import judged
 from fedunseen.experiment.held_out import held_out_of
 from fedunseen.experiment.hooks import hooks
 from fedunseen.experiment.manifest import encoder_of, fingerprint_of
+from fedunseen.experiment.measured_again import origin
 from fedunseen.experiment.own_samples import (
     REMOVAL_BATCH,
     OwnSamples,
@@ -72,7 +73,7 @@ from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.small_cells import without_small_cells
 from fedunseen.experiment.traces import in_order, stated
 from fedunseen.federation.evaluator import Choice
-from fedunseen.federation.federation import State
+from fedunseen.federation.federation import Federation, State
 from fedunseen.federation.loop import Loop, round_metrics
 from fedunseen.federation.run_directory import RunDirectory, parts_of
 from fedunseen.federation.server_step import RoundResult
@@ -286,8 +287,7 @@ def write_left(
         numbers = {k: v for k, v in run.result.items() if k not in _NOT_MEASURED_AGAIN} | numbers
         sure = run.model.confidence
         offset = float(numbers["calibration_factor"])
-        if sure is not None:
-            numbers["confidence"] = measured(held_out_of(federation, model), sure, offset)
+        numbers |= _confidence(run, federation, model, offset)
         weights = run.manifest.get("encoder")
         left = trained_model(run.experiment, federation, space, model, offset, sure, weights)
         left.save(directory.model_path)
@@ -302,6 +302,15 @@ def write_left(
         write_tensors(partial / "evaluation.safetensors", {**drawn, "client_counts": counts})
         noted = {"forgotten": noted["forgotten"], "stays": traces(run)}
         directory.finish({**numbers, "run": str(folder), **noted})
+
+
+def _confidence(run: Run, federation: Federation, model: Params, offset: float) -> dict[str, Any]:
+    """Return how the confidence of a run holds for what is left; empty where it has none."""
+    sure = run.model.confidence
+    if sure is None:
+        return {}
+    tests = held_out_of(federation, model)
+    return {"confidence": measured(tests, sure, offset) | origin(run.result)}
 
 
 def _copy(

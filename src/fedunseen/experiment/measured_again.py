@@ -167,11 +167,19 @@ def confidence_of(
     apart = [changed.distance(part) for part in blocks] if changed.finds_unfamiliar else []
     distance = np.concatenate([part for part in apart if part is not None]) if apart else None
     tests = HeldOut(scores, benchmark.labels[rows], ~changed.shown_mask, distance)
-    numbers = measured(tests, sure, 0.0)  # these scores are comparable already
+    of_unseen = np.repeat([True, False], [len(benchmark.test_unseen), len(benchmark.test_seen)])
+    numbers = measured(tests, sure, 0.0, of_unseen)  # these scores are comparable already
     offset = changed.calibration.offset
+    numbers |= origin(run.result)
     numbers["trade"] = [[extra_offset + offset, u, s] for extra_offset, u, s in numbers["trade"]]
     encoder = encoder_of(run.experiment, benchmark)
     return {"confidence": numbers}, reason_tensors(changed, benchmark, drawn, encoder)
+
+
+def origin(result: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the confidence of a run was fitted to, for one with the same confidence."""
+    before = result.get("confidence", {})
+    return {name: before[name] for name in ("from",) if name in before}
 
 
 def _answers(benchmark: Benchmark, rows: NDArray[np.int64], learned: Model) -> Answers:

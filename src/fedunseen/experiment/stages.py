@@ -24,6 +24,7 @@ from fedunseen.experiment.encoding import copy_weights
 from fedunseen.experiment.held_out import held_out_of
 from fedunseen.experiment.hooks import hooks
 from fedunseen.experiment.manifest import clients_of, encoder_of, write_scaling
+from fedunseen.experiment.measured_again import origin
 from fedunseen.experiment.reasons import model_of, reason_tensors
 from fedunseen.experiment.result.run import load_run
 from fedunseen.experiment.rules import PresenceFacts, check
@@ -403,7 +404,7 @@ def adapt_unlabelled(setup: Setup) -> Setup:
         assert sure is not None
         setup = replace(setup, confidence=sure)
         tests = held_out_of(federation, adapted.params)
-        numbers["confidence"] = measured(tests, sure, adapted_offset)
+        numbers["confidence"] = measured(tests, sure, adapted_offset) | origin(setup.result)
     connect(setup)  # parties get the model as one of the whole run
     return replace(setup, result={**setup.result, **numbers}, model=adapted.params)
 

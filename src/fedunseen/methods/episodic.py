@@ -190,8 +190,9 @@ class Episodic(OneLoss):
 
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Refuse: without a support set there is nothing to score."""
-        raise TypeError(
-            f"{type(self).__name__} scores classes from examples, not from descriptions"
+        raise ExperimentError(
+            f"{type(self).__name__} scores classes from examples alone: give a few of each class, "
+            "with --support FOLDER or examples="
         )
 
 

@@ -37,6 +37,10 @@ def confidence(facts: Facts) -> Content:
     )
     return {
         "found": numbers,
+        "tested": {
+            kind: sum(row[0] for row in rows) for kind, rows in numbers["reliability"].items()
+        },
+        "shown": bool(facts.run.result.get("shown")),
         "reliability": _reliability(numbers["reliability"]),
         "risk": risk,
         "trade": _trade(
