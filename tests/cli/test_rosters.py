@@ -4,12 +4,13 @@ same bits as in one process that knew it from the start.
 
 import json
 import shutil
+from dataclasses import asdict, replace
 
 import pytest
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import ExperimentError, RefusedError
-from fedunseen.deploy.rosters import Roster, continued, read, record
+from fedunseen.deploy.rosters import FILE, Roster, continued, read, record, shut_out
 from fedunseen.experiment.deal import deal
 from processes import Deployment, sets
 from same import same
@@ -95,7 +96,7 @@ def test_training_goes_on_with_a_new_party_and_without_one_that_was_shut_out(mac
 
 @pytest.mark.slow
 def test_a_run_that_waits_for_a_party_goes_on_once_it_is_revoked(machine, tmp_path):
-    """Nothing is started again, and the list of the next `--resume` says who left."""
+    """Nothing is started again, the list says at once who left, and rounds can be added later."""
     deployment = begun(machine, "digit-pairs", FEDAVG, patience=9999.0)
     coordinator = deployment.host()
     joined = {name: deployment.join(name) for name in ("north", "west")}
@@ -106,9 +107,20 @@ def test_a_run_that_waits_for_a_party_goes_on_once_it_is_revoked(machine, tmp_pa
     lived = load_run(tmp_path / "run")
     assert [line["participants"] for line in lived.metrics] == [[0, 2]] * 2
     assert lived.metrics[0]["dropped"] == {"1": "it was revoked"}
+    versions = read(tmp_path / "run")
+    assert [version.expected for version in versions] == [NAMES[:3], ("north", "west")]
+    assert {version.parties for version in versions} == {NAMES[:3]}
+    kept = {path: path.read_bytes() for path in (tmp_path / "run").glob("*.safetensors")}
     deployment.end(deployment.host("--resume"), {})
+    assert kept == {path: path.read_bytes() for path in kept}
     assert read(tmp_path / "run")[-1].expected == ("north", "west")
-    assert len(load_run(tmp_path / "run").metrics) == 2
+    # the others can go on: as in one process that never had the third
+    coordinator = deployment.host("--resume", "--set=strategy.rounds=4")
+    deployment.end(coordinator, {name: deployment.join(name) for name in ("north", "west")})
+    lived = load_run(tmp_path / "run")
+    assert [line["participants"] for line in lived.metrics] == [[0, 2]] * 4
+    changes = {"strategy.rounds": 4, "partition.without": [1, 3]}
+    assert same(lived, here(tmp_path, "digit-pairs", {**FEDAVG, **changes}))
 
 
 @pytest.mark.slow
@@ -131,6 +143,7 @@ def test_masked_sums_take_a_new_party_with_everyone_s_consent(machine, tmp_path)
     assert [len(line["participants"]) for line in lines] == [3, 3, 4, 4]
 
 
+NOISE = {"privacy": {"name": "client-level", "epsilon": 4.0}}
 MASKED = {"privacy": {"aggregation": "masked", "dropouts": "refuse"}}
 
 
@@ -157,6 +170,7 @@ def changed(path, **sections):
         (Roster(0, NAMES, NAMES, 2), {}, "roster-older"),
         (Roster(0, NAMES[1:], NAMES[1:], 3), {}, "roster-lacks"),
         (Roster(0, NAMES, NAMES, 4), {}, "roster-rounds"),
+        (Roster(0, NAMES[:3], NAMES[:2], 4), {**NOISE, "strategy": {"rounds": 1}}, "roster-noise"),
         (Roster(0, NAMES, NAMES, 4), {"evaluation": {"selection": "validation"}}, "roster-of-choice"),
         (Roster(0, NAMES, NAMES, 4), {**MASKED, "strategy": {"rounds": 9}}, "roster-consent"),
         (Roster(0, NAMES, NAMES, 4), {**MASKED, "method": {"name": "gaussian"}}, "roster-alone"),
@@ -166,7 +180,7 @@ def test_lists_that_a_run_cannot_go_on_with_change_nothing(finished, now, sectio
     changed(finished, **sections)
     before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
     with pytest.raises((RefusedError, ExperimentError)) as refused:
-        continued(finished, now, {})
+        continued(finished, now, {"strategy.rounds": 2})
     assert refused.value.code == code
     assert before == {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
 
@@ -188,3 +202,41 @@ def test_a_party_comes_goes_and_comes_back(finished):
     assert len(read(finished)) == 4
     shutil.rmtree(finished / "checkpoints")
     assert continued(finished, Roster(0, NAMES, NAMES, 6), more)[0].round == 0
+
+
+def test_who_is_revoked_while_a_run_goes_on_is_missing_at_once(finished):
+    first = read(finished)[-1]
+    shut_out(finished, first, {"west", "no party"})
+    shut_out(finished, first, {"west"})  # the same again
+    assert read(finished) == [first, replace(first, round=2, expected=NAMES[:2])]
+    # the same command again takes it over, and leaves what is finished as it is
+    before = (finished / "result.json").read_bytes()
+    roster, settings = continued(finished, Roster(0, NAMES[:3], NAMES[:2], 4), {})
+    assert (roster.expected, settings["strategy.rounds"]) == (NAMES[:2], 2)
+    assert (finished / "result.json").read_bytes() == before
+    # more rounds, and it left when it was revoked, not now
+    versions = [first, replace(first, round=1, expected=NAMES[:2])]
+    (finished / FILE).write_text(json.dumps([asdict(version) for version in versions]))
+    more = {"strategy.rounds": 3}
+    _, settings = continued(finished, Roster(0, NAMES[:3], NAMES[:2], 4), more)
+    assert (settings["strategy.rounds"], settings["partition.leave"]) == (3, {"2": 1})
+    assert not (finished / "result.json").exists()
+    # and the command that began it goes on with that
+    _, settings = continued(finished, Roster(0, NAMES[:3], NAMES[:2], 4), {"strategy.rounds": 2})
+    assert (settings["strategy.rounds"], settings["partition.leave"]) == (3, {"2": 1})
+
+
+def test_a_run_that_was_taken_back_may_end_earlier(finished):
+    shut_out(finished, read(finished)[-1], {"west"})
+    now = Roster(0, NAMES[:3], NAMES[:2], 4)
+    path = finished / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "rolled_back": 1}))
+    assert continued(finished, now, {"strategy.rounds": 1})[1]["strategy.rounds"] == 1
+
+
+def test_a_party_that_comes_back_while_a_run_goes_on_is_on_the_list_again(finished):
+    first = read(finished)[-1]
+    shut_out(finished, first, {"west"})
+    shut_out(finished, first, set())
+    assert [version.expected for version in read(finished)] == [NAMES[:3], NAMES[:2], NAMES[:3]]
+    assert continued(finished, first, {})[1]["partition.clients"] == 3

@@ -3,6 +3,7 @@ and no longer waits for those that were shut out.
 
 A client is a party's place in the run's first list; later ones come behind, so that no place
 changes. ``rosters.json`` in the run directory has a version for each change, and none is removed.
+Who is revoked while the run goes on is missing from a new version at once.
 From which round a party takes part, and until which, stands in ``partition.join`` and
 ``partition.leave`` of the run's settings.
 """
@@ -10,7 +11,7 @@ From which round a party takes part, and until which, stands in ``partition.join
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -102,17 +103,67 @@ def continued(out: Path, now: Roster, settings: Mapping[str, Any]) -> tuple[Rost
     before = versions[-1] if versions else Roster(0, now.parties[:clients], now.parties[:clients])
     _check(before, now)
     added = tuple(name for name in now.expected if name not in before.parties)
-    parties = before.parties + added
-    if set(before.expected) == set(now.expected):
-        return replace(before, serial=now.serial), _kept(experiment, settings, bool(versions[1:]))
+    here = set(now.expected)
+    coming = here - set(before.expected)
+    going = (set(before.expected) | _shut_out(before, experiment)) - here
+    changed = bool(coming or going or versions[1:])
+    more = _more_rounds(experiment, settings) if changed else 0
+    kept = _kept(read_manifest(out), settings, bool(versions[1:]))
+    if not (coming or going or more):
+        return replace(before, serial=now.serial), kept
     state = RunDirectory(out).newest_checkpoint(torch.device("cpu"))
     done = 0 if state is None else state.round
-    roster = Roster(done, parties, now.expected, now.serial)
-    changes = _changes(experiment, before, roster, settings)
+    roster = Roster(done, before.parties + added, now.expected, now.serial)
+    over = done >= int(experiment["strategy"]["rounds"])
+    if over and not (coming or more):  # what follows counts them out
+        record(out, before)
+        record(out, roster)
+        return roster, kept
+    leave = {name: min(done, _left(versions, name, done)) for name in going}
+    changes = _changes(experiment, before, roster, settings, leave)
     _reopen(out, experiment, changes)
     record(out, before)
     record(out, roster)
     return roster, {**settings, **changes}
+
+
+def shut_out(out: Path, roster: Roster, names: Set[str]) -> None:
+    """Add the version of a run that goes on without parties that were revoked meanwhile."""
+    expected = tuple(name for name in roster.expected if name not in names)
+    record(out, replace(roster, round=len(RunDirectory(out).metrics()), expected=expected))
+
+
+def _shut_out(before: Roster, experiment: Mapping[str, Any]) -> set[str]:
+    """Return who was revoked while the run went on, so that its settings do not know it."""
+    partition = _partition(experiment)
+    stay = zip(before.parties, partition.rounds()[1], strict=False)
+    known = {name for name, last in stay if last == NEVER}
+    absent = {before.parties[client] for client in partition.without}
+    return known - absent - set(before.expected)
+
+
+def _left(versions: Sequence[Roster], name: str, done: int) -> int:
+    """Return the round from which a party was no longer expected; ``done``: it was until now."""
+    round = done
+    for version in reversed(versions):
+        if name in version.expected:
+            break
+        round = version.round
+    return round
+
+
+def _more_rounds(experiment: Mapping[str, Any], settings: Mapping[str, Any]) -> int:
+    """Return how many rounds a trained run is to have, if that is more than it was to; else 0."""
+    rounds = int(experiment["strategy"]["rounds"])
+    more = int(settings.get("strategy.rounds", rounds))
+    return 0 if more <= rounds or in_closed_form(experiment) else more
+
+
+def _partition(experiment: Mapping[str, Any]) -> PartitionSettings:
+    """Return which clients take part when."""
+    partition = experiment["partition"]
+    keys = ("clients", "join", "leave", "without")
+    return PartitionSettings.model_validate({k: partition[k] for k in keys if k in partition})
 
 
 def _check(before: Roster, now: Roster) -> None:
@@ -131,22 +182,31 @@ def _check(before: Roster, now: Roster) -> None:
 
 
 def _kept(
-    experiment: Mapping[str, Any], settings: Mapping[str, Any], changed: bool
+    manifest: Mapping[str, Any], settings: Mapping[str, Any], changed: bool
 ) -> dict[str, Any]:
     """Return the settings of a run whose list has not changed now, but may have before."""
+    experiment = manifest["experiment"]
     partition = experiment["partition"]
     keys = ("clients", "join", "leave", "without") if changed else ("clients",)
     kept = {f"partition.{key}": partition[key] for key in keys if key in partition}
-    if changed:
+    if changed and not ("rolled_back" in manifest and "strategy.rounds" in settings):
         kept["strategy.rounds"] = experiment["strategy"]["rounds"]
+    if changed:
         kept["evaluation.confidence"] = experiment["evaluation"]["confidence"]
     return {**settings, **kept}
 
 
 def _changes(
-    experiment: Mapping[str, Any], before: Roster, now: Roster, settings: Mapping[str, Any]
+    experiment: Mapping[str, Any],
+    before: Roster,
+    now: Roster,
+    settings: Mapping[str, Any],
+    leave: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Return which settings another list changes, by dotted key."""
+    """Return which settings another list changes, by dotted key.
+
+    ``leave``: from which round who is gone.
+    """
     if experiment["evaluation"]["selection"] == "validation":
         raise RefusedError(
             "rounds and calibration of this run were chosen with its parties "
@@ -155,26 +215,36 @@ def _changes(
             "roster-of-choice",
         )
     coming = now.keys([name for name in now.expected if name not in before.expected])
-    going = now.keys([name for name in before.expected if name not in now.expected])
-    rounds = int(experiment["strategy"]["rounds"])
-    changes: dict[str, Any] = {}
-    over = now.round >= rounds
+    going = {now.parties.index(name): round for name, round in leave.items()}
+    more = _more_rounds(experiment, settings)
+    changes: dict[str, Any] = {"strategy.rounds": more} if more else {}
+    over = now.round >= max(more, int(experiment["strategy"]["rounds"]))
     if over and coming and in_closed_form(experiment):
         _check_alone(experiment)
-        going |= now.keys(before.expected)
+        going = dict.fromkeys(now.keys(before.expected), now.round) | going
         changes = {"strategy.rounds": now.round + 1, "evaluation.confidence": "draws"}
     elif over and coming:
-        more = int(settings.get("strategy.rounds", rounds))
-        if more <= now.round:
-            raise ExperimentError(
-                f"the run has done its {now.round} rounds, and none is left for new parties: give "
-                "more with --set strategy.rounds=N",
-                "roster-rounds",
-            )
-        changes = {"strategy.rounds": more}
+        raise ExperimentError(
+            f"the run has done its {now.round} rounds, and none is left for new parties: give "
+            "more with --set strategy.rounds=N",
+            "roster-rounds",
+        )
+    if more:
+        _check_noise(experiment)
     if experiment.get("privacy", {}).get("aggregation") == "masked":
         changes |= _masked(experiment, settings)
     return changes | _presence(experiment, now, coming, going)
+
+
+def _check_noise(experiment: Mapping[str, Any]) -> None:
+    """Refuse more rounds than noise was chosen for."""
+    privacy = experiment.get("privacy", {})
+    if privacy.get("name", "none") != "none" and privacy.get("noise") is None:
+        raise RefusedError(
+            f"the noise of this run was chosen for its {experiment['strategy']['rounds']} rounds, "
+            "which is all that privacy.epsilon pays for: start a new run with more",
+            "roster-noise",
+        )
 
 
 def _check_alone(experiment: Mapping[str, Any]) -> None:
@@ -201,30 +271,27 @@ def _masked(experiment: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[
 
 
 def _presence(
-    experiment: Mapping[str, Any], now: Roster, coming: set[int], going: set[int]
+    experiment: Mapping[str, Any], now: Roster, coming: set[int], going: Mapping[int, int]
 ) -> dict[str, Any]:
     """Return the settings that say in which rounds parties take part."""
-    partition = experiment["partition"]
-    known = PartitionSettings.model_validate(
-        {key: partition[key] for key in ("clients", "join", "leave") if key in partition}
-    )
+    known = _partition(experiment)
     grown = len(now.parties) - known.clients
     first, last = (
         np.concatenate([times, np.full(grown, fill)])
         for times, fill in zip(known.rounds(), (now.round, NEVER), strict=True)
     )
-    without = set(partition.get("without", ()))
+    without = set(known.without)
     for client in coming:
         if client in without:
             without.discard(client)
             first[client] = now.round
         last[client] = NEVER
-    for client in going:
-        if first[client] >= now.round:  # it has taken part in no round
+    for client, round in going.items():
+        if first[client] >= round:  # it has taken part in no round
             without.add(client)
             first[client] = 0
         else:
-            last[client] = now.round
+            last[client] = round
     return {
         "partition.clients": len(now.parties),
         "partition.join": {str(k): int(n) for k, n in enumerate(first) if n > 0},

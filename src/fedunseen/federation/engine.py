@@ -5,7 +5,7 @@ are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -116,6 +116,7 @@ class Session:
         greeting: seconds that a party may take to accept the experiment.
         written: called with the run directory once its result is there, before parties, which may
             be slow, are told that the run is over.
+        shut_out: called with the parties that are revoked, as soon as others are, or fewer.
     """
 
     link: Any
@@ -126,6 +127,7 @@ class Session:
     folder: Path | None = None
     greeting: float = 20.0
     written: Callable[[Path], None] = lambda path: None
+    shut_out: Callable[[Set[str]], None] = lambda names: None
 
 
 class Masking(Protocol):

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -114,7 +115,7 @@ def host(
     from fedunseen.deploy import websocket
     from fedunseen.deploy.deployed import deployed, notes
     from fedunseen.deploy.remote.link import Counted, Host
-    from fedunseen.deploy.rosters import record
+    from fedunseen.deploy.rosters import record, shut_out
     from fedunseen.experiment.manifest import free_directory
     from fedunseen.experiment.running import run as run_experiment
     from fedunseen.experiment.schema import Experiment
@@ -141,8 +142,9 @@ def host(
             _log.info(
                 "listening at %s:%d%s", bracketed(at), port, " in plain text" if insecure else ""
             )
-            record(place.folder.parent, roster)
-            yield Session(Counted(link, members), members, kit=kit)
+            record(out, roster)
+            gone = partial(shut_out, out, roster)
+            yield Session(Counted(link, members), members, kit=kit, shut_out=gone)
 
     with (
         terminable(),

@@ -83,6 +83,7 @@ class Clients:
         self.meeting = Session(None, [])
         self.parties: list[PartyStatus] = []
         self._kept_out: Mapping[str, str] = {}
+        self._shut_out: frozenset[str] = frozenset()
 
     def connect(self, meeting: Session, strategy: Strategy, timeout: float) -> None:
         """Set the link that reaches the parties, and greet all of them again."""
@@ -102,7 +103,7 @@ class Clients:
     def _mark(self, connected: Mapping[str, str]) -> None:
         """Note who is connected, and can take part."""
         kept_out = barred(self.meeting.link)
-        gone = revoked(self.meeting.link)
+        gone = frozenset(revoked(self.meeting.link))
         for party in self.parties:
             if party.name in gone and not party.revoked:
                 words = "%s was revoked, and is not waited for any more"
@@ -120,6 +121,9 @@ class Clients:
             party.refused = why or party.refused
             party.connected = available
         self._kept_out = kept_out
+        if gone != self._shut_out:
+            self.meeting.shut_out(gone)
+            self._shut_out = gone
 
     def expected(self, clients: Sequence[int]) -> list[int]:
         """Return which of the clients were not revoked.
