@@ -284,7 +284,8 @@ def test_a_full_disk_at_either_side_loses_nothing(folders, tmp_path, monkeypatch
     sentence = message_of(hosted, chosen, link, tmp_path / "run", error=RunDirectoryError)
     start = rf"{tmp_path}/run cannot be written \(.*No space left on device.*"
     assert re.fullmatch(
-        f"{start}choose another --out, or fix that and continue with --resume", sentence
+        f"{start}choose another --out, or fix that and call the command again, with --resume if it has that",
+        sentence,
     )
     assert set(full.values()) == {0}
     heard = [unpack(answer)[0].get("text", "") for name, answer in link.heard if name == "north"]

@@ -11,6 +11,7 @@ a kill can part two writes. A file that is older has been lost, or restored from
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -73,7 +74,7 @@ class Releases:
         }
         text = json.dumps(line).encode() + b"\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with holding(self.path.parent, _LOCK) as held, open(self.path, "ab") as file:
+        with holding(self.path.parent, _LOCK) as held, open(self.path, "ab", 0) as file:
             if not held or (self._whole is None and file.tell() != self._size):
                 raise RefusedError(
                     f"{self.path} is in use by another process: end it, and start this one again",
@@ -82,9 +83,14 @@ class Releases:
             if self._whole is not None:
                 file.truncate(self._whole)
                 self._whole = None
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+            try:
+                if file.write(text) < len(text):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(file.fileno())
+            except OSError as error:  # a full disk, which names no file
+                self._whole = self._size  # the next line takes the place of this one's begin
+                error.filename = str(self.path)
+                raise
         self.lines.append(line)
         self._count(text)
 

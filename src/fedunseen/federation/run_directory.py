@@ -156,7 +156,8 @@ class RunDirectory:
         except OSError as error:
             raise RunDirectoryError(
                 f"{self.path} cannot be written ({error.strerror or error}): "
-                "choose another --out, or fix that and continue with --resume"
+                "choose another --out, or fix that and call the command again, with --resume if it "
+                "has that"
             ) from None
 
     def manifest(self) -> dict[str, Any]:

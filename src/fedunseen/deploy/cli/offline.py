@@ -4,6 +4,7 @@ messages are files.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ from fedunseen.cli.console import (
     write_pages,
 )
 from fedunseen.cli.learn import say_adapted, say_forgotten
-from fedunseen.core.errors import ArgumentError, RefusedError
+from fedunseen.core.errors import ArgumentError, FedUnseenError, RefusedError
 from fedunseen.core.files import existing_folder, free_folder, parse_json, write_json
 from fedunseen.core.party_names import party_names
 from fedunseen.core.small_cells import MIN_SAMPLES
@@ -461,7 +462,11 @@ def merge(
         members = [PartyStatus(name) for name in signed["parties"]]
         yield coordinator.Table(parties=members, brought=brought)
 
-    done = run_experiment(experiment, out, meeting=meet)
+    try:
+        done = run_experiment(experiment, out, meeting=meet)
+    except (FedUnseenError, OSError):
+        shutil.rmtree(out, ignore_errors=True)  # the answers are there to be merged again
+        raise
     finish(done, write_pages(done), as_json)
 
 

@@ -240,7 +240,10 @@ class Distributed(Engine):
         """
         if "run" in result:  # of a removal there is none yet
             self.clients.meeting.written(Path(result["run"]))
-        self.clients.finish(result, params, self.settings.deliver)
+        # one that was started again after the last round has not waited for anyone yet
+        late = "run" in result and not any(party.rounds for party in self.parties)
+        finish = self.clients.finish_late if late else self.clients.finish
+        finish(result, params, self.settings.deliver)
 
     def finish_late(self, result: Mapping[str, Any], params: Params) -> None:
         """Do what :meth:`finish` does for parties that look for a coordinator whose run is over
