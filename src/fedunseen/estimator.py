@@ -24,7 +24,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from fedunseen import metrics
-from fedunseen.confidence import HeldOut, Prior, fit, offset_for
+from fedunseen.confidence import HeldOut, Prior, UncalibratedWarning, fit, offset_for
 from fedunseen.confidence.drawn import drawn_folds
 from fedunseen.confidence.explanation import Explanation
 from fedunseen.confidence.priors import asked_unseen
@@ -66,6 +66,7 @@ from fedunseen.statistics import Statistics
 
 __all__ = ["ZeroShotClassifier"]
 
+_LEAST = 3  # seen classes of which one can play an unseen one
 _ONE_CLASS = "there is only one class, so that there is nothing to tell apart: give at least two"
 _CLIPPED = 0.01  # of the features, beyond which the range of the first call is too narrow
 _STEPS = 16  # of the mean weight of a sample
@@ -207,7 +208,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
                 the mean weight.
 
         Returns:
-            The estimator. Warnings name a better closed form, or a class emptied by calibration.
+            The estimator. Warnings: a better closed form, an emptied class, no confidence.
 
         Raises:
             ValueError: an array is of the wrong shape or type.
@@ -446,6 +447,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             statistics=kept,
             confidence=sure,
         )
+        _warn_if_uncalibrated(self._model)
         self._partial = False
         method = self._model.method
         if exact and isinstance(method, ClosedForm) and StatisticsPlan(method).exact:
@@ -1243,6 +1245,20 @@ def _warn_if_bounded(chosen: ChosenOffset) -> None:
         }
         finding = bounded_calibration(note)
         warnings.warn(f"{finding.what} {finding.remedy}", stacklevel=4)
+
+
+def _warn_if_uncalibrated(model: Model) -> None:
+    """Warn where classes or their samples are too few for calibrated probabilities."""
+    few = int(model.seen_mask.sum()) < _LEAST
+    if model.confidence is None and (few or isinstance(model.method, ClosedForm)):
+        why = "there are fewer than three seen classes" if few else "seen classes lack samples"
+        warnings.warn(
+            f"probabilities are not calibrated, since {why}: predict_proba says how classes share "
+            "100 %, not how often an answer is right, and predict_set and unfamiliar are refused. "
+            "Give samples of more classes",
+            UncalibratedWarning,
+            stacklevel=4,
+        )
 
 
 def _warn_of_twins(space: ClassSpace, method: type[Method]) -> None:

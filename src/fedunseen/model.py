@@ -279,6 +279,13 @@ class Model:
             ExperimentError: the model has no confidence, or its method has no distances.
         """
         confidence = self.checked_confidence()
+        if "centre" in self.params and not len(confidence.distances):
+            raise ExperimentError(
+                "no distance of a held-out sample is known, so that no sample can be called "
+                "unfamiliar: give more samples of each class, or take evaluation.confidence = "
+                "'histograms' between machines",
+                "no-distance",
+            )
         distance = self.distance(rows) if self.finds_unfamiliar else None
         if distance is None:
             raise ExperimentError(

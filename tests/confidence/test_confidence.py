@@ -1,14 +1,16 @@
 """Probabilities, sets and p-values on made-up scores whose truth is known."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fedunseen.confidence import Confidence, HeldOut, fit
+from fedunseen import ZeroShotClassifier
+from fedunseen.confidence import Confidence, HeldOut, UncalibratedWarning, fit
 from fedunseen.confidence.confidence import features, log_lengths, log_softmax, with_largest
 from fedunseen.confidence.held_out import class_weights
-from fedunseen.core.errors import ArgumentError
+from fedunseen.core.errors import ArgumentError, ExperimentError
 
 UNSEEN = np.arange(12) >= 9
 
@@ -225,3 +227,39 @@ def test_the_largest_probability_is_as_wished_and_rows_do_not_depend_on_each_oth
     np.testing.assert_allclose(found, alone, rtol=1e-13)
     equal = with_largest(np.log(np.array([[0.4, 0.4, 0.2]])), np.array([0.9]))
     np.testing.assert_allclose(equal, [[0.5, 0.5, 0.0]], atol=1e-12)
+
+
+def few(seen, samples, classes=6):
+    """Return arrays of so many seen classes, with so many samples each, and the table of all."""
+    rng = np.random.default_rng(0)
+    table = {f"c{i}": row for i, row in enumerate(rng.normal(size=(classes, 3)).tolist())}
+    labels = np.repeat(list(table)[:seen], samples)
+    rows = np.array([table[name] for name in labels]) @ rng.normal(size=(3, 8))
+    return rows + 0.1 * rng.normal(size=rows.shape), labels, table
+
+
+@pytest.mark.parametrize("method", ["gaussian", "ridge"])
+def test_a_fit_to_two_seen_classes_says_once_what_is_not_promised(method):
+    rows, labels, table = few(2, 10)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = ZeroShotClassifier(method).fit(rows, labels, classes=table)
+    said = [str(one.message) for one in caught if one.category is UncalibratedWarning]
+    assert len(said) == 1
+    assert "fewer than three seen classes" in said[0]
+    for call in (model.predict_set, model.unfamiliar):
+        with pytest.raises(ExperimentError) as refused:
+            call(rows)
+        assert refused.value.code == "not-calibrated"
+    rows, labels, table = few(3, 10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UncalibratedWarning)
+        assert ZeroShotClassifier(method).fit(rows, labels, classes=table).predict_set(rows).any()
+
+
+def test_where_nothing_is_held_out_no_other_method_is_named_for_alarms():
+    rows, labels, table = few(4, 1)
+    model = ZeroShotClassifier().fit(rows, labels, classes=table)
+    with pytest.raises(ExperimentError, match="give more samples of each class") as refused:
+        model.unfamiliar(rows)
+    assert refused.value.code == "no-distance"

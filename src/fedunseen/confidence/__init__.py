@@ -7,7 +7,7 @@ shows how often its answers are right (:mod:`~.fit`). No test sample and no labe
 takes part.
 """
 
-from fedunseen.confidence.confidence import Confidence
+from fedunseen.confidence.confidence import Confidence, UncalibratedWarning
 from fedunseen.confidence.fit import fit
 from fedunseen.confidence.folds import closed_form_folds
 from fedunseen.confidence.held_out import HeldOut
@@ -17,6 +17,7 @@ __all__ = [
     "Confidence",
     "HeldOut",
     "Prior",
+    "UncalibratedWarning",
     "closed_form_folds",
     "fit",
     "offset_for",

@@ -30,6 +30,10 @@ SHORTEST = 1e-12  # of features, so that there is a logarithm
 _ABOVE_CHANCE = 1.001  # so that the answer stays the answer
 
 
+class UncalibratedWarning(UserWarning):
+    """A model has no calibrated probabilities, and what is not promised then."""
+
+
 @dataclass(frozen=True, eq=False)
 class Confidence:
     """What held-out samples say of a model's answers.
