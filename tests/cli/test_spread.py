@@ -2,15 +2,16 @@
 
 import io
 import tarfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fedunseen import Statistics, ZeroShotClassifier, load_run
-from fedunseen.core.errors import DataError
+from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.toml import toml_text
 from fedunseen.data.benchmarks.folder import Folder
-from fedunseen.deploy.engines import spread
+from fedunseen.deploy.engines import ray_engine, spread
 from fedunseen.deploy.engines.engine import Loop
 from fedunseen.experiment.party_statistics import write_statistics
 from noted_tasks import Noted, lines
@@ -272,3 +273,53 @@ def test_pictures_of_all_sources_become_the_same_features(
     run.model.save(tmp_path / "model.safetensors")
     words = ("encode", tmp_path / "folders", "--plan", tmp_path / "model.safetensors")
     assert "holds a model without its encoder" in refused(*words, "--out", tmp_path / "f")
+
+
+MISMATCH = """Version mismatch: The cluster was started with:
+    Ray: 2.50.0
+    Python: 3.12.1
+This process on node 192.0.2.2 was started with:
+    Ray: 2.55.1
+    Python: 3.11.7
+"""  # as Ray 2.55.1 raises it
+
+
+@pytest.fixture
+def fake_ray(monkeypatch):
+    """Ray whose init notes its arguments, and raises ``problem`` if it is set."""
+    fake = SimpleNamespace(problem="", asked=[], is_initialized=lambda: False)
+    context = SimpleNamespace(get_current=SimpleNamespace)
+
+    def init(**words):
+        fake.asked.append(words)
+        if fake.problem:
+            raise RuntimeError(fake.problem)
+
+    fake.init = init
+    data = SimpleNamespace(DataContext=context)
+    monkeypatch.setattr(ray_engine, "_ray", lambda: (fake, data))
+    monkeypatch.setattr(ray_engine, "_check_reached", lambda address: None)
+    monkeypatch.setattr(ray_engine, "_keep_others_out", lambda address: None)
+    return fake
+
+
+@pytest.mark.parametrize(
+    ("problem", "code", "words"),
+    [
+        (MISMATCH, "other-ray", "has Ray 2.50.0 on Python 3.12.1, and this process has Ray 2.55.1"),
+        ("no answer\nin a minute", "no-cluster", "cannot be used (no answer)"),
+    ],
+)
+def test_a_cluster_of_another_ray_and_a_silent_one_are_told_apart(fake_ray, problem, code, words):
+    fake_ray.problem = problem
+    with pytest.raises(ExperimentError) as raised:
+        ray_engine.RayEngine("192.0.2.2:6379")
+    assert raised.value.code == code
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("given", "asked"), [("", "local"), ("192.0.2.2:6379", "192.0.2.2:6379")])
+def test_without_an_address_no_cluster_that_stands_here_is_used(fake_ray, given, asked):
+    ray_engine.RayEngine(given)
+    assert fake_ray.asked[0]["address"] == asked

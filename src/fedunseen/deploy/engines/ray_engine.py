@@ -10,6 +10,7 @@ import importlib
 import json
 import logging
 import os
+import re
 import secrets
 import socket
 import sys
@@ -24,6 +25,7 @@ from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, Mi
 from fedunseen.deploy.engines.engine import Task
 
 NO_CLUSTER = "no-cluster"
+OTHER_RAY = "other-ray"
 FAILED = "worker-failed"
 
 _PATIENCE = 10.0  # seconds to reach a cluster
@@ -55,6 +57,26 @@ def _check_reached(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
+
+
+def _not_reached(address: str, error: Exception) -> ExperimentError:
+    """Return the error for a cluster that Ray does not connect to."""
+    text = str(error).strip()
+    versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", text)
+    if text.startswith("Version mismatch") and len(versions) == 2:
+        there, here = (f"Ray {ray} on Python {python}" for ray, python in versions)
+        return ExperimentError(
+            f"the Ray cluster {address} has {there}, and this process has {here}: install the "
+            "same versions here and on all nodes, or leave out --address",
+            OTHER_RAY,
+        )
+    why = text.partition("\n")[0]
+    return ExperimentError(
+        f"the Ray cluster {address or 'on this machine'} cannot be used ({why}): start one with "
+        "`ray start --head`, with the same versions of Ray and Python on all nodes, or leave out "
+        "--engine",
+        NO_CLUSTER,
+    )
 
 
 class _Actor:
@@ -120,7 +142,9 @@ class RayEngine:
 
     def _connect(self, address: str, workers: int) -> None:
         quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
-        here: dict[str, Any] = {"include_dashboard": False, "object_store_memory": _STORE}
+        # "local": not a cluster of others that Ray would find on this machine
+        here: dict[str, Any] = {"address": "local", "object_store_memory": _STORE}
+        here |= {"include_dashboard": False}
         here |= {"num_cpus": workers} if workers else {}
         try:
             _check_reached(address)
@@ -128,13 +152,7 @@ class RayEngine:
                 warnings.simplefilter("ignore")  # of what Ray will do in a later version
                 self.ray.init(**quiet, **({"address": address} if address else here))
         except (OSError, ValueError, RuntimeError) as error:
-            why = str(error).strip().partition("\n")[0]
-            raise ExperimentError(
-                f"the Ray cluster {address or 'on this machine'} cannot be used ({why}): start "
-                "one with `ray start --head`, with the same versions of Ray and Python on all "
-                "nodes, or leave out --engine",
-                NO_CLUSTER,
-            ) from None
+            raise _not_reached(address, error) from None
 
     def map(self, make: Callable[[], Task], items: Sequence[Any]) -> Iterator[Any]:
         """Yield the results as they come.
