@@ -27,7 +27,7 @@ PARTS = (
     "closed_form lengths",
     "secure_sums malicious", "living growing", "unlabelled guard", "unlabelled draws", "unlabelled "
                                                                                        "beside",
-    "unlabelled parties", "unlabelled episodes",
+    "unlabelled parties", "unlabelled episodes", "tree --ray",
 )  # fmt: skip
 
 
