@@ -99,3 +99,36 @@ def test_more_classes_to_resemble_do_not_mean_more_odd_pictures():
     for classes in (12, 60):
         features, labels, _ = drawn(0, 0, apart=0.5, classes=classes, each=40)
         assert len(strays(features, labels)) <= 0.004 * len(labels)
+
+
+def two(seed, apart, moved, width=40):
+    """Return rows of two classes of 75, ``moved`` of the second added to the first, and the place
+    of these.
+    """
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(150 + moved, width)) / np.sqrt(width)
+    rows[75:, 0] += apart
+    order = np.concatenate([np.arange(75), np.arange(150, 150 + moved), np.arange(75, 150)])
+    return rows[order], np.arange(75 + moved), np.arange(75 + moved, 150 + moved)
+
+
+def test_a_quarter_of_a_class_is_found_and_two_classes_that_mix_are_not_doubted():
+    for seed in range(2):
+        lead, posterior = module._confident(*two(seed, apart=0.9, moved=25))
+        found = np.flatnonzero(posterior)
+        assert lead == np.inf
+        assert (found >= 75).sum() >= 12
+        assert (found >= 75).mean() >= 0.9
+        for apart in (0.05, 0.3, 0.9):
+            assert module._confident(*two(seed, apart, moved=0))[0] == 0
+
+
+def test_what_the_spread_hides_is_looked_for_again(monkeypatch):
+    monkeypatch.setattr(module, "_mixture", lambda *_: (0.0, np.zeros(len(_[1]))))
+    features, labels, moved = drawn(0, 13, each=39)
+    (group,) = misplaced(features, labels)
+    assert (group.place, group.like) == (0, 1)
+    assert len(group.rows) >= 5
+    assert set(group.rows.tolist()) <= moved
+    monkeypatch.setattr(module, "LARGE", 50)
+    assert misplaced(features, labels) == []

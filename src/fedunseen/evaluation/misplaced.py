@@ -10,6 +10,12 @@ looked for is a group of them in the midst of B: the likelihood ratio of two mod
 differences, a mixture that has some of B's, and A's alone. Both are Student distributions, whose
 heavy tails keep a few odd pictures from counting.
 
+A large group widens the spread of A's differences and hides in it. Where that ratio finds none,
+confident learning looks again (Northcutt et al. 2021): a logistic regression of A against B answers
+for pictures that it was not fitted to. A picture of A counts for B where it is as likely B's as the
+pictures of B are on average. Two classes alike stray both ways, so that a group must be clearly
+more than what strays from B to A.
+
 Single pictures of several classes are no group. Of each, the ratio of how likely its difference is
 in B and in A says whether it is one of B's. Clear ones are taken for B's, and all are asked again,
 so that they do not hide each other.
@@ -37,6 +43,14 @@ CLEAR = 5.0  # log ratio from which one is named: of 900 of CIFAR-100 in order, 
 COMPARED = 14  # other classes, for which that limit was chosen; of more, more look alike by chance
 BY_CHANCE = 0.004  # of the pictures of folders in order, at most about so many are named
 REPEATS = 2
+INVERSE_STRENGTH = 10.0  # of the logistic regression of two classes
+FOLDS = 5
+SHUFFLES = 5  # of samples over folds, whose probabilities are averaged
+LARGE = 2_000  # samples of two classes: of more, no regression is fitted
+ONE_WAY = 2.0  # times the share that strays back
+CLEARLY = (
+    1.75  # standard deviations above it: 0.6 to 1.4 for trees alike, 2.0 to 3.9 for wrong labels
+)
 
 
 class Group(NamedTuple):
@@ -60,7 +74,8 @@ def misplaced(features: NDArray[Any], labels: NDArray[np.int64]) -> list[Group]:
     labeled, names, classes, large = _classes_of(labels)
     if large.sum() < 2 or len(labeled) > MANY:
         return []
-    answers = _left_out(_directions(features[labeled], classes))(classes)
+    rows = _directions(features[labeled], classes)
+    answers = _left_out(rows)(classes)
     nearest = answers.argmax(1)
     rows_of = [np.flatnonzero(classes == c) for c in range(len(names))]
     least = LEAD + np.log(max(1.0, large.sum() * (large.sum() - 1) / USUAL))
@@ -76,6 +91,12 @@ def misplaced(features: NDArray[Any], labels: NDArray[np.int64]) -> list[Group]:
             _mixture(answers, rows_of[b], rows_of[a], b, a)[0], 0.0
         )  # two classes alike stray both ways
         members = (posterior >= 0.5) & (nearest[rows_of[a]] == b)
+        found = lead > least and members.sum() >= LEAST
+        back = int(((classes == b) & (nearest == a)).sum())
+        one_way = count * len(rows_of[b]) > back * len(rows_of[a])
+        if not found and one_way and len(rows_of[a]) + len(rows_of[b]) <= LARGE:
+            lead, posterior = _confident(rows, rows_of[a], rows_of[b])
+            members = posterior > 0
         if lead > least and members.sum() >= LEAST:
             order = np.argsort(-posterior[members], kind="stable")
             result.append(
@@ -236,6 +257,40 @@ def _mixture(
     gains = np.log(1 - SHARES[:, None] + SHARES[:, None] * ratio).sum(1)
     share = SHARES[gains.argmax()]
     return float(gains.max()), share * ratio / (1 - share + share * ratio)
+
+
+def _confident(
+    rows: NDArray[np.float64], rows_a: NDArray[np.intp], rows_b: NDArray[np.intp]
+) -> tuple[float, NDArray[np.float64]]:
+    """Return how clear a group of b's samples in class a is, 0 where nothing is, and of each sample
+    of a the probability of b, 0 where it is none of the group.
+    """
+    from sklearn.linear_model import LogisticRegression  # only where two classes are alike
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+
+    both = np.concatenate([rows_a, rows_b])
+    is_b = np.arange(len(both)) >= len(rows_a)
+    probability = np.mean(
+        [
+            cross_val_predict(
+                LogisticRegression(C=INVERSE_STRENGTH, max_iter=200),
+                rows[both],
+                is_b,
+                cv=StratifiedKFold(FOLDS, shuffle=True, random_state=shuffle),
+                method="predict_proba",
+            )[:, 1]
+            for shuffle in range(SHUFFLES)
+        ],
+        axis=0,
+    )
+    strays = (probability >= max(probability[is_b].mean(), 0.5))[~is_b]
+    back = (1 - probability >= max((1 - probability)[~is_b].mean(), 0.5))[is_b]
+    there = float(strays.sum())
+    expected = float(back.mean()) * len(rows_a)
+    deviation = float(np.sqrt(there + back.sum()))
+    if there <= ONE_WAY * expected or there - expected < CLEARLY * deviation:
+        return 0.0, np.zeros(len(rows_a))
+    return np.inf, np.where(strays, probability[~is_b], 0.0)
 
 
 def _t_log_density(x: NDArray[np.float64], freedom: float) -> NDArray[np.float64]:
