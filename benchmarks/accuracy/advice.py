@@ -172,7 +172,9 @@ def remedies(folder: Path) -> Iterator[Tried]:
         yield Tried("examples", "zsl", result["zsl"], gain.after, after["zsl"])
     for kind, key in KEYS.items():
         setting = moved_rule(kind, done.experiment.evaluation.prior, result)
-        reached = within_reach(result, kind, setting)
+        classes = np.unique(done.evaluation["labels"])
+        unseen = int(np.isin(classes, done.space.unseen).sum())
+        reached = within_reach(result, kind, setting, (unseen, len(classes) - unseen))
         if reached is None or setting not in said or "prior =" not in setting:
             continue
         value = setting.split('"')[1]

@@ -287,19 +287,20 @@ def test_weak_seen_and_unseen_classes_and_the_cost_of_calibration_are_named():
         return summarize(result, {**answers, **changed}, NAMES[:4], np.array([2, 3]), described)
 
     result = said(RESULT)
-    data = {"cause": "data", "otherwise": None, "samples": 10}
-    rule = {"cause": "rule", "otherwise": 100.0, "samples": 10}
+    data = {"cause": "data", "otherwise": None, "samples": 10, "called": {"orca": 90.0}}
+    rule = {"cause": "rule", "otherwise": 100.0, "samples": 10, "called": {"orca": 80.0}}
     assert result["weak_unseen"] == [{"name": "tiger", "accuracy": 10.0, "instead": "orca", **data}]
     assert result["weak_seen"] == [{"name": "cow", "accuracy": 20.0, "instead": "orca", **rule}]
     assert result["calibration_falls"] == [{"name": "cow", "before": 100.0, "after": 20.0}]
     unseen, seen, cost, _ = result["text"]
-    assert unseen.endswith("(10 % of 10; most often predicted as orca).")
+    assert unseen.endswith("(10 % of 10 right; 90 % are called orca).")
     assert seen == (
-        "1 of 2 seen classes loses answers to unseen classes: cow (20 % of 10; 100 % without calibration)."
+        "1 of 2 seen classes loses answers to unseen classes: cow (20 % of 10 right, 100 % without "
+        "calibration; 80 % are called orca (also unseen))."
     )
     assert cost == (
-        "Favoring unseen classes (calibration) moves them from 20.0 to 60.0 %, and seen ones from "
-        "95.0 to 50.0 %. These seen classes lose most: cow (100 to 20 %)."
+        "A correction in favor of unseen classes (calibration) raises them from 20.0 to 60.0 %, and "
+        "lowers seen ones from 95.0 to 50.0 %. These seen classes lose most: cow (100 to 20 %)."
     )
     slight = np.where(np.arange(40) == 10, 3, labels)  # a tenth of the cows: not worth naming
     assert said(RESULT, gzsl_answers=slight)["text"][1].endswith("seen ones from 95.0 to 50.0 %.")

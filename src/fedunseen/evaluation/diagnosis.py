@@ -139,8 +139,9 @@ def misplaced_pictures(
         yield Finding(
             f"{len(files)} pictures in the folder of {place!r} look like {like!r}: "
             f"{listed(files, NAMED)}.",
-            f"To an encoder that knows neither class they are like the pictures of {like!r}.",
-            "Look at them, move those that lie in the wrong folder, and run the experiment again.",
+            f"By looks alone they are like the pictures of {like!r}.",
+            f"Look at these {len(files)}, move those that lie in the wrong folder, and run the "
+            "experiment again.",
         )
     if strays and not _by_chance(len(strays), strays_by_chance):
         what, why, remedy = stray_words(strays)

@@ -3,7 +3,7 @@
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,13 @@ RULE = 10.0  # percentage points that the decision between seen and unseen takes
 GAIN = 5.0  # percentage points that examples must promise
 SWING = 3.0  # percentage points of half an interval from which on it is said
 LEAST = 2.0  # percentage points of the harmonic mean that another decision rule must promise
+FAR = 20.0  # percentage points below the other seen classes, from which on a seen class is weak
+NAMED = 10.0  # percent of a class's samples, from which on a wrong answer is named
+ALIKE = 20.0  # percent of the samples of each of two classes that are taken for the other one
+LEAST_MISTAKES = 3  # of a kind, for two classes that look alike
+ENOUGH = 5  # test samples of a seen class, for it to be weak
+FILES = 3  # files that are named
+PAIRS = 3  # of classes that look alike, that are named
 
 
 def interval_words(result: Mapping[str, Any]) -> str:
@@ -38,7 +45,7 @@ def interval_words(result: Mapping[str, Any]) -> str:
 
 
 class Weak(NamedTuple):
-    """A class with less than half of its test samples right.
+    """A class that is recognized less often than half of the time, or far less than the others.
 
     Attributes:
         name: of the class.
@@ -47,6 +54,7 @@ class Weak(NamedTuple):
         cause: ``rule`` where the decision between seen and unseen classes makes it weak; ``data``.
         otherwise: percent without this decision.
         samples: of it, that were tested.
+        called: the most frequent wrong answers, with the percentage of the class's samples.
     """
 
     name: str
@@ -55,6 +63,7 @@ class Weak(NamedTuple):
     cause: str = "data"
     otherwise: float | None = None
     samples: int = 0
+    called: Mapping[str, float] = {}
 
 
 class Fall(NamedTuple):
@@ -79,19 +88,27 @@ def weak_classes(
         true: (n,) classes of samples.
         said: (n,) answers.
         otherwise: (n,) answers without the decision between seen and unseen classes.
-        surely: none whose 95 % interval has the mean of all, before that decision, or half.
+        surely: none whose 95 % interval has the mean of all, before that decision, or half; and
+            also classes far below that mean. None of fewer than ``ENOUGH`` samples.
     """
     result = []
     now = _accuracies(true, said)
     without = {} if otherwise is None else _accuracies(true, otherwise)
     usual = max(WEAK, float(np.mean(list((without or now).values())))) if now else WEAK
+    below = max(WEAK, usual - FAR) if surely else WEAK
     for c, accuracy in now.items():
         samples = int((true == c).sum())
-        if accuracy < WEAK and not (surely and _at_most(accuracy, samples) >= usual):
-            wrong = said[(true == c) & (said != c)]
-            instead = names[int(np.bincount(wrong).argmax())]
+        chance = surely and (samples < ENOUGH or _at_most(accuracy, samples) >= usual)
+        if accuracy < below and not chance:
+            counts = np.bincount(said[(true == c) & (said != c)], minlength=len(names))
+            called = {
+                names[other]: round(100 * int(counts[other]) / samples, 1)
+                for other in np.argsort(-counts, kind="stable")[:2].tolist()
+                if counts[other]
+            }
             cause = "rule" if without.get(c, accuracy) - accuracy >= RULE else "data"
-            result.append(Weak(names[c], accuracy, instead, cause, without.get(c), samples))
+            instead = next(iter(called))
+            result.append(Weak(names[c], accuracy, instead, cause, without.get(c), samples, called))
     return sorted(result, key=lambda weak: (weak.accuracy, weak.name))
 
 
@@ -104,54 +121,139 @@ def _at_most(accuracy: float, samples: int) -> float:
     return (middle + half) / (1 + z * z / samples) * 100
 
 
-def weak_words(weak: Sequence[Weak], of: int, kind: str) -> str:
-    """Name the weak classes in a sentence."""
+def weak_words(weak: Sequence[Weak], of: int, kind: str, also: str = "") -> str:
+    """Name the weak classes in a sentence.
+
+    ``also``: what is said of the causes.
+    """
     alone = ", where only unseen classes compete" if kind == "unseen classes" and of > 1 else ""
     if not weak:
         whose = part_of(1, 1, kind) if of == 1 else f"Each of the {of} {kind}"
         return f"{whose} has at least half of its samples right{alone}."
     examples = [
-        f"{item.name} ({item.accuracy:.0f} % of {item.samples}; most often predicted as "
-        f"{item.instead})"
+        f"{item.name} ({item.accuracy:.0f} % of {item.samples} right; {_called(item)})"
         for item in weak
     ]
     verb, whose = ("has", "its") if len(weak) == 1 else ("have", "their")
-    cause = (
-        " The samples cause this, not the decision rule: look at those of both classes for "
-        "misplaced ones, of which only clear ones are found, and add training samples."
-        if kind == "seen classes"
-        else ""
-    )
-    return (
-        f"{part_of(len(weak), of, kind)} {verb} less than half of {whose} samples right{alone}: "
-        f"{listed(examples)}.{cause}"
-    )
+    what = f"less than half of {whose} samples right"
+    if any(item.accuracy >= WEAK for item in weak):
+        verb = "is" if len(weak) == 1 else "are"
+        what = "recognized much less often than the others"
+    return f"{part_of(len(weak), of, kind)} {verb} {what}{alone}: {listed(examples)}.{also}"
 
 
-def rule_words(weak: Sequence[Weak], of: int, kind: str, setting: str) -> str:
-    """Name the classes that the decision rule makes weak, and the setting that moves it."""
-    how = {
-        "seen classes": "{:.0f} % without calibration",
-        "unseen classes": "{:.0f} % if the answer had to be an unseen class; most often predicted "
-        "as {}",
-    }
+def _called(item: Weak, unseen: Collection[str] = ()) -> str:
+    """Say what a class's samples are called instead: ``45 % are called sunflower (also unseen)``.
+
+    ``unseen``: names of unseen classes, to be marked.
+    """
+    most = {name: share for name, share in item.called.items() if share >= NAMED}
+    shares = most or dict(list(item.called.items())[:1]) or {item.instead: 0.0}
+    words = [
+        f"{share:.0f} % {'are called ' if not place else ''}{name}"
+        f"{' (also unseen)' if name in unseen else ''}"
+        for place, (name, share) in enumerate(shares.items())
+    ]
+    return ", ".join(words)
+
+
+def rule_words(
+    weak: Sequence[Weak], of: int, kind: str, setting: str, unseen: Collection[str] = ()
+) -> str:
+    """Name the classes that the decision rule makes weak, and the setting that moves it.
+
+    ``unseen``: names of unseen classes.
+    """
+    if kind == "seen classes":
+        where = f"{'loses' if len(weak) == 1 else 'lose'} answers to unseen classes"
+        how = "without calibration"
+    else:
+        where = f"{'is' if len(weak) == 1 else 'are'} weak once seen classes compete"
+        how = "if only unseen classes compete"
     examples = [
-        f"{item.name} ({item.accuracy:.0f} % of {item.samples}; "
-        f"{how[kind].format(item.otherwise, item.instead)})"
+        f"{item.name} ({item.accuracy:.0f} % of {item.samples} right, {item.otherwise:.0f} % {how}"
+        f"; {_called(item, unseen)})"
         for item in weak
     ]
-    other = "unseen" if kind == "seen classes" else "seen"
-    lose = "loses" if len(weak) == 1 else "lose"
+    return f"{part_of(len(weak), of, kind)} {where}: {listed(examples)}. {setting}"
+
+
+class Alike(NamedTuple):
+    """Two seen classes that are taken for each other.
+
+    Attributes:
+        names: of both.
+        taken: percent of the test samples of each that are taken for the other.
+        together: percent of the samples of both that get one of the two answers.
+    """
+
+    names: tuple[str, str]
+    taken: tuple[float, float]
+    together: float
+
+
+def alike_classes(names: Sequence[str], true: Ids, said: Ids) -> list[Alike]:
+    """Return pairs of classes of which many samples of either are taken for the other, the most
+    first. Few mistakes do not count.
+    """
+    classes = np.unique(true)
+    counts = np.zeros((len(names), len(names)))
+    np.add.at(counts, (true, said), 1.0)
+    samples = counts.sum(1)
+    pairs = []
+    for place, a in enumerate(classes.tolist()):
+        for b in classes[place + 1 :].tolist():
+            taken = 100 * counts[a, b] / samples[a], 100 * counts[b, a] / samples[b]
+            if min(taken) >= ALIKE and min(counts[a, b], counts[b, a]) >= LEAST_MISTAKES:
+                inside = counts[np.ix_([a, b], [a, b])].sum() / (samples[a] + samples[b])
+                pairs.append(Alike((names[a], names[b]), taken, 100 * float(inside)))
+    return sorted(pairs, key=lambda pair: -sum(pair.taken))
+
+
+def alike_words(pair: Alike) -> str:
+    """Say that two classes look alike to the encoder, and what helps."""
+    a, b = pair.names
     return (
-        f"{part_of(len(weak), of, kind)} {lose} answers to {other} classes: "
-        f"{listed(examples)}. {setting}"
+        f"{a} and {b} look alike to this encoder: {pair.taken[0]:.0f} % of {a} are called {b}, and "
+        f"{pair.taken[1]:.0f} % of {b} are called {a}. Try another encoder, or make them one "
+        f"class: {pair.together:.0f} % of their samples get one of the two answers."
     )
 
 
-def within_reach(result: Mapping[str, Any], kind: str, setting: str) -> tuple[float, float] | None:
+def seen_causes(
+    weak: Sequence[Weak], pairs: Sequence[Alike], misplaced: Sequence[Mapping[str, Any]]
+) -> str:
+    """Say why seen classes are weak: wrong labels where pictures look like another class's, and
+    what is neither that nor a class that looks alike.
+
+    ``misplaced``: groups of pictures in one class's folder that look like another's.
+    """
+    words = []
+    known = {name for pair in pairs for name in pair.names}
+    for group in misplaced:
+        if any(item.name == group["place"] for item in weak):
+            known.add(group["place"])
+            words.append(
+                f" Labels of {group['place']} may be wrong: {len(group['files'])} of its pictures "
+                f"look like {group['like']} ({listed(group['files'], FILES)}). Test samples among "
+                "them count as mistakes."
+            )
+    if others := [item.name for item in weak if item.name not in known]:
+        words.append(
+            f" Of {listed(others)}, the samples cause this, not the decision rule: look at those "
+            "of both classes for misplaced ones, of which only clear ones are found."
+        )
+    return "".join(words)
+
+
+def within_reach(
+    result: Mapping[str, Any], kind: str, setting: str, tested: tuple[int, int] = (1, 1)
+) -> tuple[float, float] | None:
     """Return the accuracies (unseen, seen) under the prior that ``setting`` names, or else at the
     best offset that favors a kind of classes more than now, by samples that were not trained on;
-    None where their harmonic mean gains little.
+    None where their harmonic mean gains little, or the accuracy over all classes falls.
+
+    ``tested``: how many unseen and how many seen classes have test samples.
     """
     sure = result.get("confidence", {})
     named = [point for name, point in sure.get("priors", {}).items() if f'"{name}"' in setting]
@@ -161,19 +263,37 @@ def within_reach(result: Mapping[str, Any], kind: str, setting: str) -> tuple[fl
     if not further:
         return None
     best = max(further, key=lambda pair: metrics.harmonic_mean(*pair))
-    harmonic = metrics.harmonic_mean(result["gzsl_unseen"], result["gzsl_seen"])
-    return best if metrics.harmonic_mean(*best) >= harmonic + LEAST else None
+    before = result["gzsl_unseen"], result["gzsl_seen"]
+    gains = metrics.harmonic_mean(*best) >= metrics.harmonic_mean(*before) + LEAST
+    return best if gains and _over(best, tested) >= _over(before, tested) else None
 
 
-def rule_advice(kind: str, prior: Any, result: Mapping[str, Any]) -> str:
+def _over(sides: tuple[float, float], tested: tuple[int, int]) -> float:
+    """Return the accuracy over all classes, of that of (unseen, seen) ones and how many are
+    tested.
+    """
+    return float(np.average(sides, weights=tested))
+
+
+def rule_advice(
+    kind: str, prior: Any, result: Mapping[str, Any], tested: tuple[int, int] = (1, 1)
+) -> str:
     """Return the setting that moves the decision rule towards a kind of classes, with what it
-    can bring; "" where that is little or was not measured.
+    can bring; "" where that is little, costs accuracy over all classes, or was not measured.
+
+    ``tested``: how many unseen and how many seen classes have test samples.
     """
     setting = moved_rule(kind, prior, result)
-    reached = within_reach(result, kind, setting)
+    reached = within_reach(result, kind, setting, tested)
     if reached is None or not setting:
         return ""
-    return f"{setting} For the test samples, that takes the accuracy {_moves(result, reached)}."
+    before, after = (
+        _over(sides, tested) for sides in ((result["gzsl_unseen"], result["gzsl_seen"]), reached)
+    )
+    return (
+        f"{setting} For the test samples, that takes the accuracy {_moves(result, reached)}; over "
+        f"all classes from {before:.1f} to {after:.1f} %."
+    )
 
 
 def moved_rule(kind: str, prior: Any, result: Mapping[str, Any]) -> str:
@@ -267,12 +387,12 @@ def examples_advice(
     beside = " What it brings where seen classes compete was not measured." if lost else ""
     if among_all is not None:
         beside = f" Among all classes, it takes the accuracy {_moves(result, among_all)}."
+    among_unseen = f"from {gain.before:.1f} to {most}{gain.after:.1f} %"
     run, out = (shlex.quote(str(result.get("run", "RUN")) + end) for end in ("", "-shown"))
     return (
-        f"Show {EXAMPLES} examples of {whose}. {source}, that takes the accuracy among unseen "
-        f"classes alone from {gain.before:.1f} to {most}{gain.after:.1f} %.{beside} Put a folder "
-        f"of examples for each class into FOLDER, or name a table instead: fedunseen learn {run} "
-        f"--support FOLDER --out {out}"
+        f"Show {EXAMPLES} examples of {whose}. {source}, that takes the accuracy, if only unseen "
+        f"classes compete, {among_unseen}.{beside} Put a folder of examples for each class into "
+        f"FOLDER, or name a table instead: fedunseen learn {run} --support FOLDER --out {out}"
     )
 
 
@@ -306,33 +426,33 @@ def summarize(
     plain = answers.get("uncalibrated_answers", gzsl).astype(np.int64)
     of_unseen = np.isin(labels, unseen)
     alone, lost = weak_unseen(answers, names, unseen) if described else ([], [])
-    weak_seen = weak_classes(
-        names, labels[~of_unseen], gzsl[~of_unseen], plain[~of_unseen], surely=True
-    )
+    misplaced = result.get("misplaced", ())
+    groups = {group["place"] for group in misplaced}
+    weak_seen = weak_by(groups, names, *(part[~of_unseen] for part in (labels, gzsl, plain)))
     by_rule = {
         "seen classes": [case for case in weak_seen if case.cause == "rule"],
         "unseen classes": lost,
     }
     falls = calibration_falls(names, labels[~of_unseen], plain[~of_unseen], gzsl[~of_unseen])
-    sides = (("unseen classes", of_unseen), ("seen classes", ~of_unseen))
-    counts = {kind: len(np.unique(labels[mine])) for kind, mine in sides}
-    by_data = {
-        "unseen classes": alone,
-        "seen classes": [item for item in weak_seen if item.cause == "data"],
-    }
-    text = [weak_words(weak, counts[kind], kind) for kind, weak in by_data.items() if weak]
-    advice = ""
-    if described:
-        advice = examples_advice(result, answers, [names[c] for c in unseen.tolist()], bool(lost))
+    kinds = (labels[of_unseen], labels[~of_unseen])
+    tested = (len(np.unique(kinds[0])), len(np.unique(kinds[1])))
+    counts = dict(zip(("unseen classes", "seen classes"), tested, strict=True))
+    of_seen = [item for item in weak_seen if item.cause == "data"]
+    alike = alike_classes(names, labels[~of_unseen], gzsl[~of_unseen])
+    pairs = [pair for pair in alike if not groups & set(pair.names)]
+    by_data = {"unseen classes": alone, "seen classes": of_seen}
+    text = _of_data(by_data, counts, pairs, misplaced)
+    unseen_names = [names[c] for c in unseen.tolist()]
+    advice = examples_advice(result, answers, unseen_names, bool(lost)) if described else ""
+    first = examples_first(advice, answers, result, prior, tested)
     for kind, weak in by_rule.items():
-        if not weak:
-            continue
-        setting = rule_advice(kind, prior, result)
-        first = kind == "unseen classes" and examples_first(advice, answers, result, prior)
-        if first:
+        setting = rule_advice(kind, prior, result, tested)
+        shown = [advice] if first and kind == "unseen classes" else []
+        if shown:
             setting = " ".join(["Show examples of them first.", *_without_examples(setting)])
-        text.append(rule_words(weak, counts[kind], kind, setting).strip())
-        text += [advice] if first else []
+        if weak:
+            words = rule_words(weak, counts[kind], kind, setting, unseen_names)
+            text += [words.strip(), *shown]
     if (plain != gzsl).any():
         text.append(_cost(result, falls))
     text += [advice] if advice and advice not in text else []
@@ -346,6 +466,39 @@ def summarize(
         **{name: [item._asdict() for item in rows] for name, rows in weaknesses.items()},
         "text": text,
     }
+
+
+def weak_by(
+    groups: Collection[str], names: Sequence[str], true: Ids, said: Ids, otherwise: Ids
+) -> list[Weak]:
+    """Return the seen classes that are surely weak, as :func:`weak_classes` does.
+
+    ``groups``: classes with labels that seem wrong, which are the cause then, not the rule.
+    """
+    weak = weak_classes(names, true, said, otherwise, surely=True)
+    return [case._replace(cause="data") if case.name in groups else case for case in weak]
+
+
+def _of_data(
+    weak: Mapping[str, Sequence[Weak]],
+    counts: Mapping[str, int],
+    pairs: Sequence[Alike],
+    misplaced: Sequence[Mapping[str, Any]],
+) -> list[str]:
+    """Return sentences on the classes of each kind that are weak by the data, and why.
+
+    Args:
+        weak: kind -> these classes.
+        counts: kind -> how many classes were tested.
+        pairs: seen classes that look alike.
+        misplaced: groups of pictures in one class's folder that look like another's.
+    """
+    kind = "seen classes"
+    text = [weak_words(of, counts[side], side) for side, of in weak.items() if of and side != kind]
+    if weak[kind]:
+        causes = seen_causes(weak[kind], pairs, misplaced)
+        text.append(weak_words(weak[kind], counts[kind], kind, causes))
+    return text + [alike_words(pair) for pair in pairs[:PAIRS]]
 
 
 def weak_unseen(
@@ -367,13 +520,17 @@ def weak_unseen(
 
 
 def examples_first(
-    advice: str, answers: Mapping[str, NDArray[Any]], result: Mapping[str, Any], prior: Any
+    advice: str,
+    answers: Mapping[str, NDArray[Any]],
+    result: Mapping[str, Any],
+    prior: Any,
+    tested: tuple[int, int] = (1, 1),
 ) -> bool:
     """Return whether unseen classes that lose answers to seen ones gain more by examples, where
     these are advised, than by another decision rule.
     """
     kind = "unseen classes"
-    reached = within_reach(result, kind, moved_rule(kind, prior, result))
+    reached = within_reach(result, kind, moved_rule(kind, prior, result), tested)
     gain = examples_gain(result, answers)
     if not advice or reached is None or gain is None or gain.among_all is None:
         return bool(advice)
@@ -390,15 +547,18 @@ def _cost(result: Mapping[str, Any], falls: Sequence[Fall]) -> str:
     sides = [
         (result[f"uncalibrated_gzsl_{side}"], result[f"gzsl_{side}"]) for side in ("unseen", "seen")
     ]
-    u, s = (f"{old:.1f} to {new:.1f} %" for old, new in sides)
+    u, s = (
+        f"{'raises' if new > old else 'lowers'} {words} from {old:.1f} to {new:.1f} %"
+        if new != old
+        else f"leaves {words} at {new:.1f} %"
+        for words, (old, new) in zip(("them", "seen ones"), sides, strict=True)
+    )
     before, after = (metrics.harmonic_mean(*pair) for pair in zip(*sides, strict=True))
     examples = [f"{item.name} ({item.before:.0f} to {item.after:.0f} %)" for item in falls]
     most = f" These seen classes lose most: {listed(examples)}." if examples else ""
     if before - after >= GAIN:
         most += f" Their harmonic mean falls from {before:.1f} to {after:.1f} %."
-    return (
-        f"Favoring unseen classes (calibration) moves them from {u}, and seen ones from {s}.{most}"
-    )
+    return f"A correction in favor of unseen classes (calibration) {u}, and {s}.{most}"
 
 
 def _accuracies(true: Ids, said: Ids) -> dict[int, float]:

@@ -70,7 +70,7 @@ def summary(facts: Facts) -> dict[str, Any]:
     remedy = examples_advice(facts.run.result, facts.tensors, facts.of_classes(facts.unseen), lost)
     weak = [sentence for sentence in summary.get("text", ()) if sentence != remedy]
     weak_unseen = summary.get("weak_unseen", [])
-    if summary and facts.zero_shot and not weak_unseen:
+    if summary and facts.zero_shot and not (weak_unseen or lost):
         tested = np.unique(facts.tensors["labels"])
         weak.insert(0, weak_words([], int(np.isin(tested, facts.unseen).sum()), "unseen classes"))
     steps = parts.advice(facts, remedy, remedy, words["usage"])
