@@ -230,8 +230,9 @@ def test_a_folder_of_photos_that_need_a_package(refused, tmp_path, fake_heic):
         (tmp_path / "paints" / name).mkdir(parents=True)
         (tmp_path / "paints" / name / "a.heic").write_bytes(fake_heic[0])
     assert refused("init", tmp_path / "paints") == (
+        "none of the files in the class folders can be read as a picture. The first: "
         f"{tmp_path / 'paints' / 'blue' / 'a.heic'} is a HEIC photo, which needs a package: pip "
-        "install pillow-heif, and no other file can be read: fix that"
+        "install pillow-heif. Repair them, or put JPEG or PNG files there"
     )
 
 

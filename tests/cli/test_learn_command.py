@@ -224,3 +224,14 @@ def test_the_first_line_says_whether_a_pool_moved_an_unseen_class(samples, said)
     first, _, of_class = texts.adapted({"samples": 120, "measured": False}, rows, {})
     assert first == said
     assert ("about 8" in of_class) == (samples == 7.5)  # shares of samples, which are no whole ones
+
+
+def test_what_a_run_has_learned_is_said_with_what_it_changed():
+    before = {"gzsl_unseen": 36.39, "gzsl_seen": 75.95, "shown": {"crab": 3}}
+    after = {"gzsl_unseen": 63.83, "gzsl_seen": 75.95, "shown": {"crab": 8, "lynx": 5}}
+    assert texts.learned([], before, after) == [
+        "examples added: crab (5), lynx (5)",
+        "test samples, with all classes to choose from: unseen classes 63.8 % (was 36.4 %)",
+    ]
+    assert texts.learned(["lynx"], before, before) == ["new classes: lynx"]
+    assert texts.learned([], before, before) == ["no new class: known ones are described anew"]

@@ -3,6 +3,7 @@ it.
 """
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -191,6 +192,19 @@ def test_an_exported_folder_answers_as_predict_does_without_this_package(
     (tmp_path / "words.txt").write_text("no picture")
     wrong = alone(folder / "predict.py", tmp_path / "words.txt")
     assert (wrong.returncode, "is not a readable picture" in wrong.stderr) == (2, True)
+    (tmp_path / "several").mkdir()
+    for picture in pictures:
+        shutil.copy(picture, tmp_path / "several")
+    (tmp_path / "several" / "words.txt").write_text("no picture")
+    inside = alone(folder / "predict.py", tmp_path / "several", "--json")
+    assert inside.returncode == 0, inside.stderr
+    assert len(json.loads(inside.stdout)) == len(pictures)
+    assert "left out:" in inside.stderr
+    (tmp_path / "empty").mkdir()
+    none = alone(folder / "predict.py", tmp_path / "empty")
+    assert (none.returncode, "no picture in these folders" in none.stderr) == (2, True)
+    missing = alone(folder / "predict.py", tmp_path / "missing.jpg").stderr
+    assert "(No such file or directory): give" in missing
     words = words_of(folder / "predict.py", pictures[0])
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as unread:
         unread.stdout.close()

@@ -7,7 +7,7 @@ from fedunseen import ZeroShotClassifier
 from fedunseen.confidence.held_out import HeldOut
 from fedunseen.confidence.measured import measured
 from fedunseen.evaluation.diagnosis import adapted, lost_classes, overconfident
-from fedunseen.evaluation.summary import moved_rule, rule_advice, summarize, weak_classes
+from fedunseen.evaluation.summary import few_words, moved_rule, rule_advice, summarize, weak_classes
 
 NAMES = ("bear", "cow", "tiger", "orca", "ibex")
 SEEN, UNSEEN = "seen classes", "unseen classes"
@@ -403,3 +403,15 @@ def test_a_wrong_answer_that_is_unseen_too_is_said_to_be_so():
         "1 of 2 unseen classes is weak once seen classes compete: orange (40 % of 20 right, 85 % "
         "if only unseen classes compete; 45 % are called apple, 15 % pear (also unseen))."
     ]
+
+
+def test_a_seen_class_with_one_training_sample_is_named():
+    found = few_words(
+        NAMES, np.array([3, 4]), {"client_counts": np.array([[1, 0, 0, 0, 0], [0, 9, 8, 0, 2]])}
+    )
+    assert found == [
+        "1 of 3 seen classes has fewer than 5 training samples: bear (1). Expect few right answers "
+        "about it, and add samples of it."
+    ]
+    assert few_words(NAMES, np.array([3, 4]), {"client_counts": np.array([[4, 3, 8, 0, 0]])}) == []
+    assert few_words(NAMES, np.array([3, 4]), {}) == []

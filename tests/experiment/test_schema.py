@@ -106,8 +106,8 @@ def test_sections_that_are_none_or_lack_a_name_are_refused():
         (b"", "data.name is missing: say which one, for example --set data.name=..."),
         (
             None,
-            "{} cannot be read (Is a directory): name an experiment file that is there, or a "
-            "preset (the nearest: ",
+            "{} cannot be read (Is a directory): name an experiment file that is there; fedunseen "
+            "init FOLDER writes one",
         ),
     ],
 )
@@ -258,6 +258,18 @@ def test_a_missing_file_names_the_nearest_three_presets(tmp_path):
     nearest = known(preset_names(), "sun-fedzls")
     assert nearest.startswith("(the nearest: sun-fedzsl, ")
     with refuses(
-        f"{file} is missing: name an experiment file that is there, or a preset {nearest}"
+        f"{file} is missing: name an experiment file that is there, or a preset {nearest}; "
+        "fedunseen init FOLDER writes one"
     ):
         Experiment.load(file)
+    file = tmp_path / "nosuch.toml"
+    with refuses(
+        f"{file} is missing: name an experiment file that is there; fedunseen init FOLDER writes one"
+    ):
+        Experiment.load(file)
+
+
+def test_a_setting_of_several_kinds_is_named_as_in_the_file():
+    tree = {"data": {"name": "digit-pairs"}, "evaluation": {"prior": "balance"}}
+    with pytest.raises(ExperimentError, match=r"^evaluation\.prior: unknown value 'balance': did"):
+        Experiment.from_dict({**tree, "method": {"name": "gaussian"}})

@@ -42,7 +42,7 @@ MISTAKES = {
     "init nowhere": "the folder nowhere is missing",
     "data check commas": "'0,5' has a comma where a number has a point: write 0.5",
     "data check nowhere": "the folder nowhere is missing",
-    "data check commas.toml": "commas.toml is a file, where a folder is needed",
+    "data check commas.toml": "a folder is needed: name that of its data, commas",
     "run commas.toml": "'0,5' has a comma where a number has a point: write 0.5",
     "run commas.toml --set data.roof=3": "unknown key 'roof'",
     "run commas.toml --set data.root=nowhere": "the folder nowhere is missing",

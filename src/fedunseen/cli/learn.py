@@ -73,10 +73,7 @@ def learn(
             done = run.learn(new or None, examples, out)
         pages = write_pages(done)
     added = done.result["learnt"]
-    say(
-        f"new classes: {', '.join(added)}" if added else "no new class: known ones were refined",
-        *pages,
-    )
+    say(*texts.learned(added, run.result, done.result), *pages)
     answer: dict[str, object] = {
         "run": str(done.path),
         "learnt": added,

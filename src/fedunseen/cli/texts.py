@@ -41,6 +41,33 @@ def _about(samples: float) -> str:
     return "-" if samples < 0.5 else f"about {samples:.0f}"
 
 
+def learned(added: Sequence[str], before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return what a run has learned: new classes, examples, and what these changed.
+
+    Args:
+        added: names of new classes.
+        before: the result of the run.
+        after: that of the run that has learned.
+    """
+    known = before.get("shown", {})
+    shown = {name: n - known.get(name, 0) for name, n in after.get("shown", {}).items()}
+    shown = {name: n for name, n in shown.items() if n > 0}
+    lines = [f"new classes: {', '.join(added)}"] if added else []
+    if shown:
+        counts = ", ".join(f"{name} ({count})" for name, count in shown.items())
+        lines.append(f"examples added: {counts}")
+    elif not added:
+        lines.append("no new class: known ones are described anew")
+    changes = [
+        f"{side} classes {after[key]:.1f} % (was {before[key]:.1f} %)"
+        for side, key in (("unseen", "gzsl_unseen"), ("seen", "gzsl_seen"))
+        if key in before and key in after and after[key] != before[key]
+    ]
+    if changes:
+        lines.append(f"test samples, with all classes to choose from: {', '.join(changes)}")
+    return lines
+
+
 def compared(results: Sequence[Any], short: Mapping[str, str]) -> str:
     """Return by how much runs differ."""
     lines = []

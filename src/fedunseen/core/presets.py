@@ -41,8 +41,11 @@ def experiment_text(source: str | Path) -> tuple[str, Path]:
                 + "; an experiment file ends in .toml"
             )
         return preset_text(str(source)), Path()
-    near = ", ".join(difflib.get_close_matches(path.stem, preset_names(), 3, 0.0))
-    remedy = f"name an experiment file that is there, or a preset (the nearest: {near})"
+    preset = ""
+    if difflib.get_close_matches(path.stem, preset_names(), 1, 0.75):  # others only mislead
+        near = ", ".join(difflib.get_close_matches(path.stem, preset_names(), 3, 0.0))
+        preset = f", or a preset (the nearest: {near})"
+    remedy = f"name an experiment file that is there{preset}; fedunseen init FOLDER writes one"
     return readable_text(path, remedy), path.parent
 
 

@@ -26,7 +26,7 @@ FAR = 20.0  # percentage points below the other seen classes, from which on a se
 NAMED = 10.0  # percent of a class's samples, from which on a wrong answer is named
 ALIKE = 20.0  # percent of the samples of each of two classes that are taken for the other one
 LEAST_MISTAKES = 3  # of a kind, for two classes that look alike
-ENOUGH = 5  # test samples of a seen class, for it to be weak
+ENOUGH = 5  # test samples of a seen class, for it to be weak; training samples, not to be named
 FILES = 3  # files that are named
 PAIRS = 3  # of classes that look alike, that are named
 
@@ -441,7 +441,7 @@ def summarize(
     alike = alike_classes(names, labels[~of_unseen], gzsl[~of_unseen])
     pairs = [pair for pair in alike if not groups & set(pair.names)]
     by_data = {"unseen classes": alone, "seen classes": of_seen}
-    text = _of_data(by_data, counts, pairs, misplaced)
+    text = _of_data(by_data, counts, pairs, misplaced) + few_words(names, unseen, answers)
     unseen_names = [names[c] for c in unseen.tolist()]
     advice = examples_advice(result, answers, unseen_names, bool(lost)) if described else ""
     first = examples_first(advice, answers, result, prior, tested)
@@ -466,6 +466,24 @@ def summarize(
         **{name: [item._asdict() for item in rows] for name, rows in weaknesses.items()},
         "text": text,
     }
+
+
+def few_words(names: Sequence[str], unseen: Ids, answers: Mapping[str, NDArray[Any]]) -> list[str]:
+    """Name the seen classes with very few training samples, where others have more."""
+    held = answers.get("client_counts")
+    if held is None:
+        return []
+    samples = np.asarray(held, dtype=np.int64).sum(0)
+    seen = [c for c in np.flatnonzero(samples > 0).tolist() if c not in set(unseen.tolist())]
+    few = [c for c in seen if samples[c] < ENOUGH]
+    if not few or 2 * len(few) >= len(seen):
+        return []
+    verb, it = ("has", "it") if len(few) == 1 else ("have", "them")
+    counted = listed([f"{names[c]} ({samples[c]})" for c in few])
+    return [
+        f"{part_of(len(few), len(seen), 'seen classes')} {verb} fewer than {ENOUGH} training "
+        f"samples: {counted}. Expect few right answers about {it}, and add samples of {it}."
+    ]
 
 
 def weak_by(

@@ -1,6 +1,7 @@
 """``fedunseen data``: which benchmarks there are, and what a folder holds, lacks and will cost."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,15 @@ from fedunseen.experiment.init_template import name_remarks, start
 from fedunseen.experiment.parsing import read_tree, validated
 from fedunseen.experiment.picture_depth import depth_remarks
 from fedunseen.experiment.picture_scan import scan_pictures, without_pictures
+
+
+def _instead_of(path: Path) -> str:
+    """Return what to name in place of a path that is no folder: that of an experiment's data."""
+    root = None
+    if path.suffix == ".toml" and path.is_file():
+        with suppress(FedUnseenError):
+            root = read_tree(path).get("data", {}).get("root")
+    return f"name that of its data, {root}" if isinstance(root, str) else "name one that is there"
 
 
 def examine(root: Path) -> list[dict[str, Any]]:
@@ -50,7 +60,7 @@ def check(
             raise ExperimentError(
                 f"{key}: only settings of the data can be given here, such as data.splits=FOLDER"
             )
-    folder = existing_folder(folder.expanduser(), "name one that is there")
+    folder = existing_folder(folder.expanduser(), _instead_of(folder.expanduser()))
     settings = {key.removeprefix("data."): value for key, value in (overrides or {}).items()}
     name, root, file, written = _layout(folder)
     kind = find("data", name)

@@ -257,7 +257,8 @@ def validated(kind: type[BaseModel], section: str, content: Mapping[str, Any]) -
     if len(kinds) > 1 and not isinstance(problem["input"], str):
         found = shortened(repr(problem["input"]))
         raise ExperimentError(f"{section}.{problem['loc'][0]}: {', or '.join(kinds)}, not {found}")
-    place = ".".join([section, *(str(part) for part in problem["loc"])])
+    parts = [str(part) for part in problem["loc"]]  # with pydantic's name of one kind of several
+    place = ".".join([section, *(part for part in parts if not part.endswith("]"))])
     match problem["type"]:
         case "extra_forbidden":
             sentence = f"{section}: " + unknown("key", str(problem["loc"][-1]), kind.model_fields)

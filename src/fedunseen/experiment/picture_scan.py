@@ -52,7 +52,10 @@ def scan_pictures(classes: Mapping[str, Sequence[Path]]) -> Scan:
         first = next((path for files in classes.values() for path in files), None)
         if first is None:
             raise DataError("all class folders are empty: put pictures into them")
-        raise DataError(f"{first} {fault_of(first)}, and no other file can be read: fix that")
+        raise DataError(
+            f"none of the files in the class folders can be read as a picture. The first: {first} "
+            f"{fault_of(first)}. Repair them, or put JPEG or PNG files there"
+        )
     return Scan(readable, max(8, int(np.median(sides))), animated, depths)
 
 
