@@ -247,8 +247,8 @@ def _readme(run: Run) -> str:
         + (f"The model was shown no picture of these: {', '.join(unseen)}.\n" if unseen else "")
         + "\nIt always answers with one of these classes, also where a picture shows something "
         "else. Where that is unlike all pictures that it knows, it says so in place of percentages "
-        "(`unfamiliar` with `--json`).\n`model.json` has the versions that it was made with. The license of the encoder's "
-        "weights is in `LICENSE-weights.txt`.\n"
+        "(`unfamiliar` with `--json`).\n`model.json` has the versions that it was made with. The "
+        "license of the encoder's weights is in `LICENSE-weights.txt`.\n"
     )
 
 
