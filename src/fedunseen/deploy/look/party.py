@@ -170,7 +170,7 @@ class Looking(Asked):
         """
         if "look" not in self.consent:
             raise RefusedError(
-                "nothing was written: give --consent look if the owner agrees to what is listed "
+                "no answer was made: give --consent look if the owner agrees to what is listed "
                 "above",
                 NO_CONSENT,
             )
