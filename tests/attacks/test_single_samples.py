@@ -28,7 +28,6 @@ from fedunseen.federation.engine import PartyStatus, Session
 from fedunseen.methods.closed_form.soft_statistics import (
     LEVELS,
     received_scorer,
-    set_apart,
     soft_statistics,
     without_small,
 )
@@ -197,32 +196,56 @@ def test_no_difference_of_two_classes_of_a_round_is_one_sample(min_samples, plac
     asking, asked, paths, _ = answers(place, tmp_path, lie, min_samples)
     brought = asking.engine.read(asked, coordinator.gather(asked, paths))
     sums = dict(brought.replies[0].update)
-    assert bool((sums["count"][:2] > 2 * 5 * LEVELS).all())
-    less, more = SHARED
-    shown, weighs = (sums[name][0] * more - sums[name][1] * less for name in ("total", "count"))
     if min_samples == 1:
+        assert bool((sums["count"][:2] > 2 * 5 * LEVELS).all())
+        less, more = SHARED
+        shown, weighs = (sums[name][0] * more - sums[name][1] * less for name in ("total", "count"))
         assert int(weighs)
         assert shown.tolist() == (int(weighs) * private[found[0]]).tolist()
+    else:  # each sample is in one class alone
+        assert sums["count"][0] == 0
+        assert sums["count"][1] > 2 * 5 * LEVELS
+        assert not bool((sums["count"] % LEVELS).any())
+
+
+def remainder(rows, classes, step):
+    """Return a linear model that sorts all samples into one class, but one of which that class has
+    a part of 1 / 255 units, and which sample this is.
+    """
+    direction = np.random.default_rng(3).integers(-6, 7, rows.shape[1])
+    places = rows @ direction
+    order = np.argsort(places)
+    sharp = 30 / (places[order[-1]] - places[order[-2]])
+    weight = torch.zeros(classes, rows.shape[1]).double()
+    weight[1] = torch.from_numpy(sharp * direction / step)
+    bias = torch.full((classes,), -1e5).double()
+    bias[:2] = torch.tensor([0.0, -sharp * places[order[-1]] - 0.39])
+    return {"weight": weight, "bias": bias}, order[-1]
+
+
+@pytest.mark.parametrize("min_samples", [1, 5])
+def test_no_remainder_of_a_class_is_one_sample(min_samples, place, tmp_path):
+    done = load_run(place / "run")
+    private = np.concatenate([codes(done, place / "data" / name) for name in NAMES])
+    found = []
+
+    def lie(asking):
+        method = asking.federation.method
+        params, one = remainder(private, len(method.space.names), method.quantization.step)
+        found.append(one)
+        return Instruction(params)
+
+    asking, asked, paths, _ = answers(place, tmp_path, lie, min_samples)
+    sums = dict(asking.engine.read(asked, coordinator.gather(asked, paths)).replies[0].update)
+    part = int(sums["count"][0]) % LEVELS
+    assert int(sums["count"][0]) > 2 * POOL * LEVELS
+    if min_samples == 1:  # the positive control
+        shown = sums["total"][0].numpy() * pow(part, -1, LEVELS) % LEVELS
+        assert (shown == private[found[0]] % LEVELS).all()
     else:
-        assert not int(weighs)
-        assert not shown.any()
-
-
-@pytest.mark.parametrize("copies", [1, 3])
-def test_the_leverage_of_copies_is_that_of_one_sample(copies):
-    rows, _ = sorted_pool(60)
-    linear, one = wall(rows, 40, 3, np.ones(1))
-
-    class One:
-        step = np.ones(1)
-
-    scorer = received_scorer(linear, 3, rows.shape[1], One())
-    place = [*range(60), *[one] * (copies - 1)]
-    first = torch.arange(len(place)) < 60
-    kept = torch.tensor([True, True, False])
-    apart = set_apart(scorer, torch.from_numpy(rows[place]).double(), kept, first)
-    assert torch.nonzero(apart)[:, 0].tolist() == [i for i, k in enumerate(place) if k == one]
-    assert not set_apart(scorer, torch.from_numpy(rows).double(), ~kept).any()
+        assert not part
+        assert not (sums["total"][0] % LEVELS).any()
+        assert not bool((sums["count"] % LEVELS).any())
 
 
 def test_scores_that_the_party_has_not_derived_are_refused(place, tmp_path):

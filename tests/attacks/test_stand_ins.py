@@ -9,6 +9,7 @@ import torch
 from fedunseen.data import Scaler
 from fedunseen.deploy.client_data import PartyData
 from fedunseen.deploy.remote.party import local_update
+from fedunseen.methods.closed_form.soft_statistics import LEVELS
 from fedunseen.methods.closed_form.statistics import unpacked
 from fedunseen.strategies import Instruction
 from small_federation import CLASSES, FEATURES, NAMES, experiment, greeting, write_all, write_party
@@ -87,7 +88,7 @@ def test_a_sample_that_stands_in_for_another_is_alone_as_before(seed, consent, t
 
 @pytest.mark.parametrize("min_samples", [1, 5])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_stand_in_hides_no_sample_of_a_pool_from_the_leverage(seed, min_samples, tmp_path):
+def test_a_stand_in_hides_no_sample_of_a_pool_from_sums(seed, min_samples, tmp_path):
     """Two classes share all samples in one ratio but the farthest one in its own direction."""
     write_all(tmp_path, pool=POOL)
     folders = [tmp_path / name for name in NAMES]
@@ -117,11 +118,13 @@ def test_a_stand_in_hides_no_sample_of_a_pool_from_the_leverage(seed, min_sample
         reply, _ = local_update(ready.engine, client, Instruction(told), {}, 0)
         added = {name: added.get(name, 0) + value for name, value in reply.update.items()}
         if client == 0 and min_samples > 1:
-            assert "others of their classes stand in for" in ready.left_out
+            said = ready.engine.worker.left_out_of(client)
+            assert "others of their classes stand in for" in said
     less, more = SHARED
     shown, weighs = (added[name][0] * more - added[name][1] * less for name in ("total", "count"))
     if min_samples == 1:  # nothing stands in, and the one is read
         assert shown.tolist() == (int(weighs) * direction).tolist() != [0] * FEATURES
-    else:
-        assert not int(weighs)
-        assert not shown.any()
+    else:  # each sample is in one class alone, of which no remainder is one sample
+        assert added["count"][0] == 0
+        assert not bool((added["count"] % LEVELS).any())
+        assert not bool((added["total"] % LEVELS).any())

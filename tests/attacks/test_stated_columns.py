@@ -392,8 +392,26 @@ def test_unlabelled_rows_have_no_category_of_few(tmp_path):
     greeted = greeting(chosen, tmp_path / "run")
     for min_samples, shown in ((1, 1), (5, 0)):
         party = PartyData(folder, {"data.label": "deck"}, masked=True, min_samples=min_samples)
-        samples = party.prepare(*greeted).engine.worker.trainer.inputs
-        assert samples.rows[len(rows_of("A")) :, 0].sum() == shown
+        worker = party.prepare(*greeted).engine.worker
+        pool = np.arange(20) + len(rows_of("A"))
+        samples, _ = worker.as_summed(pool, np.zeros(20, dtype=np.int64))
+        assert samples.rows[pool, 0].sum() == shown
+
+
+@pytest.mark.parametrize("min_samples", [1, 5])
+def test_a_class_that_a_model_sorts_has_no_category_of_few(min_samples, tmp_path):
+    ports = ["Belfast"] * 19 + ["Cherbourg"] + ["Belfast"] * 10 + ["Cherbourg"] * 10
+    pool = [[*row[:-1], ""] for row in rows_of("A", 40, port=ports)]
+    folder = write_table(tmp_path / "north", [*rows_of("A"), *pool], HEADER)
+    columns = [{"name": "port", "kind": "category", "values": ["Belfast", "Cherbourg"]}, AGE]
+    chosen = experiment(tmp_path / "coordinator", columns, unlabelled="summed")
+    party = PartyData(folder, {"data.label": "deck"}, masked=True, min_samples=min_samples)
+    worker = party.prepare(*greeting(chosen, tmp_path / "run")).engine.worker
+    rows = np.arange(40) + len(rows_of("A"))
+    samples, _ = worker.as_summed(rows, np.repeat([0, 1], 20))
+    of_ports = [samples.rows[part, :2].sum(0).tolist() for part in (rows[:20], rows[20:])]
+    # eleven rows have Cherbourg: many of the pool, but one of the first class
+    assert of_ports == [[19, 1] if min_samples == 1 else [20, 0], [10, 10]]
 
 
 @pytest.mark.parametrize("come", [0, 4])

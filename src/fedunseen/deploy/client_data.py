@@ -23,7 +23,7 @@ from fedunseen.core.bounds import check_greeting, check_statistics
 from fedunseen.core.errors import DataError, ExperimentError, RefusedError
 from fedunseen.core.extensions import kept_sections
 from fedunseen.core.parameters import Params, finite, within
-from fedunseen.core.samples import CodedRows, first_of_equal
+from fedunseen.core.samples import CodedRows, ScaledSamples, first_of_equal
 from fedunseen.core.small_cells import MIN_SAMPLES, left_out_sentence, near_mean_sentence
 from fedunseen.data import Benchmark, ClassSpace, Scaler
 from fedunseen.data.class_space import same_text
@@ -65,7 +65,7 @@ from fedunseen.federation.federation import Federation
 from fedunseen.federation.growth import check_new_name, described_as, read_space, seen_through
 from fedunseen.federation.in_process import InProcess
 from fedunseen.federation.partition import Partition
-from fedunseen.federation.worker import Worker
+from fedunseen.federation.worker import SoftWorker, Worker
 from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.statistics import in_large_classes
 
@@ -301,6 +301,9 @@ class PartyData(OwnSamples):
         samples = engine.worker.restrict(client, np.setdiff1d(cells.taking, cells.few))
         cells = replace(cells, summed=engine.worker.held[client])
         classes = np.unique(benchmark.labels[samples])
+        inputs = engine.worker.trainer.inputs
+        if isinstance(engine.worker, SoftWorker) and isinstance(inputs, ScaledSamples):
+            engine.worker.as_summed = partial(self._sorted_as_summed, read, inputs)
         rows = party_benchmark.unlabelled if self._soft else np.setdiff1d(cells.taking, cells.few)
         keep = None
         if self.home is not None:
@@ -481,11 +484,15 @@ class PartyData(OwnSamples):
         minimum = getattr(experiment.method, "min_samples", 1)
         if minimum == 1:
             return benchmark, Cells(taking, taking[:0], minimum)
-        rows = benchmark.unlabelled if self._soft else benchmark.train
-        as_summed = partial(self._as_summed, benchmark, minimum, taking, scaler)
+        if self._soft:  # a model sorts them into classes, in each round: _sorted_as_summed
+            return benchmark, Cells(taking, taking[:0], 1)
+        rows = benchmark.train
+
+        def as_summed(some: NDArray[np.int64]) -> tuple[Benchmark, str]:
+            of_class = benchmark.labels[some]
+            return self._as_summed(benchmark, minimum, taking, scaler, some, of_class)
+
         stood_in, nearby = as_summed(rows)
-        if self._soft:
-            return stood_in, Cells(taking, taking[:0], 1, nearby)
         enough, small = in_large_classes(benchmark, rows, minimum)
         kept = rows[enough]
         few = np.intersect1d(np.setdiff1d(rows, kept), taking)
@@ -517,18 +524,41 @@ class PartyData(OwnSamples):
         taking: NDArray[np.int64],
         scaler: Scaler,
         rows: NDArray[np.int64],
+        labels: NDArray[np.int64],
     ) -> tuple[Benchmark, str]:
-        """Return the samples ``rows`` with the features that sums of them have, and what the owner
-        reads of that.
+        """Return the samples ``rows`` of some classes with the features that sums of them have,
+        and what the owner reads of that.
         """
-        labels = np.zeros_like(rows) if self._soft else benchmark.labels[rows]
         benchmark = without_small_cells(benchmark, self.settings, rows, labels, minimum, scaler)
-        return self._stood_in(benchmark, rows, taking, scaler)
+        return self._stood_in(benchmark, rows, labels, taking, scaler)
+
+    def _sorted_as_summed(
+        self,
+        read: Reading,
+        inputs: ScaledSamples,
+        rows: NDArray[np.int64],
+        labels: NDArray[np.int64],
+    ) -> tuple[ScaledSamples, str]:
+        """Return unlabelled samples with the features that sums of them have, if a model has sorted
+        them into the classes ``labels``, and what the owner reads of that.
+        """
+        minimum = getattr(read.experiment.method, "min_samples", 1)
+        taking = read.cells.taking
+        scaler = read.federation.scaler
+        benchmark, said = self._as_summed(read.benchmark, minimum, taking, scaler, rows, labels)
+        summed = replace(
+            inputs,
+            rows=benchmark.features,
+            originals=benchmark.originals,
+            repeats=benchmark.repeats,
+        )
+        return summed, said
 
     def _stood_in(
         self,
         benchmark: Benchmark,
         rows: NDArray[np.int64],
+        labels: NDArray[np.int64],
         taking: NDArray[np.int64],
         scaler: Scaler,
     ) -> tuple[Benchmark, str]:
@@ -537,7 +567,6 @@ class PartyData(OwnSamples):
         """
         if benchmark.kind != "vectors":
             return benchmark, ""
-        labels = np.zeros_like(rows) if self._soft else benchmark.labels[rows]
         summed = stand_ins(scaler, benchmark.features, rows, labels)
         near = summed != rows
         if not near.any():

@@ -1,6 +1,6 @@
 """A client's round: what any engine calls where a client's data are. The client is honest."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,8 +22,9 @@ from fedunseen.methods import Method
 from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.methods.closed_form.soft_statistics import (
+    LEVELS,
     Scorer,
-    set_apart,
+    most_probable,
     soft_statistics,
     without_small,
 )
@@ -319,56 +320,67 @@ class SoftWorker(Worker):
         super().__init__(*arguments)
         self.pools = pools
         self.small: dict[int, dict[str, float]] = {}  # client -> class -> soft count
+        self.as_summed: (
+            Callable[[NDArray[np.int64], NDArray[np.int64]], tuple[ScaledSamples, str]] | None
+        ) = None
+        """Of samples and their classes: the samples as sums of these classes have them, and what
+        the owner reads of that; None: as they are.
+        """
+        self.said: dict[int, str] = {}  # client -> that
 
     def sums(self, work: Work) -> LocalResult:
         """Return the soft statistics of a client's unlabelled samples."""
         assert isinstance(self.method, Gaussian)  # a rule's
         scores = received(self.method, work.instruction)
-        pool = torch.from_numpy(self.pools[work.client])
-        sums, small, apart = self._soft_sums(scores, pool)
-        while bool(apart.any()):  # fewer samples each time
-            pool = pool[~apart]
-            sums, small, apart = self._soft_sums(scores, pool)
+        rows = torch.from_numpy(self.pools[work.client])
+        inputs = self.trainer.inputs
+        few = self.method.min_samples
+        if few == 1:
+            sums = soft_statistics(scores, features_of(self.method, inputs[rows]))
+            return LocalResult(sums, {}, 1)
+        sorted_to = most_probable(scores, features_of(self.method, inputs[rows]))
+        if self.as_summed is not None:
+            inputs, self.said[work.client] = self.as_summed(rows.numpy(), sorted_to.numpy())
+        sums, distinct = self._soft_sums(scores, inputs, rows, sorted_to)
+        sums, small = without_small(sums, few, distinct)
         names = self.method.space.names
         self.small[work.client] = {names[place]: count for place, count in small.items()}
         return LocalResult(sums, {}, 1)
 
-    def _soft_sums(self, scores: Scorer, rows: Tensor) -> tuple[Params, dict[int, float], Tensor]:
-        """Return the soft statistics of some samples without small classes, these, and (n,) which
-        samples a combination of the sums would show.
+    def _soft_sums(
+        self, scores: Scorer, inputs: Inputs, rows: Tensor, sorted_to: Tensor
+    ) -> tuple[Params, Tensor]:
+        """Return the sums of some samples that show no feature of few of a class, and the classes'
+        counts of different samples, in units of 1 / ``LEVELS``.
         """
-        inputs = self.trainer.inputs
         pool = inputs[rows]
         assert isinstance(self.method, Gaussian)
         features = features_of(self.method, pool)
-        few = self.method.min_samples
-        clipped = inputs.clipped(rows) if isinstance(inputs, ScaledSamples) and few > 1 else None
+        clipped = None
         stages: list[Tensor] = []
         tabular = False
         same = pool.cpu().numpy()
         repeats = np.zeros((len(pool), 1), dtype=np.int64)
-        if isinstance(inputs, ScaledSamples) and few > 1:
+        if isinstance(inputs, ScaledSamples):
+            clipped = inputs.clipped(rows)
             same = inputs.told_apart()[rows.numpy()]
             repeats[:, 0] = inputs.repeated(rows)
             stages = inputs.stages(rows)
             tabular = inputs.tabular
-        first = torch.tensor(first_of_equal(same) if few > 1 else [True] * len(pool)).bool()
+        first = torch.tensor(first_of_equal(same)).bool()
         counted = first
         if repeats.any():  # each counts in its class, as labeled samples do
-            counted = torch.tensor(first_of_equal(np.concatenate([same, repeats], axis=1)))
-        sums = soft_statistics(scores, features, clipped, few, first, stages, tabular)
-        copies = not bool(counted.all())
-        distinct = soft_statistics(scores, features[counted])["count"] if copies else None
-        sums, small = without_small(sums, few, distinct)
-        apart = torch.zeros(len(rows), dtype=torch.bool)
-        if few > 1:
-            apart = set_apart(scores, features, sums["count"] > 0, first)
-        return sums, small, apart
+            counted = torch.tensor(first_of_equal(np.concatenate([same, repeats], axis=1))).bool()
+        few = self.method.min_samples
+        sums = soft_statistics(scores, features, clipped, few, first, stages, tabular, sorted_to)
+        distinct = torch.bincount(sorted_to[counted], minlength=len(scores.bias))
+        return sums, LEVELS * distinct[scores.classes]
 
     def left_out_of(self, client: int) -> str:
         """Return the sentence about classes of small soft counts that a client's last sums lack."""
         assert isinstance(self.method, Gaussian)  # a rule's
-        return left_out_sentence(self.small.get(client, {}), self.method.min_samples)
+        few = left_out_sentence(self.small.get(client, {}), self.method.min_samples)
+        return "; ".join(filter(None, (few, self.said.get(client, ""))))
 
 
 class AnsweringWorker(Worker):

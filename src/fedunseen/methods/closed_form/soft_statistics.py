@@ -6,6 +6,10 @@ r"""Soft statistics of unlabelled samples: what a party computes while a model i
 
 Weights on a grid of integers below 2^23, exponentials from a table and responsibilities in units of
 1 / 255 make them exact integers for 8-bit features: the same in any order, batch or partition.
+
+Exact integers can be read modulo any number: if a class has every sample whole, but one of which it
+has a part, the total modulo 255 is that one. So where sums must not show single samples
+(``method.min_samples`` above 1), each sample is its most probable class's alone.
 """
 
 import math
@@ -25,8 +29,6 @@ _GRID = 22  # bits of a weight
 _STEPS = 256  # of a score's unit
 _BLOCK = 4096  # samples scored at once
 _EXACT = 2.0**53  # below which float64 has every whole number
-_LEVERAGE = 0.5  # of a sample, at most: as if it and another one were summed
-_RANK = 1e-12  # of singular values, relative; rounding leaves less
 _TABLE = torch.tensor([round(math.exp(-k / _STEPS) * 2**30) for k in range(20 * _STEPS)] + [0])
 """Exponentials of -k / 256, as multiples of 2^-30; beyond 20 a responsibility is zero."""
 
@@ -177,11 +179,29 @@ def responsibilities(scores: Scorer, rows: Tensor) -> Tensor:
     """Return (n, C) the responsibilities of classes for samples (n, d), int64 from 0 to 255:
     equation (1).
     """
-    units = torch.addmm(scores.bias, rows.double(), scores.weight.double().T)
+    units = _units(scores, rows)
     below = (units.max(1, keepdim=True).values - units) * (scores.step * _STEPS)
     powers = _TABLE.to(below.device)[(below + 0.5).floor().clamp(max=len(_TABLE) - 1).long()]
     total = powers.sum(1, keepdim=True)
     return (2 * LEVELS * powers + total) // (2 * total)
+
+
+def _units(scores: Scorer, rows: Tensor) -> Tensor:
+    """Return (n, C) the scores of whole-number samples (n, d), in the scorer's units."""
+    return torch.addmm(scores.bias, rows.double(), scores.weight.double().T)
+
+
+def most_probable(scores: Scorer, rows: Tensor) -> Tensor:
+    """Return (n,) int64 the class with the highest score of each sample (n, d); the first of equal
+    ones.
+    """
+    places = torch.zeros(len(rows), dtype=torch.int64)
+    for start in range(0, len(rows), _BLOCK):
+        units = _units(scores, codes(rows[start : start + _BLOCK], scores.unit)).cpu()
+        highest = units == units.max(1, keepdim=True).values
+        classes = torch.arange(units.shape[1])
+        places[start : start + _BLOCK] = torch.where(highest, classes, len(classes)).amin(1)
+    return places
 
 
 def codes(rows: Tensor, unit: Tensor) -> Tensor:
@@ -203,15 +223,17 @@ def soft_statistics(
     first: Tensor | None = None,
     stages: Sequence[Tensor] = (),
     tabular: bool = False,
+    sorted_to: Tensor | None = None,
 ) -> Params:
     """Return a party's soft statistics of samples (n, d): those of a quantized model add up
     exactly.
 
-    With ``min_samples`` above 1, a feature that would show few samples of a class is another one in
-    its sums, by the rule for labeled samples
-    (:func:`~fedunseen.methods.closed_form.statistics.hidden_features`), in which a sample counts by
-    its responsibility. That needs which features are ``clipped`` (n, d), and the ``stages`` (n, d)
-    of scaling, of which the last become whole numbers.
+    With ``min_samples`` above 1, each sample counts whole, for the class that ``sorted_to`` (n,)
+    names (None: :func:`most_probable`). A feature that would show few samples of a class is another
+    one in its sums, by the rule for labeled samples
+    (:func:`~fedunseen.methods.closed_form.statistics.hidden_features`). That needs which features
+    are ``clipped`` (n, d), and the ``stages`` (n, d) of scaling, of which the last become whole
+    numbers.
     ``first`` (n,) says which samples no earlier one equals: only these are counted for that.
     ``tabular``: features are cells of a table.
     """
@@ -219,9 +241,16 @@ def soft_statistics(
     hides = min_samples > 1 and len(scores.unit) > 0 and len(rows) > 0
     numbers: list[Tensor] = []
     shares: list[Tensor] = []
-    for part in torch.split(rows, _BLOCK):
+    if min_samples > 1 and sorted_to is None:
+        sorted_to = most_probable(scores, rows)
+    for start in range(0, len(rows), _BLOCK):
+        part = rows[start : start + _BLOCK]
         whole = codes(part, scores.unit)
-        r = responsibilities(scores, whole)[:, scores.classes]
+        if sorted_to is None:
+            r = responsibilities(scores, whole)[:, scores.classes]
+        else:
+            some = sorted_to[start : start + _BLOCK, None].to(scores.classes.device)
+            r = LEVELS * (some == scores.classes).to(whole.device).long()
         sums["samples"] += len(part)
         sums["count"] += r.sum(0).cpu()
         sums["total"] += (r.double().T @ whole).to(sums["total"])
@@ -334,32 +363,6 @@ def _medians(counts: Tensor, total: Tensor) -> Tensor:
     """Return (values, U) which values, in order, are a median of a class."""
     upto = counts.cumsum(0)
     return (2 * (upto - counts) <= total) & (2 * upto >= total)
-
-
-def set_apart(scores: Scorer, rows: Tensor, kept: Tensor, first: Tensor | None = None) -> Tensor:
-    """Return (n,) which samples (n, d) some combination of the sums of classes shows.
-
-    A combination weighs samples by a combination of their responsibilities. A sample's leverage is
-    the largest share of squared weights that it can have: 1 where all others can cancel.
-
-    Args:
-        scores: gives the responsibilities.
-        rows: the samples.
-        kept: (U,) bool, the classes that are sent.
-        first: as for :func:`soft_statistics`.
-    """
-    if not len(rows) or not bool(kept.any()):
-        return torch.zeros(len(rows), dtype=torch.bool)
-    r = torch.cat(
-        [
-            responsibilities(scores, codes(part, scores.unit))[:, scores.classes][:, kept].cpu()
-            for part in torch.split(rows, _BLOCK)
-        ]
-    ).double()
-    _, lengths, directions = torch.linalg.svd(r if first is None else r[first], full_matrices=False)
-    nonzero = lengths > _RANK * lengths.max()
-    leverage = (r @ directions[nonzero].T / lengths[nonzero]).square().sum(1)
-    return torch.gt(leverage, _LEVERAGE)
 
 
 def infeasible_soft(sums: Params, quantization: Quantization | None) -> str:
