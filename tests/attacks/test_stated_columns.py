@@ -824,3 +824,34 @@ def test_a_cell_that_is_no_number_has_no_code_of_its_own(min_samples, tmp_path):
         except FedUnseenError as error:
             codes.append(code_of(error))
     assert codes == ["refused-data", ""]
+
+
+@BOTH
+def test_rows_that_stay_hide_what_those_that_left_had(min_samples, tmp_path):
+    """The fare of one of five rows of a port stands alone, so that this row leaves."""
+    first, ages = DAY, np.arange(20, 100, 2)
+    others = np.random.default_rng(0).permutation(ages)
+    fares = (ages + others) // 2
+    days = [str(first + datetime.timedelta(int(age))) for age in others]
+    ports = [*["Belfast"] * 5, *["Cherbourg", "Southampton"] * 20][:40]
+    broken = [fares[0] + 15, *fares[1:]]
+    rows = [
+        *rows_of("A", age=ages, fare=broken, boarded=days, port=ports),
+        *rows_of("B", age=ages, fare=fares, boarded=days),
+    ]
+    whole = [{"name": name, "kind": "number", "bounds": [0, 254]} for name in ("fare", "age")]
+    last = str(first + datetime.timedelta(254))
+    day = {"name": "boarded", "kind": "date", "bounds": [str(first), last]}
+    values = ["Belfast", "Cherbourg", "Southampton"]
+    port = {"name": "port", "kind": "category", "values": values}
+    folder = write_table(tmp_path / "north", rows, HEADER)
+    given = greeting(experiment(tmp_path / "coordinator", [*whole, day, port]), tmp_path / "run")
+    party = PartyData(folder, {"data.label": "deck"}, masked=True, min_samples=min_samples)
+    ready = party.prepare(*given)
+    assert ready.samples == (80 if min_samples == 1 else 79)
+    update = sums_of(ready)
+    shares = fares_of(update, [0, 1], slice(3, 7))[0].tolist()
+    shown = dict(zip([*values, "other"], shares, strict=True))
+    assert sum(shown.values()) == int(update["count"][0])
+    assert shown["Belfast"] == (5 if min_samples == 1 else 0)
+    assert shown["other"] == 0

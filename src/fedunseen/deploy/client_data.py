@@ -67,6 +67,7 @@ from fedunseen.federation.in_process import InProcess
 from fedunseen.federation.partition import Partition
 from fedunseen.federation.worker import SoftWorker, Worker
 from fedunseen.methods.closed_form.base import ClosedForm
+from fedunseen.methods.closed_form.set_apart import Moments
 from fedunseen.methods.closed_form.statistics import in_large_classes
 
 if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
@@ -288,14 +289,14 @@ class PartyData(OwnSamples):
 
     def _ready(self, read: Reading) -> Ready:
         """Return the party with its engine, which trains on the samples that take part."""
+        closed = isinstance(read.federation.method, ClosedForm)
+        if closed and read.cells.minimum > 1 and "moments" not in self.consent:
+            read = self._without_alone(read)
         benchmark = read.benchmark
         party_benchmark = read.party_benchmark
         cells = read.cells
         client = read.client
         engine = _in_process(read.federation)
-        closed = isinstance(read.federation.method, ClosedForm)
-        if closed and cells.minimum > 1 and "moments" not in self.consent:
-            cells = self._without_alone(engine, cells, client)
         if engine.masks is None and cells.minimum > 1:  # perhaps no ledger knows what is in sums
             self._check_folder(engine.worker, benchmark, engine.worker.samples[client], cells)
         samples = engine.worker.restrict(client, np.setdiff1d(cells.taking, cells.few))
@@ -320,19 +321,29 @@ class PartyData(OwnSamples):
             check_removal=partial(self._check_removal, engine, party_benchmark, cells, client),
         )
 
-    def _without_alone(self, engine: InProcess, cells: Cells, client: int) -> Cells:
-        """Leave out samples that second moments would show alone."""
-        worker = engine.worker
-        method = worker.method
+    def _without_alone(self, read: Reading) -> Reading:
+        """Leave out samples that second moments would show alone, and hide cells of which the
+        others have few.
+        """
+        cells = read.cells
+        client = read.client
+        method = read.federation.method
         assert isinstance(method, ClosedForm)
-        held = worker.samples[client]
+        held = _in_process(read.federation).worker.samples[client]
         numbers = cells.minimum, self.min_samples
-        moments = method.moments(*worker.read(held), *numbers)
+        last = read
+
+        def moments(some: NDArray[np.int64]) -> Moments:
+            nonlocal last
+            if len(some) < len(held):
+                last = _with_cells_of(read, some)
+            return method.moments(*_in_process(last.federation).worker.read(some), *numbers)
+
         kept, sentence = without_alone(held, moments, cells.taking, self.folder)
-        kept = worker.restrict(client, kept)
+        _in_process(last.federation).worker.restrict(client, kept)
         few = np.union1d(cells.few, np.intersect1d(np.setdiff1d(held, kept), cells.taking))
         left_out = "; ".join(filter(None, (cells.left_out, sentence)))
-        return replace(cells, few=few, left_out=left_out)
+        return replace(last, cells=replace(last.cells, few=few, left_out=left_out))
 
     def _check_removal(
         self,
@@ -396,7 +407,9 @@ class PartyData(OwnSamples):
         assert cells.among is not None
         assert cells.features is not None
         assert cells.summed is not None
-        rows = train[in_sums | ~np.isin(train, cells.summed)]  # all that were there, at least
+        rows = train[in_sums]
+        if self.benchmark.originals is None:  # those left out were there when others stood in
+            rows = train[in_sums | ~np.isin(train, cells.summed)]
         removed = np.intersect1d(cells.taking, train[in_sums])
         summed_as = cells.among(rows)
         if not np.array_equal(summed_as.features[removed], cells.features[removed]):
@@ -768,6 +781,23 @@ def _check_privacy(privacy: Mapping[str, Any], space_grows: bool, masked: bool) 
             "(privacy.noise_from = 'seed'): ask it to set privacy.noise_from = 'system'",
             REFUSED,
         )
+
+
+def _with_cells_of(read: Reading, rows: NDArray[np.int64]) -> Reading:
+    """Return what was read with the cells hidden that few of the samples ``rows`` have."""
+    benchmark = read.benchmark
+    if benchmark.originals is None:
+        return read
+    assert read.cells.among is not None
+    summed_as = read.cells.among(rows)
+    features = summed_as.features
+    benchmark = replace(benchmark, features=features, originals=summed_as.originals)
+    clients = len(_in_process(read.federation).worker.samples)
+    federation = _federation(
+        read.experiment, benchmark, read.federation.scaler, read.client, clients
+    )
+    cells = replace(read.cells, features=features)
+    return replace(read, benchmark=benchmark, federation=federation, cells=cells)
 
 
 def _bringing(benchmark: Benchmark, known_space: ClassSpace, left_out: str) -> Ready | None:

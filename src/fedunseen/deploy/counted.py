@@ -34,7 +34,6 @@ from fedunseen.deploy.client_data import OTHER_SAMPLES, Cells, PartyData, Readin
 from fedunseen.deploy.remote.party import Ready
 from fedunseen.experiment.encoding import make_encoder
 from fedunseen.experiment.schema import Experiment
-from fedunseen.federation.in_process import InProcess
 from fedunseen.federation.worker import Work, Worker
 from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.statistics import space_hash
@@ -198,9 +197,9 @@ class CountedParty(PartyData):
         cells = Cells(taking, np.setdiff1d(taking, rows), minimum, self.counted.left_out)
         return replace(benchmark, train=rows), cells
 
-    def _without_alone(self, engine: InProcess, cells: Cells, client: int) -> Cells:
+    def _without_alone(self, read: Reading) -> Reading:
         """Return the samples as they are: those that would stand alone are in no sum."""
-        return cells
+        return read
 
     def _ready(self, read: Reading) -> Ready:
         now = _facts_of(self, read)

@@ -13,6 +13,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ from fedunseen.federation.run_directory import RunDirectory, parts_of
 from fedunseen.federation.server_step import RoundResult
 from fedunseen.methods import LEFT_TO_DATA
 from fedunseen.methods.closed_form.base import ClosedForm, ClosedFormSettings
+from fedunseen.methods.closed_form.set_apart import Moments
 from fedunseen.plans import StatisticsPlan, quantization_of
 from fedunseen.statistics import Statistics, without_party
 from fedunseen.strategies import Reply
@@ -536,17 +538,19 @@ def write_removal(
     minimum = _minimum(run, min_samples)
     clip_norm = getattr(run.experiment.method, "clip_norm", None)
     held = samples_in_sums(run, benchmark, minimum, clip_norm, agreed)
-    labels = benchmark.labels[benchmark.train]
     data = run.experiment.data
-    benchmark = without_small_cells(benchmark, data, benchmark.train, labels, minimum, run.scaler)
     method = run.method
     assert isinstance(method, ClosedForm)
     ids = np.arange(len(benchmark.space.names))
+    summed_as = partial(_without_small_cells, run, benchmark, minimum)
     if minimum > 1 and not moments:
-        read = coded(run, benchmark, held.summed, ids)
-        apart = method.moments(*read, minimum, min_samples)
-        kept, _ = without_alone(held.rows, apart, held.rows, folder)
-        held = held.among(kept)
+
+        def apart(some: NDArray[np.int64]) -> Moments:
+            read = coded(run, summed_as(some), held.among(some).summed, ids)
+            return method.moments(*read, minimum, min_samples)
+
+        held = held.among(without_alone(held.rows, apart, held.rows, folder)[0])
+    benchmark = summed_as(held.rows)
     rows = _removed_of(benchmark, held.rows, rows, minimum, consent)
     check_stand_ins(held.rows, held.summed, rows)
     if minimum > 1 and not consent:
@@ -558,6 +562,14 @@ def write_removal(
     summed = held.among(rows).summed
     _statistics(run, benchmark, summed, held.summed, min_samples).save(out)
     return len(rows)
+
+
+def _without_small_cells(
+    run: Run, benchmark: Benchmark, minimum: int, rows: NDArray[np.int64]
+) -> Benchmark:
+    """Return the samples ``rows`` without the cells that few of them have."""
+    labels = benchmark.labels[rows]
+    return without_small_cells(benchmark, run.experiment.data, rows, labels, minimum, run.scaler)
 
 
 def _part(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -160,14 +160,21 @@ def _check_clip(
 
 
 def without_alone(
-    held: NDArray[np.int64], moments: Moments, taking: NDArray[np.int64], where: Path
+    held: NDArray[np.int64],
+    moments: Callable[[NDArray[np.int64]], Moments],
+    taking: NDArray[np.int64],
+    where: Path,
 ) -> tuple[NDArray[np.int64], str]:
     """Return which samples stay if those leave that second moments would show alone, and the
     sentence about these for their owner.
 
+    Once some have left, the others may have cells that few of them have. These are hidden, and
+    then others may stand alone.
+
     Args:
         held: the ids of all samples.
-        moments: their statistics.
+        moments: returns the statistics of some of them, with the cells hidden of which they have
+            few.
         taking: the ids of those that take part.
         where: the party's folder.
 
@@ -175,16 +182,21 @@ def without_alone(
         RefusedError: none of those that take part stays. It depends on samples, so that under masks
             it has no code of its own.
     """
-    apart = moments.left_out()
-    kept = held[~apart.alone.numpy()]
-    if np.isin(taking, held).any() and not np.isin(taking, kept).any():
-        raise RefusedError(
-            f"{where}: the second moments of {counted(apart.samples, 'different sample')} with "
-            f"{apart.features} features that vary can show each of them to the coordinator and to "
-            "who has the model: take part with more samples than features and classes, ask the "
-            "coordinator for privacy.name = 'sample-level', or give --consent moments if the owner "
-            "agrees"
-        )
+    kept = held
+    while len(kept):
+        apart = moments(kept).left_out()
+        alone = apart.alone.numpy()
+        kept = kept[~alone]
+        if np.isin(taking, held).any() and not np.isin(taking, kept).any():
+            different = counted(apart.samples, "different sample")
+            raise RefusedError(
+                f"{where}: the second moments of {different} with {apart.features} features that "
+                "vary can show each of them to the coordinator and to who has the model: take part "
+                "with more samples than features and classes, ask the coordinator for privacy.name "
+                "= 'sample-level', or give --consent moments if the owner agrees"
+            )
+        if not alone.any():
+            break
     return kept, alone_sentence(len(held) - len(kept))
 
 
