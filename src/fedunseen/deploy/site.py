@@ -31,7 +31,7 @@ from fedunseen.core.extensions import added, at
 from fedunseen.core.files import holding, write_json
 from fedunseen.deploy.releases import Releases, checked
 from fedunseen.deploy.remote import declared
-from fedunseen.deploy.remote.refusals import STORAGE
+from fedunseen.deploy.remote.refusals import DATA, STORAGE
 from fedunseen.deploy.remote.wire import WireError, is_failure, split, unpack
 
 STATUS = "status.json"
@@ -142,6 +142,7 @@ class Site:
         self._say = say
         self._refused: BaseException | None = None
         self._run = ""
+        self._accepted = False  # a greeting, of which later messages may ask
         self._cost = (0.0, 0.0)
         self._guard = threading.Lock()
         state.mkdir(parents=True, exist_ok=True)
@@ -181,16 +182,11 @@ class Site:
             try:
                 if kind == "hello":
                     self._greeted(header)
-                elif kind == "round" and self._run:
+                elif kind == "round" and self._accepted:
                     self._charge(header, message, party)
                 answer = party.reply(message)
-                if kind == "hello" and is_failure(answer):
-                    self._cost = (
-                        math.inf,
-                        0.0,
-                    )  # what it answers to now may be of the greeting before
-                elif kind == "hello":
-                    self._cost = party.spent or self._cost
+                if kind == "hello":
+                    self._settled(answer, party)
                 self._written(header, answer)
             except RefusedError as error:
                 party.leave(error)
@@ -216,14 +212,23 @@ class Site:
 
     def _greeted(self, header: Mapping[str, Any]) -> None:
         run, cost, rounds = planned(header)
-        if math.isinf(cost[0]):
-            self.releases.charge(run, cost)
-        else:  # refuses now what it would refuse later
-            self.releases.check(cost, self.releases.lines[: self.releases.reserved(run)])
+        # refuses now what it would refuse later
+        self.releases.check(cost, self.releases.lines[: self.releases.reserved(run)])
         self._run = run
         self._cost = cost
         self.rounds = rounds
         self.experiment = header["experiment"]
+
+    def _settled(self, answer: bytes, party: Answers) -> None:
+        """Reserve what a greeting costs that nothing bounds, if its answer may say something of
+        samples: no refusal by settings alone does.
+        """
+        refused = is_failure(answer)
+        if math.isinf(self._cost[0]) and (not refused or header_of(answer)["error"] == DATA):
+            self.releases.charge(self._run, self._cost)
+        self._accepted |= not refused
+        # after a refusal, what it answers to may be of the greeting before
+        self._cost = (math.inf, 0.0) if refused else party.spent or self._cost
 
     def _charge(self, header: Mapping[str, Any], message: bytes, party: Answers) -> None:
         """Reserve what a round costs, unless the party will not train on its numbers.

@@ -1,0 +1,65 @@
+"""A greeting that a party refuses by settings alone spends none of its privacy: otherwise anyone who
+greets it could keep it from all runs with a limit.
+"""
+
+import copy
+import math
+
+import pytest
+
+from fedunseen.deploy.client_data import PartyData
+from fedunseen.deploy.releases import Releases
+from fedunseen.deploy.remote.party import Party
+from fedunseen.deploy.remote.wire import pack, split
+from fedunseen.deploy.secagg.enrolment import enrol
+from fedunseen.deploy.site import Owner, Site
+from small_federation import NAMES, experiment, greeting, write_all
+
+ACCEPTED = {"masked": True, "weight": 1.0}
+REFUSED = {
+    "version": lambda header: header.update(version="9"),
+    "classes": lambda header: header.update(classes="00" * 32),
+    "settings": lambda header: header["experiment"]["data"].update(quantization=4),
+}
+
+
+@pytest.mark.parametrize("change", REFUSED)
+def test_a_refused_greeting_spends_nothing_of_later_runs(change, tmp_path):
+    """It cost all privacy that there is, so that no run with a limit was taken any more."""
+    write_all(tmp_path)
+    enrol(tmp_path / "kits", NAMES)
+    kit = tmp_path / "kits" / "north"
+    state = tmp_path / "state"
+    noise = {"name": "sample-level", "epsilon": 1.0, "clip": 1.0, "noise_from": "system"}
+    noisy = experiment(
+        tmp_path,
+        evaluation__confidence="none",
+        **{f"privacy__{key}": value for key, value in noise.items()},
+    )
+    header, tensors = greeting(experiment(tmp_path), tmp_path / "run")
+
+    def asked(header, tensors, limit=None):
+        held = PartyData(tmp_path / "north", masked=True)
+        owner = Owner(tmp_path / "north", kit, (), True, epsilon_limit=limit)
+        answered = Party(held.prepare, Site(state, owner)).answer
+        replies = [answered(pack(header, tensors)), answered(pack({**header, "kind": "round"}))]
+        return split(replies[0])[0]
+
+    refused = copy.deepcopy(header)
+    REFUSED[change](refused)
+    assert asked(refused, tensors) == {"error": f"refused-{change}"}
+    assert Releases(state).spent() == (0.0, 0.0)
+    noisy_greeting = greeting(noisy, tmp_path / "noisy")
+    assert asked(*noisy_greeting, 5.0) == ACCEPTED
+    assert asked(header, tensors) == ACCEPTED  # the control: this one is charged as before
+    assert Releases(state).spent()[0] == math.inf
+    assert asked(*noisy_greeting, 5.0) == {"error": "refused-budget"}
+
+
+def test_a_refusal_that_may_depend_on_samples_costs_what_its_run_would(tmp_path):
+    write_all(tmp_path)
+    header, tensors = greeting(experiment(tmp_path), tmp_path / "run")
+    held = PartyData(tmp_path / "north", min_samples=50)
+    party = Party(held.prepare, Site(tmp_path / "state"))
+    assert split(party.answer(pack(header, tensors)))[0]["error"] == "refused-data"
+    assert Releases(tmp_path / "state").spent()[0] == math.inf
