@@ -423,3 +423,33 @@ def test_an_answer_that_a_full_disk_kept_from_leaving_is_a_second_one(sites, mon
     third = sites.answer(first, "again")
     assert third != second
     assert sites.answer(first) == third  # it has left: the same bytes need nothing
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_an_answer_that_has_not_left_needs_todays_consent_and_minimum(masked, sites, monkeypatch):
+    """It was stored with counts of single samples, and its line of the history was refused."""
+    plan = sites.plan(masked=masked)
+    folder = sites.table(patients(count=23))
+
+    def given(minimum, *consent):
+        site = Site(sites.folder / "north", Owner(folder, sites.folder / "kits/north", consent))
+        own = Credentials.load(sites.folder / "kits" / "north")
+        looking = Looking(plan, own, sites.ledger(), site, plain=True)
+        return looking.given(folder, "label", minimum, lambda line: None)
+
+    def refused(*args, **more):
+        raise RefusedError("in use by another process", "history-in-use")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Site, "wrote", refused)
+        assert refusal(given, 1, "look", "names") == "history-in-use"
+    assert len(list(sites.folder.glob("north/look/*"))) == 1
+    assert refusal(given, MINIMUM) == "look-consent"
+    content, again = given(MINIMUM, "look")
+    assert not again
+    (sites.folder / "answer").write_bytes(content)
+    answer = files.read(sites.folder / "answer", question.ANSWER, LIMIT, FORM)
+    assert answer["minimum"] == MINIMUM
+    if not masked:
+        assert not (answer.tensors["counts/samples"].numpy() % MINIMUM).any()
+    assert given(1, "look") == (content, True)  # the control: it has left

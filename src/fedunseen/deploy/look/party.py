@@ -61,14 +61,15 @@ class Looking(Asked):
         return self.site.state / "look" / f"{self.plan.id.hex()}.fedunseen"
 
     def stored(self) -> bytes | None:
-        """Return the answer that was given before; None if there is none.
+        """Return the answer that has left before; None if none has.
 
         Raises:
             RefusedError: it was given, and is lost; a masked sum of other parties was answered
                 (code ``roster-differs``); or another look was, and the owner has not consented to
                 a second one (code ``look-again``).
         """
-        # an answer that is stored, but is not in the history, has not left: the disk was full
+        # an answer that is stored, but is not in the history, has not left: it is made again, since
+        # the owner may agree to less today
         lines = [line for line in self.site.releases.lines if line["kind"] == "file"]
         mine = [line["sha256"] for line in lines if line["run"] == self.run]
         content = self._place.read_bytes() if self._place.is_file() else None
@@ -87,7 +88,7 @@ class Looking(Asked):
                 "samples that came since: give --consent again if the owner agrees",
                 AGAIN,
             )
-        return content
+        return content if recorded else None
 
     def given(
         self, data: Path, label: str, minimum: int, say: Callable[[str], None]
