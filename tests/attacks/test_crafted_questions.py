@@ -10,6 +10,7 @@ import torch
 
 from fedunseen.confidence.counted import _LEVELS, UNIT
 from fedunseen.confidence.own_folds import question
+from fedunseen.core.errors import RefusedError
 from fedunseen.deploy.client_data import PartyData
 from fedunseen.deploy.remote.party import local_update
 from fedunseen.methods.closed_form.statistics import packed, unpacked
@@ -114,3 +115,28 @@ def test_no_count_of_answers_is_that_of_one_sample_among_sure_ones(min_samples, 
         assert (wrong >= min_samples).all()
     right = counts["right"].sum((2, 3, 4))
     assert torch.equal(counts["levels"][:, :2].sum(2), right)  # no difference shows a list
+
+
+@pytest.mark.parametrize(
+    ("name", "features", "min_samples"),
+    [
+        ("quantize.bits", ["l2"], 1),
+        ("quantize.step", ["l2"], 5),
+        ("quantize.offset", ["l2"], 5),
+        ("0.mean", ["standard"], 5),
+        ("0.deviation", ["standard"], 5),
+        ("0.range", ["min-max"], 1),
+    ],
+)
+def test_a_greeting_that_lacks_a_scaling_is_refused_in_a_sentence(
+    name, features, min_samples, folder, tmp_path
+):
+    """Files of a plan showed a traceback."""
+    asked = experiment(folder, data__features=features, data__quantization=8)
+    header, tensors = greeting(asked, tmp_path / "run")
+    party = PartyData(folder / "north", min_samples=min_samples)
+    assert party.prepare(header, tensors).samples  # the control
+    del tensors[name]
+    with pytest.raises(RefusedError, match=f"sends no {name}") as refused:
+        party.prepare(header, tensors)
+    assert refused.value.code == "refused-message"

@@ -30,6 +30,13 @@ FeatureScaling = Literal["l2", "min-max", "centre", "standard", "x10", "kernel"]
 _MOST_STEPS = 16
 FITTED: tuple[FeatureScaling, ...] = ("min-max", "centre", "standard", "kernel")
 """Scalings that depend on training rows."""
+_OF_STEP = {
+    "min-max": ("min", "range"),
+    "centre": ("mean",),
+    "standard": ("mean", "deviation"),
+    "kernel": ("frequencies", "phases"),
+}
+"""Step -> what is fitted for it."""
 _UNITS_APART = 15.0  # times the median of columns' standard deviations
 _LOOKED_AT = 4096  # rows, about
 BLOCK = 2**18  # numbers a block: 1 MiB in float32, 2 MiB in float64
@@ -413,6 +420,17 @@ class Scaler:
         for name, value in sorted(self.statistics.items()):
             content += name.encode() + value.tobytes()
         return hashlib.sha256(content).hexdigest()
+
+    @property
+    def missing(self) -> list[str]:
+        """The names of statistics that are needed and not here."""
+        needed = [
+            f"{i}.{name}" for i, step in enumerate(self.steps) for name in _OF_STEP.get(step, ())
+        ]
+        rounding = [f"quantize.{name}" for name in ("bits", "step", "offset")]
+        if not self.statistics.keys().isdisjoint(rounding):
+            needed += rounding
+        return [name for name in needed if name not in self.statistics]
 
     @cached_property
     def quantization(self) -> Quantization | None:

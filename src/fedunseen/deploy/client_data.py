@@ -193,6 +193,7 @@ class PartyData(OwnSamples):
         taking = self._taking_part(party_benchmark.train, header, client)
         experiment = self._experiment(tree, header, clients)
         benchmark = self._encoded(experiment, party_benchmark, tuple(header["shape"]))
+        scaler = _scaler(experiment, statistics, benchmark.kind)
         exact = experiment.privacy.name != "sample-level"
         if exact and getattr(experiment.method, "min_samples", 1) > 1:
             shape = benchmark.features.shape[1:]
@@ -204,7 +205,6 @@ class PartyData(OwnSamples):
         if "validation" in header:
             benchmark = self._without(benchmark, header["validation"], experiment)
         benchmark, space = self._in_space(benchmark, header, statistics.get(SEMANTICS))
-        scaler = _scaler(experiment, statistics)
         benchmark, cells = self._without_few(benchmark, experiment, taking, scaler)
         benchmark = experiment.task.client_data(benchmark)
         if list(benchmark.features.shape[1:]) != list(header["shape"]):
@@ -834,10 +834,17 @@ def _warn_of_clipped(experiment: Experiment, benchmark: Benchmark, scaler: Scale
         )
 
 
-def _scaler(experiment: Experiment, statistics: Params) -> Scaler:
-    """Return the coordinator's scalings."""
+def _scaler(experiment: Experiment, statistics: Params, kind: str) -> Scaler:
+    """Return the coordinator's scalings; refuse those of vectors that lack a part."""
     fitted = {name: value.numpy() for name, value in statistics.items() if name != SEMANTICS}
-    return Scaler(experiment.data.features or (), fitted)
+    scaler = Scaler(experiment.data.features or (), fitted)
+    if kind == "vectors" and scaler.missing:
+        raise RefusedError(
+            f"the coordinator sends no {scaler.missing[0]}, which scales features: ask it to send "
+            "all that it has fitted",
+            MESSAGE,
+        )
+    return scaler
 
 
 def _federation(
