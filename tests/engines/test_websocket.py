@@ -15,6 +15,7 @@ import threading
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, RefusedError
@@ -621,6 +622,19 @@ def test_a_coordinator_whose_clock_is_wrong_says_so_at_both_ends(place, caplog, 
         assert link.barred()["north"].startswith(f"its certificate {why}")
         until(lambda: f"the certificate of north {why}" in caplog.text)  # the party's own words
         until(lambda: "no coordinator at" in caplog.text)
+
+
+@plain
+def test_lines_about_a_coordinator_that_is_gone_become_rare(place, monkeypatch, caplog):
+    monkeypatch.setattr(client, "WORD", 0.1)
+    monkeypatch.setattr(client, "QUIET", 0.8)
+    place.refused("north", patience=3.5)
+    said = [one.created for one in caplog.records if "trying for" in one.message]
+    assert len(said) > 2
+    apart = np.diff(said)
+    pauses = 0.1 * 2.0 ** np.arange(1, len(said))
+    # two clocks: that of the lines may be set while the other runs
+    assert (apart > np.minimum(pauses, 0.8) - 0.05).all()
 
 
 @plain

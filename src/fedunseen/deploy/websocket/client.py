@@ -45,7 +45,8 @@ from fedunseen.deploy.websocket import kit, messages
 from fedunseen.deploy.websocket.messages import SILENCE, pieces
 
 STRANGE = 5.0  # seconds to continue trying where something else than a coordinator seems to listen
-WORD = 4.0  # seconds between two lines on standard error
+WORD = 4.0  # seconds to the first line that a coordinator is gone; the next takes twice as long
+QUIET = 300.0  # seconds that one takes at most
 WATCH = 60.0  # seconds between two looks at the time
 # what OpenSSL calls a certificate, of the coordinator or its authority, that is not valid now
 _TIMES = {9: "is not valid yet", 10: "has ended"}
@@ -151,6 +152,7 @@ class Connection:
 
     async def _keep(self) -> None:
         self.lost = said = time.monotonic()
+        lines = 0
         while True:
             try:
                 if self.known:
@@ -165,12 +167,14 @@ class Connection:
                     self.strange = 0.0
                     self.taken_since = 0.0
                     self.lost = said = time.monotonic()
+                    lines = 0
                 end, reason = self._judged(error)
             now = time.monotonic()
             if now >= end:
                 raise ConnectionLost(f"no coordinator at {self.where}: {reason}")
-            if now - said >= WORD and end < math.inf:
+            if now - said >= min(WORD * 2.0**lines, QUIET) and end < math.inf:
                 said = now
+                lines = min(lines + 1, 16)
                 remaining = f"trying for {end - now:.0f} s more"
                 words = f"no coordinator at {self.where} ({reason}): {remaining}"
                 _log.warning("%s", words)
