@@ -64,7 +64,7 @@ def diagnose(
     """
     findings = [
         rising_loss(lines, scaled) or worse_than_guessing(lines, len(names), scaled),
-        clipped_features(result),
+        clipped_features(result) if result.get("clipped", 0.0) > CLIPPED else None,
         curved(result) if "curved" in result else None,
     ]
     findings += misplaced_pictures(
@@ -379,10 +379,8 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= value < 1e9 else f"{value:.3g}"
 
 
-def clipped_features(result: Mapping[str, Any]) -> Finding | None:
+def clipped_features(result: Mapping[str, Any]) -> Finding:
     """Warn of features beyond the range of quantization, in more than 1 % of all."""
-    if result.get("clipped", 0.0) <= CLIPPED:
-        return None
     return Finding(
         f"{100 * result['clipped']:.1f} % of the training samples' features are beyond the range "
         "of quantization.",

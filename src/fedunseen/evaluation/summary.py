@@ -80,6 +80,7 @@ def weak_classes(
     said: Ids,
     otherwise: Ids | None = None,
     surely: bool = False,
+    mislabeled: Collection[str] = (),
 ) -> list[Weak]:
     """Return the weak classes, the weakest first.
 
@@ -90,6 +91,7 @@ def weak_classes(
         otherwise: (n,) answers without the decision between seen and unseen classes.
         surely: none whose 95 % interval has the mean of all, before that decision, or half; and
             also classes far below that mean. None of fewer than ``ENOUGH`` samples.
+        mislabeled: classes with labels that seem wrong, which are the cause then, not the decision.
     """
     result = []
     now = _accuracies(true, said)
@@ -106,7 +108,8 @@ def weak_classes(
                 for other in np.argsort(-counts, kind="stable")[:2].tolist()
                 if counts[other]
             }
-            cause = "rule" if without.get(c, accuracy) - accuracy >= RULE else "data"
+            by_rule = without.get(c, accuracy) - accuracy >= RULE and names[c] not in mislabeled
+            cause = "rule" if by_rule else "data"
             instead = next(iter(called))
             result.append(Weak(names[c], accuracy, instead, cause, without.get(c), samples, called))
     return sorted(result, key=lambda weak: (weak.accuracy, weak.name))
@@ -218,32 +221,6 @@ def alike_words(pair: Alike) -> str:
         f"{pair.taken[1]:.0f} % of {b} are called {a}. Try another encoder, or make them one "
         f"class: {pair.together:.0f} % of their samples get one of the two answers."
     )
-
-
-def seen_causes(
-    weak: Sequence[Weak], pairs: Sequence[Alike], misplaced: Sequence[Mapping[str, Any]]
-) -> str:
-    """Say why seen classes are weak: wrong labels where pictures look like another class's, and
-    what is neither that nor a class that looks alike.
-
-    ``misplaced``: groups of pictures in one class's folder that look like another's.
-    """
-    words = []
-    known = {name for pair in pairs for name in pair.names}
-    for group in misplaced:
-        if any(item.name == group["place"] for item in weak):
-            known.add(group["place"])
-            words.append(
-                f" Labels of {group['place']} may be wrong: {len(group['files'])} of its pictures "
-                f"look like {group['like']} ({listed(group['files'], FILES)}). Test samples among "
-                "them count as mistakes."
-            )
-    if others := [item.name for item in weak if item.name not in known]:
-        words.append(
-            f" Of {listed(others)}, the samples cause this, not the decision rule: look at those "
-            "of both classes for misplaced ones, of which only clear ones are found."
-        )
-    return "".join(words)
 
 
 def within_reach(
@@ -424,35 +401,34 @@ def summarize(
     labels = answers["labels"].astype(np.int64)
     gzsl = answers["gzsl_answers"].astype(np.int64)
     plain = answers.get("uncalibrated_answers", gzsl).astype(np.int64)
-    of_unseen = np.isin(labels, unseen)
+    shown = ~np.isin(labels, unseen)
     alone, lost = weak_unseen(answers, names, unseen) if described else ([], [])
     misplaced = result.get("misplaced", ())
     groups = {group["place"] for group in misplaced}
-    weak_seen = weak_by(groups, names, *(part[~of_unseen] for part in (labels, gzsl, plain)))
-    by_rule = {
-        "seen classes": [case for case in weak_seen if case.cause == "rule"],
-        "unseen classes": lost,
-    }
-    falls = calibration_falls(names, labels[~of_unseen], plain[~of_unseen], gzsl[~of_unseen])
-    kinds = (labels[of_unseen], labels[~of_unseen])
+    weak_seen = weak_classes(names, labels[shown], gzsl[shown], plain[shown], True, groups)
+    by_rule = {"seen classes": [weak for weak in weak_seen if weak.cause == "rule"]}
+    by_rule["unseen classes"] = lost
+    falls = calibration_falls(names, labels[shown], plain[shown], gzsl[shown])
+    kinds = (labels[~shown], labels[shown])
     tested = (len(np.unique(kinds[0])), len(np.unique(kinds[1])))
     counts = dict(zip(("unseen classes", "seen classes"), tested, strict=True))
     of_seen = [item for item in weak_seen if item.cause == "data"]
-    alike = alike_classes(names, labels[~of_unseen], gzsl[~of_unseen])
+    alike = alike_classes(names, labels[shown], gzsl[shown])
     pairs = [pair for pair in alike if not groups & set(pair.names)]
     by_data = {"unseen classes": alone, "seen classes": of_seen}
     text = _of_data(by_data, counts, pairs, misplaced) + few_words(names, unseen, answers)
     unseen_names = [names[c] for c in unseen.tolist()]
     advice = examples_advice(result, answers, unseen_names, bool(lost)) if described else ""
-    first = examples_first(advice, answers, result, prior, tested)
     for kind, weak in by_rule.items():
+        if not weak:
+            continue
         setting = rule_advice(kind, prior, result, tested)
-        shown = [advice] if first and kind == "unseen classes" else []
-        if shown:
+        examples: list[str] = []
+        if kind == "unseen classes" and examples_first(advice, answers, result, prior, tested):
+            examples = [advice]
             setting = " ".join(["Show examples of them first.", *_without_examples(setting)])
-        if weak:
-            words = rule_words(weak, counts[kind], kind, setting, unseen_names)
-            text += [words.strip(), *shown]
+        words = rule_words(weak, counts[kind], kind, setting, unseen_names)
+        text += [words.strip(), *examples]
     if (plain != gzsl).any():
         text.append(_cost(result, falls))
     text += [advice] if advice and advice not in text else []
@@ -486,24 +462,14 @@ def few_words(names: Sequence[str], unseen: Ids, answers: Mapping[str, NDArray[A
     ]
 
 
-def weak_by(
-    groups: Collection[str], names: Sequence[str], true: Ids, said: Ids, otherwise: Ids
-) -> list[Weak]:
-    """Return the seen classes that are surely weak, as :func:`weak_classes` does.
-
-    ``groups``: classes with labels that seem wrong, which are the cause then, not the rule.
-    """
-    weak = weak_classes(names, true, said, otherwise, surely=True)
-    return [case._replace(cause="data") if case.name in groups else case for case in weak]
-
-
 def _of_data(
     weak: Mapping[str, Sequence[Weak]],
     counts: Mapping[str, int],
     pairs: Sequence[Alike],
     misplaced: Sequence[Mapping[str, Any]],
 ) -> list[str]:
-    """Return sentences on the classes of each kind that are weak by the data, and why.
+    """Return sentences on the classes of each kind that are weak by the data. Of seen ones they say
+    why: labels that seem wrong, a class that looks alike, or something else.
 
     Args:
         weak: kind -> these classes.
@@ -513,9 +479,23 @@ def _of_data(
     """
     kind = "seen classes"
     text = [weak_words(of, counts[side], side) for side, of in weak.items() if of and side != kind]
+    known = {name for pair in pairs for name in pair.names}
+    words = []
+    for group in misplaced:
+        if any(item.name == group["place"] for item in weak[kind]):
+            known.add(group["place"])
+            words.append(
+                f" Labels of {group['place']} may be wrong: {len(group['files'])} of its pictures "
+                f"look like {group['like']} ({listed(group['files'], FILES)}). Test samples among "
+                "them count as mistakes."
+            )
+    if others := [item.name for item in weak[kind] if item.name not in known]:
+        words.append(
+            f" Of {listed(others)}, the samples cause this, not the decision rule: look at those "
+            "of both classes for misplaced ones, of which only clear ones are found."
+        )
     if weak[kind]:
-        causes = seen_causes(weak[kind], pairs, misplaced)
-        text.append(weak_words(weak[kind], counts[kind], kind, causes))
+        text.append(weak_words(weak[kind], counts[kind], kind, "".join(words)))
     return text + [alike_words(pair) for pair in pairs[:PAIRS]]
 
 

@@ -329,7 +329,7 @@ class Gaussian(ClosedForm, name="gaussian"):
         lowered = params["offset"] * seen_mask - params.get("raised", 0.0)
         known = min(scores.shape[1], len(lowered))
         scores[:, :known] += lowered[:known]
-        return _distances(apart, params["precision"], scores)
+        return ((apart @ params["precision"]) * apart).sum(1) - 2 * scores.amax(1)
 
     def _prototypes_of(
         self, sums: Params, classes: Tensor, precision: Tensor
@@ -873,11 +873,6 @@ def _posterior_of(model: Params, semantics: Tensor) -> gp.Posterior:
     k = covariance_with(kernel, semantics, model["described"], observed)
     diagonal = torch.full((len(k),), kernel.variance * (1 + kernel.nugget), dtype=k.dtype)
     return gp.posterior(k[observed], k, diagonal, model["count"][observed])
-
-
-def _distances(apart: Tensor, precision: Tensor, scores: Tensor) -> Tensor:
-    """Return (n,) the squared distance to the nearest prototype, from samples less the centre."""
-    return ((apart @ precision) * apart).sum(1) - 2 * scores.amax(1)
 
 
 def _squared(apart: Tensor, precision: Tensor) -> Tensor:
