@@ -14,16 +14,20 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # a worker takes its parent's
     os.environ["FEDUNSEEN_CACHE"] = tempfile.mkdtemp(prefix="fedunseen-tests-")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before PyTorch is imported
 
-# A carrier's folder can be imported only where its library is installed.
+# What needs a carrier's library can be imported only where that is installed.
 collect_ignore_glob = [
-    f"src/fedunseen/deploy/{folder}/*.py"
-    for library, folder in (("nvflare", "nvflare"), ("flwr", "flower"))
+    f"src/fedunseen/deploy/{files}"
+    for library, files in (
+        ("nvflare", "nvflare/*.py"),
+        ("nvflare", "look/nvflare_job.py"),
+        ("flwr", "flower/*.py"),
+        ("flwr", "flower_app.py"),
+        ("flwr", "look/flower_app.py"),
+    )
     if find_spec(library) is None
 ]
 if find_spec("pydicom") is None:
     collect_ignore_glob.append("src/fedunseen/data/io/dicom/*.py")
-if find_spec("flwr") is None:
-    collect_ignore_glob.append("src/fedunseen/deploy/flower_app.py")
 
 # What starts the tests in the background (nohup, some servers of continuous integration) makes them
 # ignore Ctrl-C, and the processes that they start, too: the tests that interrupt one would wait for
