@@ -149,14 +149,13 @@ def received_scorer(
 def without_small(
     sums: Params, minimum: int, distinct: Tensor | None = None
 ) -> tuple[Params, dict[int, float]]:
-    """Return soft statistics without classes of a small soft count, and these: place -> soft count.
+    """Return statistics of whole samples without small classes, and these: place -> count.
 
-    A sample adds at most 1 to a soft count: so it is at most one part in ``minimum`` of any sum
-    that stays. ``distinct`` are the soft counts in which the same sample counts once.
+    A sample is at most one part in ``minimum`` of any sum that stays. ``distinct`` are the counts
+    in which the same sample counts once.
 
     ``samples`` follows from the counts that stay: the number of all would give the count of a class
-    that is left out. Rounded responsibilities of a sample add up to ``LEVELS`` and the number of
-    classes at most.
+    that is left out.
     """
     count = sums["count"]
     apart = count if distinct is None else distinct
@@ -169,9 +168,8 @@ def without_small(
         "total": sums["total"].masked_fill(small[:, None], 0),
     }
     if minimum > 1:
-        whole = int(kept["count"].sum())
-        fewest = math.ceil(whole / (LEVELS + len(count)))
-        kept["samples"] = torch.full_like(sums["samples"], max(fewest, round(whole / LEVELS)))
+        whole = int(kept["count"].sum()) // LEVELS
+        kept["samples"] = torch.full_like(sums["samples"], whole)
     return {**sums, **kept}, small_counts
 
 
