@@ -32,7 +32,8 @@ def test_the_real_command_prints_its_result_alone_on_standard_output(small, tmp_
     assert result == json.loads((out / "result.json").read_text())
     said = done.stderr.splitlines()
     assert said[1].startswith("There are few test samples. The 95 % intervals are: unseen ")
-    assert said[2:-2] == result["summary"]["text"]  # no progress where no one watches
+    warnings = [f"warning: {each['what']} {each['remedy']}" for each in result["warnings"]]
+    assert said[2:-2] == [*result["summary"]["text"], *warnings]  # no progress: no one watches
     assert re.fullmatch(
         r"ZSL [\d.]+ %   GZSL unseen [\d.]+ %  seen [\d.]+ %  harmonic [\d.]+ %  all [\d.]+ %",
         said[0],
