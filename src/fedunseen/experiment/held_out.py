@@ -38,10 +38,12 @@ def folds_of(federation: Federation, sums: Params, model: Params) -> list[HeldOu
         times=times.clip(min=1),
     )
     samples = federation.benchmark.features
-    return [
-        fold if fold.distance is None else replace(fold, lengths=log_lengths(samples[fold.places]))
-        for fold in folds
-    ]
+    if not folds or folds[0].distance is None or samples.ndim != 2:
+        return folds
+    held = np.unique(np.concatenate([fold.places for fold in folds]))  # folds share samples
+    lengths = np.empty(len(samples))
+    lengths[held] = log_lengths(samples[held])
+    return [replace(fold, lengths=lengths[fold.places]) for fold in folds]
 
 
 def held_out_of(federation: Federation, params: Params) -> HeldOut:
