@@ -194,14 +194,25 @@ def content_digest(paths: list[Path]) -> str:
     return _digest(paths, lambda path, size: f"{size} " if several else "")
 
 
-def file_stamps(paths: Iterable[Path]) -> tuple[list[tuple[int, int]], list[Path]]:
-    """Return size and time of change of every file, and the files that are missing."""
-    stamps: dict[Path, tuple[int, int]] = {}
+FileStamp = tuple[int, int, int, int]
+"""Inode, size, time of change, and time of change of the inode, which no program can set."""
+
+
+def file_stamp(path: Path) -> FileStamp:
+    """Return what changes where a file is written again, or another one takes its place, even of
+    the same size with the same time of change.
+    """
+    facts = path.stat()
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+
+
+def file_stamps(paths: Iterable[Path]) -> tuple[list[FileStamp], list[Path]]:
+    """Return the stamp of every file, and the files that are missing."""
+    stamps: dict[Path, FileStamp] = {}
     paths = list(paths)
     for path in dict.fromkeys(paths):
         with suppress(OSError):
-            status = path.stat()
-            stamps[path] = (status.st_size, status.st_mtime_ns)
+            stamps[path] = file_stamp(path)
     return [stamps[path] for path in paths if path in stamps], [
         p for p in dict.fromkeys(paths) if p not in stamps
     ]

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedunseen.core.array_cache import FileStamp, file_stamp
 from fedunseen.core.bounds import check_greeting, check_statistics
 from fedunseen.core.errors import DataError, ExperimentError, RefusedError
 from fedunseen.core.extensions import kept_sections
@@ -882,7 +883,7 @@ def _keep(
     return home
 
 
-Stamps = Mapping[str, tuple[int, int, int] | None]
+Stamps = Mapping[str, FileStamp | None]
 """Files -> what changes when another file takes their place, or is written there."""
 
 
@@ -892,12 +893,11 @@ def stamps_of(folder: Path, benchmark: Benchmark) -> Stamps:
     return {str(place): _stamp(place) for place in places}
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def _stamp(path: Path) -> FileStamp | None:
     try:
-        found = path.stat()
+        return file_stamp(path)
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def raw_samples(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.core.array_cache import cached_arrays, content_digest, file_stamps
+from fedunseen.core.array_cache import FileStamp, cached_arrays, content_digest, file_stamps
 from fedunseen.core.arrays import is_number
 from fedunseen.core.errors import DataError, MissingDependencyError
 from fedunseen.core.files import check_ordinary
@@ -55,10 +55,8 @@ def minilm_folder(setting: str) -> Path:
 
 
 @functools.cache
-def _sha256(path: Path, _stamp: tuple[int, int]) -> str:
-    """Return a file's SHA-256; a process reads a file once, unless its size or time of change
-    differs.
-    """
+def _sha256(path: Path, _stamp: FileStamp) -> str:
+    """Return a file's SHA-256; a process reads a file once, unless its stamp differs."""
     return content_digest([path])
 
 

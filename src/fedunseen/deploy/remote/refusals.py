@@ -10,8 +10,10 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 
+from fedunseen.core.array_cache import file_stamp
 from fedunseen.core.bounds import MALFORMED, NOT_FINITE, OUTSIDE
 from fedunseen.core.errors import DataError, RefusedError
 from fedunseen.core.files import parse_json, write_json
@@ -166,11 +168,8 @@ class Hints:
             return self._process
         stamp = hashlib.sha256()
         for path in sorted([self.data, *self.data.rglob("*")]):
-            try:
-                facts = path.stat()
-            except OSError:
-                continue
-            stamp.update(f"{path}\0{facts.st_size}\0{facts.st_mtime_ns}\0".encode())
+            with suppress(OSError):
+                stamp.update(f"{path}\0{file_stamp(path)}\0".encode())
         return stamp.digest()
 
     def _texts(self, stored: object) -> list[str]:

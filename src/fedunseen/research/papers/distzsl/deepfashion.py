@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.core.array_cache import cached_blocks
+from fedunseen.core.array_cache import cached_blocks, file_stamp
 from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
 from fedunseen.data.benchmark import draw_test
@@ -118,7 +118,6 @@ def _marks(path: Path, files: list[str], attributes: int) -> NDArray[Any]:
     """Return the attributes of all images (1, 0 or -1), shape (images, attributes); kept in the
     cache.
     """
-    content = path.stat()
 
     def produce() -> Iterator[NDArray[np.int8]]:
         with path.open(
@@ -139,7 +138,7 @@ def _marks(path: Path, files: list[str], attributes: int) -> NDArray[Any]:
                         f"{path}, line {i + 3}: the attributes must be 1, 0 or -1"
                     ) from None
 
-    depends = [content.st_size, content.st_mtime_ns, attributes, files]
+    depends = [file_stamp(path), attributes, files]
     return cached_blocks(
         "marks", depends, (len(files), attributes), produce, np.int8, "reading marks"
     )
