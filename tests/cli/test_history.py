@@ -89,6 +89,19 @@ def test_a_kill_in_the_midst_leaves_the_reason_and_a_whole_run(made, monkeypatch
     assert same(load_run(made), original)
 
 
+@pytest.mark.parametrize("name", ["taken-back-1.jsonl", "history.jsonl", "metrics.jsonl"])
+def test_nothing_is_written_through_a_link_of_a_strangers_run(made, tmp_path, name):
+    mine = tmp_path / "mine"
+    mine.write_bytes((made / name).read_bytes() if (made / name).exists() else b"mine")
+    before = mine.read_bytes()
+    (made / name).unlink(missing_ok=True)
+    (made / name).symlink_to(mine)
+    with pytest.raises(RunDirectoryError, match="which a run directory must not hold") as refused:
+        rollback(made, 3, "trying it")
+    assert refused.value.code == "run-link"
+    assert mine.read_bytes() == before
+
+
 def test_a_run_in_use_and_a_damaged_trail_are_refused(made):
     with RunDirectory(made).locked(), pytest.raises(RunDirectoryError, match="in use"):
         rollback(made, 3, "why")

@@ -143,7 +143,12 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the directory against a second process."""
+        """Hold the directory against a second process.
+
+        Raises:
+            RunDirectoryError: another process has it, it cannot be written, or it holds links.
+        """
+        check_unlinked(self.path)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             with holding(self.path) as held:
