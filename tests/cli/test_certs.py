@@ -195,6 +195,12 @@ def test_a_party_that_makes_its_own_keys_is_signed_or_added(works, refused, sign
     assert kept == ["000001.json", "000002.json"]  # the versions before
     said = refused("certs", "add", "d", "--authority", signer, "--out", tmp_path / "twice")
     assert "has signed for 'd' before: choose another name" in said
+    said = refused("certs", "add", "D", "--authority", signer, "--out", tmp_path / "twice")
+    assert "has signed for 'D' before: choose another name" in said
+    said = refused("certs", "request", "--name", "Server", "--out", tmp_path / "server")
+    assert "none of coordinator, ca, server" in said
+    assert not (tmp_path / "twice").exists()
+    assert not (tmp_path / "server").exists()
     works("certs", "add", "e", "--authority", signer, "--out", tmp_path / "made")
     assert Credentials.load(tmp_path / "made" / "e").enrolment.serial == 4
 

@@ -108,6 +108,7 @@ CASES = {  # code -> words of the command: what the sentence says
         "here",
         f"{DEAL} --parties a,b": "--parties gives 2 names, but there are 3 clients",
         f"{DEAL} --parties a,b,../c": "'../c' cannot be a party's name",
+        f"{DEAL} --parties a,b,CA": "none of coordinator, ca, server",
         f"{DEAL} --parties a,b,A": "two of the parties a, b, A have the same name",
         "data encode digit-pairs --set encoder.name=conv --out new": "encoder.name = 'conv' is "
         "trained with the method",

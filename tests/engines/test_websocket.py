@@ -612,6 +612,24 @@ def test_half_of_new_credentials_change_nothing(place, tmp_path, caplog):
         assert set(link.present()) == {"south"}  # its certificate is still that of the old key
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("damaged", ["west.pub", "west.crt", "server.crt"])
+def test_who_is_revoked_leaves_though_another_file_cannot_be_read(place, tmp_path, caplog, damaged):
+    kit = place.kit / "coordinator"
+    signer = "--authority", tmp_path / "authority"
+    with place.host() as link:
+        for name in ("north", "south"):
+            place.join(name)
+        until(lambda: set(link.present()) == {"north", "south"})
+        (kit / damaged).write_text("half of it")
+        until(lambda: "cannot be read yet" in caplog.text)
+        for name in ("north", "south"):
+            assert name in link.present()
+            command("certs", "revoke", name, *signer, "--out", tmp_path / f"less-{name}")
+            copied(tmp_path / f"less-{name}" / "coordinator", kit)
+            until(lambda name=name: name in link.revoked() and name not in link.present())
+
+
 @pytest.mark.parametrize(
     ("by", "why"), [(-2, "begins at"), (3, "ended at")], ids=["back", "forward"]
 )

@@ -8,6 +8,9 @@ from fedunseen.core.errors import ExperimentError
 COORDINATOR = "coordinator"
 """The name of the folder that no party may have."""
 
+TAKEN = (COORDINATOR, "ca", "server")
+"""Names that no party may have: a folder's, and those of certificates in it."""
+
 FEDERATION = "federation.json"
 """The name of the signed list of parties, in every credentials folder."""
 
@@ -22,10 +25,10 @@ def party_names(names: Sequence[str]) -> list[str]:
     """
     stripped = [name.strip() for name in names]
     for name in stripped:
-        if not _NAME.fullmatch(name) or name.casefold() == COORDINATOR:
+        if not _NAME.fullmatch(name) or name.casefold() in TAKEN:
             raise ExperimentError(
                 f"{name!r} cannot be a party's name: take up to 63 letters, digits and hyphens, no "
-                f"hyphen at the beginning, and not {COORDINATOR!r}"
+                f"hyphen at the beginning, and none of {', '.join(TAKEN)}"
             )
     if len({name.casefold() for name in stripped}) != len(stripped):
         raise ExperimentError(

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -220,9 +221,9 @@ def admit(
     name, public = enrolment.read_request(tree)
     try:
         asked = x509.load_pem_x509_csr(tree["tls"].encode())
-    except (ValueError, AttributeError) as error:
+        key: Any = asked.public_key()
+    except (ValueError, AttributeError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
         raise DataError(f"the request of {name!r} is damaged ({error}): ask for it again") from None
-    key: Any = asked.public_key()
     if not asked.is_signature_valid or not isinstance(key, ec.EllipticCurvePublicKey):
         raise DataError(f"the request of {name!r} is not signed by its own key: ask for it again")
     now = Authority.load(authority)
@@ -346,8 +347,8 @@ class Authority:
         return list(self.issued)
 
     def check_new(self, name: str) -> None:
-        """Refuse to add a party that is there, or whose name is another folder's."""
-        if name in self.issued or name == COORDINATOR:
+        """Refuse to add a party that is there, in capitals or not: names are folders, too."""
+        if name.casefold() in {known.casefold() for known in self.issued}:
             raise DataError(
                 f"{self.folder} has signed for {name!r} before: choose another name, or give that "
                 "party new keys with `fedunseen certs renew --new-keys` or `certs sign`"

@@ -411,6 +411,7 @@ def change(
         serial=old.serial + 1,
         classes=checked_classes(remaining if classes is None else classes, public),
     ).signed(key)
+    Enrolment.read(new.text(), FEDERATION)  # nothing is written that could not be read again
     for name, key_pair in private.items():
         _hand_over(out / name, Credentials(name, new, *key_pair))
     _write(out / "coordinator" / FEDERATION, new.text())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -23,6 +24,7 @@ REVOKED = "revoked.pem"
 
 REMEDY = "make a new kit with `fedunseen certs`"
 RENEW = "renew it with `fedunseen certs renew`, or set the clock"
+_UNREADABLE = (OSError, ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
 NOT_VALID = "certificate-not-valid"
 """The code of a refusal of a certificate that has ended, or has not begun."""
 
@@ -36,7 +38,7 @@ def revoked(kit: Path, authority: x509.Certificate) -> frozenset[int]:
         revocations = x509.load_pem_x509_crl(path.read_bytes())
     except FileNotFoundError:
         return frozenset()
-    except (OSError, ValueError) as error:
+    except _UNREADABLE as error:
         raise RefusedError(
             f"{path}: no list of revoked certificates ({error}); copy it again"
         ) from None
@@ -52,15 +54,12 @@ def registered(kit: Path, parties: Sequence[str]) -> dict[str, ec.EllipticCurveP
     """Read the public keys of parties from a coordinator's folder: name -> key. Keys that are
     revoked are left out.
     """
-    revoked_serials = (
-        revoked(kit, _certificate(kit / "ca.crt")) if (kit / REVOKED).exists() else frozenset()
-    )
     keys: dict[str, ec.EllipticCurvePublicKey] = {}
     for name in parties:
         path = kit / f"{name}.pub"
         try:
             key = form.load_ssh_public_key(path.read_bytes())
-        except (OSError, ValueError) as error:
+        except _UNREADABLE as error:
             raise RefusedError(
                 f"{path}: no public key of party {name!r} ({error}); {REMEDY}"
             ) from error
@@ -75,7 +74,17 @@ def registered(kit: Path, parties: Sequence[str]) -> dict[str, ec.EllipticCurveP
                     "its own"
                 )
         keys[name] = key
-    return {name: key for name, key in keys.items() if serial_of(key) not in revoked_serials}
+    return without_revoked(kit, keys)
+
+
+def without_revoked(
+    kit: Path, keys: Mapping[str, ec.EllipticCurvePublicKey]
+) -> dict[str, ec.EllipticCurvePublicKey]:
+    """Return the keys that are not on a coordinator's list of revoked ones."""
+    serials = (
+        revoked(kit, _certificate(kit / "ca.crt")) if (kit / REVOKED).exists() else frozenset()
+    )
+    return {name: key for name, key in keys.items() if serial_of(key) not in serials}
 
 
 def validities(kit: Path, keys: Mapping[str, ec.EllipticCurvePublicKey]) -> dict[str, Validity]:
@@ -132,7 +141,7 @@ def party_key(kit: Path, name: str) -> ec.EllipticCurvePrivateKey:
     path = kit / "node.key"
     try:
         key = form.load_ssh_private_key(path.read_bytes(), None)
-    except (OSError, ValueError) as error:
+    except _UNREADABLE as error:
         raise RefusedError(
             f"{path}: no private key of party {name!r} ({error}); {REMEDY}"
         ) from error
@@ -146,7 +155,7 @@ def party_key(kit: Path, name: str) -> ec.EllipticCurvePrivateKey:
 def _certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except _UNREADABLE as error:
         raise RefusedError(f"{path}: no certificate ({error}); {REMEDY}") from error
 
 

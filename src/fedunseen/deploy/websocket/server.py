@@ -31,6 +31,7 @@ from websockets.protocol import State
 
 from fedunseen.core import validity
 from fedunseen.core.addresses import bracketed
+from fedunseen.core.array_cache import FileStamp, file_stamp
 from fedunseen.core.errors import ConnectionLost, RefusedError
 from fedunseen.core.files import parse_json, write_json
 from fedunseen.core.validity import Validity
@@ -471,34 +472,50 @@ class Credentials:
         self._stamp = self._stamped()
         self._said: dict[str, str] = {}
 
-    def _stamped(self) -> list[tuple[str, int, int]]:
-        return [
-            (path.name, facts.st_mtime_ns, facts.st_size)
-            for path in sorted(self.kit.iterdir())
-            if path.is_file() and (facts := path.stat())
-        ]
+    def _stamped(self) -> list[tuple[str, FileStamp]]:
+        files = (path for path in sorted(self.kit.iterdir()) if path.is_file())
+        return [(path.name, file_stamp(path)) for path in files]
 
     async def watch(self) -> None:
         """Look at the folder and at the time until the coordinator ends."""
         while True:
-            with contextlib.suppress(OSError):  # a full disk; a file that is being replaced
+            # a full disk; a file that is being replaced, and is half there
+            with contextlib.suppress(OSError, RefusedError):
                 self.look()
             await asyncio.sleep(WATCH)
+
+    def _taken(self, part: Callable[[], None]) -> bool:
+        """Take a part of what is new; False where it cannot be read."""
+        try:
+            part()
+        except (RefusedError, OSError) as error:  # half of it may be copied: the former one stays
+            _log.warning("the credentials have changed and cannot be read yet: %s", error)
+            return False
+        return True
+
+    def _shut_out(self) -> None:
+        """Let nobody in by a key that is revoked."""
+        keys = kit.without_revoked(self.kit, self.connections.keys or {})
+        valid = {name: span for name, span in self.connections.valid.items() if name in keys}
+        self.connections.admit(keys, valid)
+
+    def _admit(self) -> None:
+        """Let parties in by the keys that are in the folder."""
+        keys = kit.registered(self.kit, self.place.parties)
+        self.connections.admit(keys, kit.validities(self.kit, keys))
+
+    def _present(self) -> None:
+        """Show the coordinator's certificate that is in the folder to who connects from now on."""
+        self.context.load_cert_chain(*kit.server_files(self.kit))
 
     def look(self) -> None:
         """Take what is new in the folder, and say which certificates end soon, or have ended."""
         if (stamp := self._stamped()) != self._stamp:
-            try:
-                keys = kit.registered(self.kit, self.place.parties)
-                valid = kit.validities(self.kit, keys)
-                self.context.load_cert_chain(*kit.server_files(self.kit))
-            except (RefusedError, OSError, ssl.SSLError) as error:
-                # half of it may be copied: the former credentials stay
-                _log.warning("the credentials have changed and cannot be read yet: %s", error)
-            else:
-                self.connections.admit(keys, valid)
-                _log.info("the credentials in %s are new, and count from now on", self.kit)
             self._stamp = stamp
+            # each by itself: whatever else is damaged, who was shut out leaves
+            taken = [self._taken(part) for part in (self._shut_out, self._admit, self._present)]
+            if all(taken):
+                _log.info("the credentials in %s are new, and count from now on", self.kit)
         self.connections.cut_ended()
         spans = kit.own_validity(self.kit, {"coordinator": "server.crt", "authority": "ca.crt"})
         spans |= self.connections.valid
