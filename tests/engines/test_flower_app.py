@@ -404,7 +404,7 @@ def test_a_registered_node_takes_the_place_of_one_that_only_says_its_name(app):
         assert link.names[1] == ""
 
 
-def test_an_answer_completes_its_message_and_an_error_or_a_new_process_ends_it(app):
+def test_an_answer_completes_its_message_and_an_error_or_a_new_process_ends_it(app, caplog):
     grid = Grid(north=1, south=2)
     with app.GridLink(grid, NAMES).carried() as link:
         link.present()
@@ -412,10 +412,11 @@ def test_an_answer_completes_its_message_and_an_error_or_a_new_process_ends_it(a
         with pytest.raises(PartyGone):
             answers[3].result(0)
         grid.reply("message 0", app.RecordDict({"body": app.packed(b"yes")}))
-        grid.reply("message 1", error="NODE_UNAVAILABLE")
+        grid.reply("message 1", error="<class 'some.Error'>:<'it says 'why''>")
         assert answers[0].result(60) == b"yes"
-        with pytest.raises(PartyGone):
+        with pytest.raises(PartyGone, match=r"^south: it says 'why'$"):
             answers[1].result(60)
+        assert "south could not answer: it says 'why'" in caplog.messages
         grid.nodes[1].last_activated_at = "2"
         assert link.present()["north"].endswith("2")
         with pytest.raises(PartyGone):

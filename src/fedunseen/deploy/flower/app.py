@@ -11,6 +11,7 @@ import contextlib
 import functools
 import logging
 import pkgutil
+import re
 import sys
 import threading
 import time
@@ -34,6 +35,8 @@ WHOLE = (
 )  # bytes of a body that is sent in one piece; Flower cuts a large array into pieces of 5 MiB
 
 NO_DATA = "node-without-data"
+EXCEPTION = re.compile(r"\A<class '[\w.]+'>:<'(.*)'>\Z", re.DOTALL)
+"""How Flower writes an exception of a node's app; the group is its text."""
 PARTITION = {"partition-id", "num-partitions"}
 """What Flower's simulation writes into a node's configuration."""
 
@@ -210,7 +213,7 @@ class GridLink:
 
     def _take(self, number: str, reply: Message) -> None:
         if reply.has_error():
-            raise ValueError(reply.error.reason)
+            raise ValueError(EXCEPTION.sub(r"\1", str(reply.error.reason)))
         if number in self.name_requests:
             who = reply.content.config_records["who"]
             self._name(self.name_requests.pop(number), who)
