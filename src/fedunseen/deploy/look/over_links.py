@@ -34,7 +34,7 @@ from fedunseen.deploy.look.party import Looking
 from fedunseen.deploy.look.question import ANSWER, FORM, LIMIT, PLAN
 from fedunseen.deploy.offline.files import Signed, read_content
 from fedunseen.deploy.remote import refusals
-from fedunseen.deploy.remote.link import HEADER, Content, exchange
+from fedunseen.deploy.remote.link import HEADER, Content, exchange, may_return
 from fedunseen.deploy.remote.wire import (
     WireError,
     failure,
@@ -238,7 +238,9 @@ def write_look(
 
 
 def _gather(session: Session, plan: Signed, patience: float) -> list[tuple[object, Signed]]:
-    """Return the answers. A party that has refused is asked again once it has started anew."""
+    """Return the answers. A party that has refused is asked again once it has started anew. Where
+    it cannot, a masked look ends, and one in clear continues without it.
+    """
     message = _packed(plan.content)
     answers: dict[str, Signed] = {}
     why: dict[str, str] = {}
@@ -249,7 +251,8 @@ def _gather(session: Session, plan: Signed, patience: float) -> list[tuple[objec
         there = session.link.present()
         asked = [name for name in missing if name in there and refused.get(name) != there[name]]
         left = end - time.monotonic()
-        if left <= 0:
+        final = {} if may_return(session.link) else refused
+        if left <= 0 or (final and (plan["masked"] or final.keys() >= set(missing))):
             break
         for name, content in exchange(session.link, dict.fromkeys(asked, message), left):
             if content is None:
@@ -270,6 +273,7 @@ def _gather(session: Session, plan: Signed, patience: float) -> list[tuple[objec
         reasons = "; ".join(
             f"{name} refuses ({why[name]})" if name in why else f"{name} is not there"
             for name in missing
+            if name in why or not final
         )
         raise QuorumError(
             f"the look has no sum: {reasons}: fix that, and ask with the same plan again"

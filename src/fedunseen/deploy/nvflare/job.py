@@ -119,6 +119,8 @@ class Coordinator(Controller, ABC):  # type: ignore[misc]  # NVFlare has no type
     A thread coordinates over it, and the job ends when that is done.
     """
 
+    may_return = False  # a site's process lives as long as the job
+
     def __init__(self) -> None:
         super().__init__()
         self.sites: Mapping[

@@ -152,6 +152,11 @@ def revoked(link: Any) -> Collection[str]:
     return () if found is None else found()
 
 
+def may_return(link: Any) -> bool:
+    """Return whether a party that has refused can start anew; at most carriers it can."""
+    return bool(getattr(link, "may_return", True))
+
+
 def complete(future: Future[Any], result: Content | Exception) -> None:
     """Complete a future of :meth:`Link.ask` with an answer or an error, unless it is cancelled or
     complete already.
