@@ -33,7 +33,7 @@ from fedunseen.deploy.remote.wire import (
 from fedunseen.deploy.secagg.driver import Exchange, Stage, gather, open_total
 from fedunseen.deploy.secagg.enrolment import Credentials, Enrolment
 from fedunseen.deploy.secagg.ledger import Ledger
-from fedunseen.deploy.secagg.masks import Masks, digest_of
+from fedunseen.deploy.secagg.masks import BEYOND, Masks, digest_of
 from fedunseen.deploy.secagg.party import Message, SecAggClient
 from fedunseen.deploy.secagg.plan import Plan, signers
 from fedunseen.deploy.secagg.primitives import Elements, SecAggError, canonical, digest
@@ -143,6 +143,9 @@ class PartySession:
         None  # the digest of the last instruction, and what was learned from it
     )
     _instruction: Instruction | None = None
+    _first: dict[tuple[str, int], str] = field(
+        default_factory=dict
+    )  # plan and sum -> the digest of the first instruction for it
 
     def __post_init__(self) -> None:
         self.spent = self.masks.spent(self.engine.strategy)  # what the run costs this party
@@ -206,6 +209,14 @@ class PartySession:
         key = instruction_digest(int(header["round"]), tensors)
         return self._kept[1] if self._kept is not None and self._kept[0] == key else None
 
+    def another(self, header: Mapping[str, Any], tensors: Params) -> bool:
+        """Return whether a sum was asked for by another instruction before: an honest coordinator
+        has one, and a lying one would try many on the same samples.
+        """
+        place = self.accepted, int(header["k"])
+        digest = instruction_digest(int(header["round"]), tensors)
+        return self._first.setdefault(place, digest) != digest
+
     def keys(
         self, header: Mapping[str, Any], tensors: Params, instruction: Instruction, reply: Reply
     ) -> bytes:
@@ -221,13 +232,10 @@ class PartySession:
         self._kept = instructed, reply
         k = header["k"]
         attempt = header["attempt"]
-        return pack(
-            {
-                "keys": self.client.keys(
-                    self._plan.digest, k, attempt, instructed, sorted(reply.terms)
-                )
-            }
-        )
+        # whether numbers were cut is in the sum alone, not in which terms there are
+        terms = sorted(reply.terms if self.engine.strategy.adds else {*reply.terms, BEYOND})
+        keys = self.client.keys(self._plan.digest, k, attempt, instructed, terms)
+        return pack({"keys": keys})
 
     def _layout(self, losses: Iterable[str]) -> Layout:
         assert self._instruction is not None
@@ -258,7 +266,8 @@ class PartySession:
             )
         rho = bytes.fromhex(client.rho)
         layout = self._layout(client.extra)
-        elements = self.masks.encode(self.engine.strategy, layout, self._kept[1], rho, self._round)
+        strategy = self.engine.strategy
+        elements = self.masks.encode(strategy, layout, self._kept[1], rho, self._round, cut=True)
         hidden = client.masked(request, elements)
         if isinstance(hidden, dict):
             return pack({"content": hidden})
@@ -483,8 +492,21 @@ class SecAggSession:
         reply = self.masks.decode(
             self.strategy, layout(total.extra), elements, weights, rho, expected
         )
+        reply = self._told(reply, round)
         refused = {place[name]: why for name, why in self.left_out.items()}
         return MaskedSum(reply, sorted(roster), refused, self.down, self.up)
+
+    def _told(self, reply: Reply, round: int) -> Reply:
+        """Warn if numbers were cut at a party, and return the sum without the term that says so."""
+        if reply.terms.get(BEYOND):
+            _log.warning(
+                "round %s: updates had numbers beyond the range of the masks, which were cut: "
+                "raise privacy.range, which is %g, or lower method.lr",
+                round + 1,
+                self.masks.range,
+            )
+        terms = {name: term for name, term in reply.terms.items() if name != BEYOND}
+        return replace(reply, terms=terms)
 
     def _still_asked(self, names: Sequence[str]) -> list[str]:
         """Return who is asked for a sum: where one list serves all sums, who is on it."""

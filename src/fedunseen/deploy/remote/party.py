@@ -25,9 +25,9 @@ from safetensors.torch import load_file
 
 from fedunseen import __version__
 from fedunseen.core.bounds import check_header, check_model, check_run
-from fedunseen.core.errors import DataError, FedUnseenError, RefusedError, counted
+from fedunseen.core.errors import FedUnseenError, RefusedError, counted
 from fedunseen.core.files import write_tensors
-from fedunseen.core.parameters import Params, finite, within
+from fedunseen.core.parameters import Params, within
 from fedunseen.core.party_names import FEDERATION
 from fedunseen.deploy.remote import declared, refusals, wire
 from fedunseen.deploy.remote.refusals import HINTS, PLANS, Hints
@@ -181,7 +181,7 @@ class Party:
             if joined is not None and joined.session is not None:
                 return self._masked(joined, joined.session, header, tensors, message)
             if joined is not None and kind == "round":
-                return self._round(joined, header, tensors)
+                return self._round(joined, header, tensors, message)
             raise RefusedError("this party takes part in no masked sums", refusals.MESSAGE)
         raise RefusedError(f"{wire.plain(kind, 40)!r} is not a request", refusals.MESSAGE)
 
@@ -386,7 +386,9 @@ class Party:
         checks = ready.raw, ready.check_removal, ready.present
         return masking.PartySession(self._secagg, ready.engine, facts, weight, *checks)
 
-    def _round(self, joined: _Joined, header: Mapping[str, Any], tensors: Params) -> bytes:
+    def _round(
+        self, joined: _Joined, header: Mapping[str, Any], tensors: Params, message: bytes
+    ) -> bytes:
         check_header(header)
         check_model(tensors)
         engine = joined.ready.engine
@@ -398,6 +400,8 @@ class Party:
         sent = wire.read_instruction(tensors, engine.worker.device)
         if session is not None and (learnt := session.known_reply(header, tensors)) is not None:
             return session.keys(header, tensors, sent, learnt)
+        if self._has_tried(session, header, tensors, message):
+            return self._leave()
         folder = self.site.state / str(joined.greeting[0]["run"])
         before = self._saved_state(folder, after, engine.worker.device)
         reply, now, seconds = _timed_update(engine, client, sent, before or {}, round)
@@ -426,9 +430,35 @@ class Party:
         self.say(f"round {round + 1}: {seconds:.1f} s{losses and f', {losses}'}")
         if session is None:
             return wire.reply_message(reply, None, round, seconds, before is None)
-        if not finite(reply.update):  # under masks no one else can see it
-            raise DataError("the update is not finite")
+        self._say_what_is_cut(session, engine, reply, round)
         return session.keys(header, tensors, sent, reply)
+
+    def _has_tried(
+        self,
+        session: PartySession | None,
+        header: Mapping[str, Any],
+        tensors: Params,
+        message: bytes,
+    ) -> bool:
+        """Count another instruction for one masked sum as a refusal is counted; return whether
+        there were too many.
+        """
+        if session is not None and session.another(header, tensors):
+            self._hints.add(message)
+        return self._hints.spent
+
+    def _say_what_is_cut(
+        self, session: PartySession, engine: InProcess, reply: Reply, round: int
+    ) -> None:
+        """Tell the owner alone of numbers that do not fit: a refusal would say something of
+        samples.
+        """
+        if cut := session.masks.cut(engine.strategy, reply)[1]:
+            self.say(
+                f"round {round + 1}: {counted(cut, 'number')} of the update did not fit under "
+                "the masks, and the nearest ones that do are summed: ask the coordinator to raise "
+                "privacy.range or to lower method.lr"
+            )
 
     def _masked(
         self,
@@ -449,7 +479,7 @@ class Party:
                     header["client"] != joined.greeting[0]["client"]
                 ):  # another one's place in the partition is empty
                     raise SecAggError("the instruction is for another party")
-                return self._round(joined, header, tensors)
+                return self._round(joined, header, tensors, message)
             answer = session.answer_plan(header) if kind in _MASKING[:2] else session.answer(header)
         except (SecAggError, FedUnseenError) as error:
             self.say(wire.plain(error))

@@ -12,12 +12,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedunseen.core.errors import FedUnseenError, QuorumError
 from fedunseen.core.parameters import Params
@@ -27,7 +28,7 @@ from fedunseen.deploy.secagg.ledger import Ledger
 from fedunseen.deploy.secagg.party import SecAggClient
 from fedunseen.deploy.secagg.plan import Plan
 from fedunseen.deploy.secagg.primitives import Elements, SecAggError, digest
-from fedunseen.deploy.secagg.ring import Field, Layout, RangeError
+from fedunseen.deploy.secagg.ring import LARGEST_SUM, Field, Layout, RangeError
 from fedunseen.federation.server_step import MaskedSum
 from fedunseen.strategies import Instruction, Reply, Strategy
 from fedunseen.strategies.base import MASKED
@@ -47,6 +48,10 @@ def digest_of(tensors: Params) -> str:
         kind = f"{name} {kept.dtype} {list(kept.shape)}"
         parts += [kind.encode(), kept.reshape(-1).view(torch.uint8).numpy().tobytes()]
     return digest(b"fedunseen tensors", *parts).hex()
+
+
+BEYOND = "beyond the range"
+"""A term of a reply under masks: 1 where numbers were cut."""
 
 
 def weight_of(strategy: Strategy, reply: Reply) -> int:
@@ -107,16 +112,66 @@ class Masks:
         ]
         return Layout((*fields, *losses_), self.clients)
 
+    def cut(self, strategy: Strategy, reply: Reply) -> tuple[Reply, int]:
+        """Return a reply whose numbers all fit under masks, and how many did not.
+
+        What is too large becomes the largest number that fits, and what is not a number 0. A loss
+        that does not fit is left out.
+        """
+        update: Params = {}
+        count = 0
+        for name, value in reply.update.items():
+            most = self._most(strategy, value)
+            inside = value.double().abs() <= most  # also false for NaN
+            count += int((~inside).sum())
+            if not bool(inside.all()):
+                value = value.double() if value.is_floating_point() else value
+                value = value.nan_to_num(0.0).clamp(-most, most)
+            update[name] = value
+        weight = weight_of(strategy, reply)
+        terms = {n: term for n, term in reply.terms.items() if abs(weight * term) <= LARGEST_SUM}
+        count += len(reply.terms) - len(terms)
+        return replace(reply, update=update, terms=terms), count
+
+    def _most(self, strategy: Strategy, value: Tensor) -> float:
+        """Return the largest number of an update that fits."""
+        if not is_sum(value):
+            return math.inf
+        if value.is_floating_point():
+            return LARGEST_SUM if strategy.adds else self.range
+        return 2**62 // self.clients
+
     def encode(
-        self, strategy: Strategy, layout: Layout, reply: Reply, rho: bytes, round: int = 0
+        self,
+        strategy: Strategy,
+        layout: Layout,
+        reply: Reply,
+        rho: bytes,
+        round: int = 0,
+        cut: bool = False,
     ) -> Elements:
         """Return a client's reply as ring elements, with its part of the noise if merging is
         private.
 
         No client opens a sum of fewer than ``least``; so many parts are noise enough.
+
+        Args:
+            strategy: how replies merge.
+            layout: of the ring elements.
+            reply: the client's.
+            rho: names the sum.
+            round: counted from 0.
+            cut: take numbers that do not fit for the nearest ones that do, so that whether a sum is
+                refused says nothing of samples, and count the client in the term :data:`BEYOND`.
+
+        Raises:
+            RangeError: numbers do not fit, and are not to be cut.
         """
         if self.noisy:
             reply = strategy.add_local_noise(reply, self.least, round)
+        if cut:
+            reply, beyond = self.cut(strategy, reply)
+            reply = replace(reply, terms={**reply.terms, BEYOND: float(beyond > 0)})
         weight = weight_of(strategy, reply)
         if weight > self._heaviest(strategy):
             raise RangeError("it holds more samples or classes than masks can weight by")

@@ -27,7 +27,9 @@ from fedunseen.deploy.secagg.primitives import Elements, SecAggError, digest, st
 PARTIES = 2**10
 """The largest number of parties."""
 
-_WHOLE = 2.0**47  # the bound of a number of two elements
+LARGEST_SUM = 2.0**47
+"""The bound of a number of two elements."""
+
 _REST = 48  # bits of its rest
 _BITS = 62  # of a sum of elements, beside the sign
 
@@ -124,7 +126,7 @@ class Layout:
                 )
             return values.astype(np.int64).view(np.uint64)
         numbers = values.astype(np.float64)
-        most = _WHOLE if field.kind == "sum" else field.most
+        most = LARGEST_SUM if field.kind == "sum" else field.most
         if not bool((np.abs(numbers) <= most).all()):  # also false for NaN
             raise RangeError(f"{field.name!r} holds a number beyond the range of the masks")
         if field.kind == "number":
@@ -140,7 +142,7 @@ class Layout:
         if field.kind == "sum":
             whole, rest = np.split(signed, 2)
             values = whole + rest * 2.0**-_REST
-            most = _WHOLE
+            most = LARGEST_SUM
         else:
             values = signed * self.step(field)
             most = field.most

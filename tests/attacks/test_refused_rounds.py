@@ -1,0 +1,137 @@
+"""Refusals after a plan was signed: a coordinator that lies would lower a threshold, instruction by
+instruction, until a party's update overflows, and read a number of a sample from that one refusal.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("cryptography", reason="pip install 'fedunseen[masked]'")
+
+from fedunseen.deploy.client_data import PartyData
+from fedunseen.deploy.remote.masking import instruction_digest
+from fedunseen.deploy.remote.party import Party
+from fedunseen.deploy.remote.refusals import HINTS
+from fedunseen.deploy.remote.wire import pack, unpack
+from fedunseen.deploy.secagg.enrolment import enrol
+from fedunseen.deploy.secagg.masks import Masks
+from fedunseen.deploy.secagg.ring import RangeError
+from fedunseen.deploy.site import Owner, Site
+from small_federation import NAMES, Recorder, experiment, host, write_all
+
+WIDTH = 4
+HUGE = 1e15
+NOISE = {
+    "privacy__name": "client-level",
+    "privacy__clip": 1.0,
+    "privacy__noise": 20.0,
+    "privacy__noise_from": "system",
+}
+
+
+class ReadError(Exception):
+    """The coordinator has what it wanted."""
+
+
+class Liar(Recorder):
+    """Honest until north is asked for the second sum, whose instruction no plan fixes."""
+
+    thresholds = ()
+
+    def ask(self, name, message):
+        header, tensors = unpack(message)
+        if header["kind"] == "round" and header["k"] == 1 and name == "north":
+            self.answers = [self.asked(header, tensors, b) for b in self.thresholds]
+            raise ReadError
+        return super().ask(name, message)
+
+    def asked(self, header, tensors, threshold):
+        """Ask for an update that is beyond all bounds if a sample's first number is over a
+        threshold, and return what north answers.
+        """
+        params = {}
+        for name, value in tensors.items():
+            params[name] = (
+                torch.full_like(value, HUGE) if name.endswith("weight") else torch.zeros_like(value)
+            )
+        first = torch.zeros_like(tensors["params/f.0.weight"])
+        first[:, 0] = 1.0
+        head = tensors["params/head.weight"]
+        ramp = torch.linspace(-HUGE, HUGE, len(head))[:, None]
+        params |= {
+            "params/f.0.weight": first,
+            "params/f.0.bias": torch.full((WIDTH,), -threshold),
+            "params/head.weight": ramp.repeat(1, WIDTH),
+        }
+        self.attempt = getattr(self, "attempt", header["attempt"]) + 1
+        crafted = {
+            **header,
+            "attempt": self.attempt,
+            "instruction": instruction_digest(header["round"], params),
+        }
+        answer, _ = unpack(self.parties["north"].answer(pack(crafted, params)))
+        return answer.get("error", "keys")
+
+
+@pytest.fixture
+def attacked(tmp_path):
+    """Returns what north answers to thresholds, and the parties."""
+    data = write_all(tmp_path / "data")
+    enrol(tmp_path / "kits", NAMES)
+
+    def attack(thresholds, **settings):
+        said = []
+        parties = {}
+        for name in NAMES:
+            owner = Owner(data / name, tmp_path / "kits" / name, (), True)
+            held = PartyData(data / name, masked=True)
+            parties[name] = Party(held.prepare, Site(tmp_path / "state" / name, owner, said.append))
+        link = Liar(parties)
+        link.thresholds = thresholds
+        chosen = experiment(
+            data,
+            "classifier",
+            data__features=[],
+            method__hidden=[WIDTH] * 3,
+            method__lr=0.05,
+            strategy__local_epochs=1,
+            strategy__rounds=2,
+            privacy__range=1000.0,
+            **settings,
+        )
+        with pytest.raises(ReadError):
+            host(chosen, link, tmp_path / "run", tmp_path / "kits")
+        return link.answers, parties["north"], said
+
+    return attack, float(np.load(data / "north" / "features.npz")["features"][:, 0].max())
+
+
+@pytest.mark.parametrize("settings", [{}, NOISE], ids=["no noise", "noise of clients"])
+def test_no_answer_says_whether_a_sample_is_beyond_a_threshold(attacked, settings):
+    attack, largest = attacked
+    answers, north, said = attack([largest + 1e-3, largest - 1e-3], **settings)
+    assert answers == ["keys", "keys"]
+    assert sum("did not fit under the masks" in text for text in said) >= 1  # its owner alone
+    assert not north.done.is_set()
+
+
+def test_a_party_leaves_before_many_instructions_for_one_sum(attacked):
+    """The first one is free; the others count as refusals do, whatever their answer."""
+    attack, largest = attacked
+    answers, north, _ = attack(np.linspace(largest + 1, largest - 1, 2 * HINTS).tolist())
+    assert answers == ["keys"] * HINTS + ["refused-left"] * HINTS
+    assert north.done.is_set()
+
+
+def test_a_refusal_would_say_it(attacked, monkeypatch):
+    """The positive control: without the cut, the attack reaches what it was written for."""
+
+    def refusing(self, strategy, reply):
+        if not all(bool(torch.isfinite(value).all()) for value in reply.update.values()):
+            raise RangeError("beyond the range")
+        return reply, 0
+
+    monkeypatch.setattr(Masks, "cut", refusing)
+    attack, largest = attacked
+    answers, *_ = attack([largest + 1e-3, largest - 1e-3])
+    assert answers == ["keys", "refused-data"]
