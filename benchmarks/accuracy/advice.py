@@ -170,12 +170,16 @@ def remedies(folder: Path) -> Iterator[Tried]:
             command("learn", folder, "--support", support, "--out", shown)
         after = json.loads((shown / "result.json").read_text("utf-8"))
         yield Tried("examples", "zsl", result["zsl"], gain.after, after["zsl"])
+        if gain.among_all is not None:
+            before, reached = result["gzsl_unseen"], after["gzsl_unseen"]
+            yield Tried("examples", "gzsl_unseen", before, gain.among_all[0], reached)
     for kind, key in KEYS.items():
         setting = moved_rule(kind, done.experiment.evaluation.prior, result)
         classes = np.unique(done.evaluation["labels"])
         unseen = int(np.isin(classes, done.space.unseen).sum())
         reached = within_reach(result, kind, setting, (unseen, len(classes) - unseen))
-        if reached is None or setting not in said or "prior =" not in setting:
+        advised = setting[1:].rstrip(".") in said  # also after "If you have none: set"
+        if reached is None or not advised or "prior =" not in setting:
             continue
         value = setting.split('"')[1]
         file = folder.with_name(f"folder-{folder.name.split('-')[1]}.toml")

@@ -15,7 +15,8 @@ from PIL import Image
 
 from fedunseen import load_run
 from fedunseen.core.array_cache import shown
-from fedunseen.experiment.new_names import outlooks, strange_names
+from fedunseen.evaluation.summary import examples_gain
+from fedunseen.experiment.new_names import outlooks, shown_by_examples, strange_names
 from fedunseen.pages.photo_export import _readme
 from photo_runs import tiles
 
@@ -226,3 +227,20 @@ def test_the_folder_for_pictures_names_the_classes_of_which_none_was_shown(digit
     said = _readme(run).partition("shown no picture of these: ")[2].partition(".")[0].split(", ")
     assert names[second] in said
     assert names[first] not in said
+
+
+def test_a_class_by_examples_has_the_expectation_of_the_runs_own_unseen_classes(
+    own_photos, picture, works
+):
+    run = load_run(own_photos)
+    gain = examples_gain(run.result, run.evaluation)
+    folder = picture.parent / "shown" / "tiger"
+    folder.mkdir(parents=True)
+    picture.rename(folder / picture.name)
+    said = works("predict", own_photos, folder, "--support", folder.parent, "--json").err
+    if gain is None or gain.among_all is None:  # too few test samples
+        assert "expect about" not in said
+    else:
+        assert "'tiger' (1) is known by examples: of 100 pictures of it, expect about " in said
+        assert f"expect about {gain.among_all[0]:.0f} to be recognized." in said
+    assert shown_by_examples(run, {run.space.names[0]: 5}) == []  # its accuracy is measured

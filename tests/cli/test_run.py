@@ -11,6 +11,7 @@ import pytest
 
 from fedunseen import Experiment, run
 from fedunseen.cli import progress
+from fedunseen.cli.console import LEGEND
 from fedunseen.core import registry
 from fedunseen.experiment.encode_features import encode
 from fedunseen.experiment.estimate import estimate
@@ -31,9 +32,10 @@ def test_the_real_command_prints_its_result_alone_on_standard_output(small, tmp_
     assert (result["rounds"], result["run"]) == (2, str(out))
     assert result == json.loads((out / "result.json").read_text())
     said = done.stderr.splitlines()
-    assert said[1].startswith("There are few test samples. The 95 % intervals are: unseen ")
+    assert said[1:4] == LEGEND.splitlines()
+    assert said[4].startswith("There are few test samples. The 95 % intervals are: unseen ")
     warnings = [f"warning: {each['what']} {each['remedy']}" for each in result["warnings"]]
-    assert said[2:-2] == [*result["summary"]["text"], *warnings]  # no progress: no one watches
+    assert said[5:-2] == [*result["summary"]["text"], *warnings]  # no progress: no one watches
     assert re.fullmatch(
         r"ZSL [\d.]+ %   GZSL unseen [\d.]+ %  seen [\d.]+ %  harmonic [\d.]+ %  all [\d.]+ %",
         said[0],

@@ -10,7 +10,7 @@ from PIL import Image
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.experiment import assemble
-from fedunseen.experiment.dataset_checks import foreign_names, remarks
+from fedunseen.experiment.dataset_checks import foreign_names, remarks, text_remarks
 
 
 def test_a_copy_and_a_picture_saved_again_are_found_across_classes_alone(tmp_path):
@@ -112,3 +112,13 @@ def test_a_run_says_which_pictures_lie_in_a_wrong_folder(photos, tmp_path):
     for i, file in enumerate(files):  # what the warning advises
         (data / file).rename(data / "blue above" / f"{i}.png")
     assert run(Experiment.from_dict(tree), tmp_path / "again").result.get("misplaced", []) == []
+
+
+def test_three_pairs_of_copies_are_named(tmp_path):
+    classes = {name: [tmp_path / f"{name}{i}.txt" for i in range(5)] for name in ("fox", "owl")}
+    for paths in classes.values():
+        for i, path in enumerate(paths):
+            path.write_text(f"the same words, number {i}", "utf-8")
+    (found,) = text_remarks(classes)
+    pairs = [f"{a} and {b}" for a, b in zip(*classes.values(), strict=True)]
+    assert found.why == f"5 texts lie in both: {'; '.join(pairs[:3])}; and 2 more"

@@ -205,7 +205,10 @@ def test_odd_pictures_that_chance_explains_have_a_part_of_their_own(made, tmp_pa
     stray = {"place": "lion", "like": "bear", "file": "lion/3.png"}
     odd = {"strays": [stray], "strays_by_chance": 3.6, "warnings": []}
     page, _ = page_of(copied(made(), tmp_path / "usual", odd), tmp_path)
-    assert "1 picture looks like another class than its folder's: lion/3.png" in page.text
+    assert (
+        "1 picture looks more like another class than like that of its folder: lion/3.png"
+        in page.text
+    )
     assert "Something seems to be wrong" not in page.text
 
 

@@ -53,6 +53,8 @@ def test_a_drawn_47_is_recognised_and_a_new_class_competes(served, opened, digit
         ["right 7", "left 4"],
     )
 
+    page.get_by_role("button", name="Add the class").click()
+    says(page, "#new-error", "Give the class a name, then add it.")
     page.fill("#name", "forty-seven")
     for attribute in ("left 4", "right 7"):
         page.get_by_label(attribute, exact=True).check()

@@ -29,6 +29,15 @@ def print_json(as_json: bool, result: object) -> None:
         print(json.dumps(result), flush=True)
 
 
+LEGEND = (
+    "  ZSL: right answers about unseen classes (no one trained on them), if only unseen classes "
+    "can be the answer.\n  GZSL: right answers if all classes can be the answer, as in use. "
+    "Harmonic (H) is high only if unseen and seen both are.\n  All are percentages of test "
+    "samples; every class counts the same."
+)
+"""What the headline of a run with unseen classes means."""
+
+
 def show(result: object, text: str, as_json: bool) -> None:
     """Print a result: as one line of JSON, or for people."""
     print(json.dumps(result) if as_json else shown(text), flush=True)
@@ -77,7 +86,8 @@ def finish(
     if "strays" in result and (usual := usual_strays(result)):
         notes.append(f"note: {usual.what} {usual.why} {usual.remedy}")
     warnings = [f"warning: {each['what']} {each['remedy']}" for each in result.get("warnings", [])]
-    say(run.headline(), *lines, *chance, *weak, *notes, *warnings, *pages)
+    legend = LEGEND.splitlines() if "zsl" in result else []
+    say(run.headline(), *legend, *lines, *chance, *weak, *notes, *warnings, *pages)
     print_json(as_json, result)
 
 

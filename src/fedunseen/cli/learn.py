@@ -58,9 +58,9 @@ def learn(
     outlook: list[Outlook] = []
     with preparation_bars("learning classes"):
         run = open_run(path, client)
-        if class_names and support is None:
-            from fedunseen.experiment.new_names import announced
+        from fedunseen.experiment.new_names import announced, shown_by_examples
 
+        if class_names and support is None:
             outlook, expectations = announced(run.first, class_names)
             say(*expectations)
         if not sums:
@@ -73,7 +73,12 @@ def learn(
             done = run.learn(new or None, examples, out)
         pages = write_pages(done)
     added = done.result["learnt"]
-    say(*texts.learned(added, run.result, done.result), *pages)
+    shown = {name: n for name, n in done.result["shown"].items() if name in added}
+    expected = shown_by_examples(run.first, shown)
+    if support is not None and (by_name := [name for name in added if name not in shown]):
+        outlook, expectations = announced(run.first, by_name)
+        expected += expectations
+    say(*texts.learned(added, run.result, done.result), *expected, *pages)
     answer: dict[str, object] = {
         "run": str(done.path),
         "learnt": added,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -115,10 +115,10 @@ def predict(
         done = open_run(path, client, encoder=encoder, overrides=settings)
         if sets is not None:
             done.first.model.checked_confidence()
-        shows = support is not None
-        added = [] if shows else _expectations(done.first, class_names, classes, among)
+        examples = done.first.read_examples(support)
+        added = _expectations(done.first, class_names, classes, among, examples or {})
         ranked = list(
-            _ranked(done, inputs, class_names or classes, among, support, Details(sets, why, heat))
+            _ranked(done, inputs, class_names or classes, among, examples, Details(sets, why, heat))
         )
     for name, ranking, details in ranked:
         best = [
@@ -147,16 +147,27 @@ def predict(
 
 
 def _expectations(
-    run: Any, class_names: list[str] | None, classes: Path | None, among: str
+    run: Any,
+    class_names: list[str] | None,
+    classes: Path | None,
+    among: str,
+    examples: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
-    """Say what to expect of classes that are added by their names alone, and return it."""
+    """Say what to expect of classes that are added, by their names alone or by examples, and return
+    it of the former.
+    """
     from fedunseen.experiment.class_descriptions import names_in
 
-    names = class_names if classes is None else names_in(classes)
+    names = (class_names if classes is None else names_in(classes)) or []
+    names = [name for name in names if name not in examples]
+    if not names and not examples:
+        return []
+    from fedunseen.experiment.new_names import announced, shown_by_examples
+
+    if examples and among == "all":
+        say(*shown_by_examples(run, {name: len(rows) for name, rows in examples.items()}))
     if not names:
         return []
-    from fedunseen.experiment.new_names import announced
-
     expectations, sentences = announced(run, names, beside_all=among == "all")
     say(*sentences)
     return [expectation.content() for expectation in expectations]
@@ -264,14 +275,13 @@ def _ranked(
     inputs: list[Path],
     classes: Any,
     among: str,
-    support: Path | None,
+    shown: Mapping[str, Any] | None,
     wanted: Details,
 ) -> Iterator[tuple[str, list[Prediction], dict[str, Any]]]:
     """Yield the name, the whole ranking and details of every input, asked in batches."""
     reader = run.first
     model = reader.model
     described = reader.described(classes)  # once: a text encoder takes seconds
-    shown = None if support is None else reader.read_examples(support)
     grown = model.learn(described) if wanted.why and described else model
     if described or shown:
         model = model.with_lengths_of(described, shown)

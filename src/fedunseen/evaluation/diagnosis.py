@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import counted, part_of
-from fedunseen.evaluation.summary import EXAMPLES, listed, moved_rule, weak_unseen
+from fedunseen.evaluation.summary import EXAMPLES, listed, lit_words, moved_rule, weak_unseen
 from fedunseen.metrics import harmonic_mean
 
 Ids = NDArray[np.int64]
@@ -68,7 +68,10 @@ def diagnose(
         curved(result) if "curved" in result else None,
     ]
     findings += misplaced_pictures(
-        result.get("misplaced", ()), result.get("strays", ()), result.get("strays_by_chance", 0.0)
+        result.get("misplaced", ()),
+        result.get("strays", ()),
+        result.get("strays_by_chance", 0.0),
+        result.get("badly_lit", ()),
     )
     findings += adapted(result["adapted"]) if "adapted" in result else []
     if shown := result.get("shown_tests"):
@@ -128,9 +131,11 @@ def misplaced_pictures(
     misplaced: Sequence[Mapping[str, Any]] = (),
     strays: Sequence[Mapping[str, Any]] = (),
     strays_by_chance: float = 0.0,
+    badly_lit: Sequence[Mapping[str, Any]] = (),
 ) -> Iterator[Finding]:
     """Warn of pictures in one class's folder that look like another's: groups, and single ones
-    where there are more than chance explains.
+    where there are more than chance explains. Warn of classes with many pictures that are almost
+    black or almost white.
     """
     for group in misplaced[:LISTED]:
         files = group["files"]
@@ -140,12 +145,20 @@ def misplaced_pictures(
             f"{len(files)} pictures in the folder of {place!r} look like {like!r}: "
             f"{listed(files, NAMED)}.",
             f"By looks alone they are like the pictures of {like!r}.",
-            f"Look at these {len(files)}, move those that lie in the wrong folder, and run the "
-            "experiment again.",
+            f"Look at these {len(files)}: move those that are in the wrong folder, and run the "
+            "experiment again. If all are right, the two classes look alike.",
         )
     if strays and not _by_chance(len(strays), strays_by_chance):
         what, why, remedy = stray_words(strays)
-        yield Finding(what, f"{why} Here it is more than chance explains.", remedy)
+        yield Finding(what, f"{why} Here there are more.", remedy)
+    for group in badly_lit[:LISTED]:
+        files = group["files"]
+        yield Finding(
+            f"{lit_words(group)}: {listed(files, NAMED)}. Of most other classes hardly any are.",
+            "The model sees little in them, and answers about them are often wrong.",
+            f"Look at these {len(files)}: replace them or leave them out, and run the experiment "
+            "again.",
+        )
 
 
 def usual_strays(result: Mapping[str, Any]) -> Finding | None:
@@ -160,18 +173,13 @@ def usual_strays(result: Mapping[str, Any]) -> Finding | None:
 
 def stray_words(strays: Sequence[Mapping[str, Any]]) -> Finding:
     """Return which single pictures look like another class's, what that means, and what to do."""
-    verb, it, lies, its = (
-        ("looks", "it", "it lies", "its folder's")
-        if len(strays) == 1
-        else ("look", "them", "they lie", "their folders'")
-    )
-    files = [f"{stray['file']} (like {stray['like']!r})" for stray in strays]
+    verb, it, its = ("looks", "it", "its") if len(strays) == 1 else ("look", "them", "their")
+    files = [f"{stray['file']} (like {stray['like']})" for stray in strays]
     return Finding(
-        f"{counted(len(strays), 'picture')} {verb} like another class than {its}: "
-        f"{listed(files, STRAYS)}.",
-        "A model of all other pictures would put "
-        f"{it} there. Where folders are in order, up to four pictures in a thousand look so.",
-        f"Look at {it}. Where {lies} in the wrong folder, move {it}, and run the experiment again.",
+        f"{counted(len(strays), 'picture')} {verb} more like another class than like that of {its} "
+        f"folder: {listed(files, STRAYS)}.",
+        "In folders without any mistake, up to four pictures in a thousand look so.",
+        f"Look at {it}: if a picture is in the wrong folder, move it and run the experiment again.",
     )
 
 
@@ -438,16 +446,16 @@ def overconfident(result: Mapping[str, Any], lost: Sequence[str] = ()) -> Findin
     return Finding(
         f"High probabilities are not reliable here: of the {confident} answers above 90 %, "
         f"{right:.0f} % are right.",
-        "The unseen classes lie farther from where their descriptions put them than seen classes "
-        "did that played unseen ones. "
+        "The unseen classes differ more from what their descriptions predict than the seen classes "
+        "that these probabilities were tried on. "
         + (
-            f"The decision rule adds to it: {listed(lost, LISTED)} "
-            f"{'loses' if len(lost) == 1 else 'lose'} answers to seen classes."
+            f"Besides, {listed(lost, LISTED)} {'is' if len(lost) == 1 else 'are'} often called a "
+            "seen class."
             if lost
-            else "The data cause this, not the decision rule."
+            else "The choice between seen and unseen classes is not the cause."
         ),
-        "Show a few examples of the unseen classes with `fedunseen learn`, or ask for sets of "
-        "classes with `fedunseen predict --sets 0.9`.",
+        "Show a few examples of the unseen classes with `fedunseen learn`, or let `fedunseen "
+        "predict --sets 0.9` name all classes that are not ruled out.",
     )
 
 
@@ -473,16 +481,16 @@ def emptied(
     advice = (
         f"Bring more samples: of most classes {count} tested, and on so few nothing can be chosen"
     )
-    for side, letter, other_side in (("seen", "S", "unseen"), ("unseen", "U", "seen")):
+    for side, other_side in (("seen", "unseen"), ("unseen", "seen")):
         before, after = (
             float(result.get(f"{kind}gzsl_{side}", 0.0)) for kind in ("uncalibrated_", "")
         )
         if calibrated and before >= 5 and after < EMPTIED * before:
             return Finding(
-                f"Calibration empties the {side} classes: {letter} falls from {before:.1f} to "
-                f"{after:.1f} %.",
-                "The offset that balances seen and unseen classes was chosen on other classes, "
-                f"perhaps too few, and sends nearly everything to the {other_side} ones here.",
+                f"Calibration takes most right answers from the {side} classes: their accuracy "
+                f"falls from {before:.1f} to {after:.1f} %.",
+                "The offset that weighs seen against unseen classes was chosen on other classes, "
+                f"perhaps too few. Here nearly all samples are called {other_side} classes.",
                 f"{advice}. Until then set evaluation.calibration = 'none'."
                 if few
                 else "Set method.calibration = false."
@@ -491,9 +499,9 @@ def emptied(
             )
     if not calibrated and result["gzsl_unseen"] < EMPTIED * result["zsl"]:
         return Finding(
-            "Among all classes nearly every sample of an unseen class is taken for a seen one: U "
-            f"is {result['gzsl_unseen']:.1f} %, though among unseen classes alone "
-            f"{result['zsl']:.1f} % are right.",
+            "If all classes compete, nearly every sample of an unseen class is called a seen one: "
+            f"{result['gzsl_unseen']:.1f} % are right. If only unseen classes compete, "
+            f"{result['zsl']:.1f} % are.",
             "The model has seen examples of the seen classes only, and prefers them."
             + ("" if prior is None else f" {_no_offset(result, prior)}"),
             f"{advice}. Until then ask among new classes alone: fedunseen predict --classes FILE "
@@ -510,11 +518,14 @@ def emptied(
 def _no_offset(result: Mapping[str, Any], prior: Any) -> str:
     """Say why a calibration that is chosen left no offset."""
     if name := (result.get("chosen_on_validation") or {}).get("bounded_by"):
-        return f"The offset that was chosen would have emptied {name!r}, so that none is left."
+        return (
+            "The offset that was chosen in favor of unseen classes would have taken all samples of "
+            f"{name!r}, so that none is used."
+        )
     named = repr(prior) if isinstance(prior, str) else "of evaluation.prior"
     return (
-        f"The prior {named} leaves no offset: on seen classes that played unseen ones, none "
-        "brought enough."
+        f"With the prior {named}, nothing favors unseen classes: on seen classes, left out to try "
+        "it, that helped too little."
     )
 
 
@@ -539,8 +550,8 @@ def bounded_calibration(note: Mapping[str, Any]) -> Finding:
         "The calibration cannot be trusted: the few seen classes that it was chosen on call for an "
         f"offset of {_number(note['wanted'])}, at which most training samples of {name!r} would be "
         "taken for unseen classes.",
-        "Few seen classes remain when others play unseen ones, which are then predicted worse than "
-        "the real ones.",
+        "The offset in favor of unseen classes is chosen on seen ones that are left out. Then few "
+        "remain, from which those left out are predicted worse than the real unseen ones.",
         f"The offset {_number(note['factor'])} is used instead, at which no seen class loses all "
         "its samples.",
     )
@@ -557,9 +568,9 @@ def outdone(result: Mapping[str, Any]) -> Finding | None:
         if promises and rival["lead"] > max(LEAD, rival["ci95"]):
             ours = result["left_out_accuracy"]["0"]
             return Finding(
-                f"Of seen classes left out of the sums, {name} recognizes {rival['accuracy']:.1f} "
-                f"% and this method {ours:.1f} %, a lead of {rival['lead']:.1f} ± "
-                f"{rival['ci95']:.1f}.",
+                f"On seen classes that were left out to try it, the method {name!r} reaches "
+                f"{rival['accuracy']:.1f} % and this one {ours:.1f} %: {rival['lead']:.1f} ± "
+                f"{rival['ci95']:.1f} points more.",
                 "These descriptions predict what the other method uses better than what this one "
                 "does.",
                 f"Where only unseen classes compete, set method.name = {name!r}. Among all classes "

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.data import Benchmark
+from fedunseen.evaluation.lighting import badly_lit
 
 LEAST = 3  # samples of a group
 ENOUGH = 8  # samples of a class that give a median and a spread
@@ -125,7 +126,8 @@ def strays(features: NDArray[Any], labels: NDArray[np.int64]) -> list[Stray]:
 
 def misplaced_files(benchmark: Benchmark) -> dict[str, Any]:
     """Return what looks misplaced in a benchmark of one's own pictures, once a frozen encoder has
-    made features of them: groups (``misplaced``) and single ones (``strays``); only what there is.
+    made features of them: groups (``misplaced``) and single ones (``strays``); and classes with
+    pictures that are almost black or white (``badly_lit``). Only what there is.
     """
     if benchmark.files is None or benchmark.pictures is None:
         return {}
@@ -151,7 +153,8 @@ def misplaced_files(benchmark: Benchmark) -> dict[str, Any]:
     }
     if remarks["strays"]:
         remarks["strays_by_chance"] = round(BY_CHANCE * float((benchmark.labels >= 0).sum()), 2)
-    return {key: items for key, items in remarks.items() if items}
+    found = {key: items for key, items in remarks.items() if items}
+    return found | badly_lit(benchmark.pictures, benchmark.files, benchmark.labels, names)
 
 
 def _classes_of(

@@ -55,6 +55,7 @@ class Weak(NamedTuple):
         otherwise: percent without this decision.
         samples: of it, that were tested.
         called: the most frequent wrong answers, with the percentage of the class's samples.
+        among_all: percent once seen classes compete, of a class that is weak without them.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Weak(NamedTuple):
     otherwise: float | None = None
     samples: int = 0
     called: Mapping[str, float] = {}
+    among_all: float | None = None
 
 
 class Fall(NamedTuple):
@@ -134,7 +136,10 @@ def weak_words(weak: Sequence[Weak], of: int, kind: str, also: str = "") -> str:
         whose = part_of(1, 1, kind) if of == 1 else f"Each of the {of} {kind}"
         return f"{whose} has at least half of its samples right{alone}."
     examples = [
-        f"{item.name} ({item.accuracy:.0f} % of {item.samples} right; {_called(item)})"
+        f"{item.name} ({item.accuracy:.0f} % of {item.samples} "
+        f"sample{'' if item.samples == 1 else 's'} right"
+        f"{'' if item.among_all is None else f', {item.among_all:.0f} % once seen classes compete'}"
+        f"; {_called(item)})"
         for item in weak
     ]
     verb, whose = ("has", "its") if len(weak) == 1 else ("have", "their")
@@ -145,16 +150,16 @@ def weak_words(weak: Sequence[Weak], of: int, kind: str, also: str = "") -> str:
     return f"{part_of(len(weak), of, kind)} {verb} {what}{alone}: {listed(examples)}.{also}"
 
 
-def _called(item: Weak, unseen: Collection[str] = ()) -> str:
+def _called(item: Weak, unseen: Collection[str] = (), mark: str = "also unseen") -> str:
     """Say what a class's samples are called instead: ``45 % are called sunflower (also unseen)``.
 
-    ``unseen``: names of unseen classes, to be marked.
+    ``unseen``: names of unseen classes, to be marked by ``mark``.
     """
     most = {name: share for name, share in item.called.items() if share >= NAMED}
     shares = most or dict(list(item.called.items())[:1]) or {item.instead: 0.0}
     words = [
         f"{share:.0f} % {'are called ' if not place else ''}{name}"
-        f"{' (also unseen)' if name in unseen else ''}"
+        f"{f' ({mark})' if name in unseen else ''}"
         for place, (name, share) in enumerate(shares.items())
     ]
     return ", ".join(words)
@@ -168,14 +173,18 @@ def rule_words(
     ``unseen``: names of unseen classes.
     """
     if kind == "seen classes":
-        where = f"{'loses' if len(weak) == 1 else 'lose'} answers to unseen classes"
+        where = f"{'is' if len(weak) == 1 else 'are'} often called an unseen class"
         how = "without calibration"
+        mark = "unseen"
     else:
-        where = f"{'is' if len(weak) == 1 else 'are'} weak once seen classes compete"
+        verb, whose = ("has", "its") if len(weak) == 1 else ("have", "their")
+        where = f"{verb} less than half of {whose} samples right once seen classes compete"
         how = "if only unseen classes compete"
+        mark = "also unseen"
     examples = [
-        f"{item.name} ({item.accuracy:.0f} % of {item.samples} right, {item.otherwise:.0f} % {how}"
-        f"; {_called(item, unseen)})"
+        f"{item.name} ({item.accuracy:.0f} % of {item.samples} "
+        f"sample{'' if item.samples == 1 else 's'} right, "
+        f"{item.otherwise:.0f} % {how}; {_called(item, unseen, mark)})"
         for item in weak
     ]
     return f"{part_of(len(weak), of, kind)} {where}: {listed(examples)}. {setting}"
@@ -219,7 +228,7 @@ def alike_words(pair: Alike) -> str:
     return (
         f"{a} and {b} look alike to this encoder: {pair.taken[0]:.0f} % of {a} are called {b}, and "
         f"{pair.taken[1]:.0f} % of {b} are called {a}. Try another encoder, or make them one "
-        f"class: {pair.together:.0f} % of their samples get one of the two answers."
+        f"class: then {pair.together:.0f} % of their test samples would be right."
     )
 
 
@@ -268,8 +277,9 @@ def rule_advice(
         _over(sides, tested) for sides in ((result["gzsl_unseen"], result["gzsl_seen"]), reached)
     )
     return (
-        f"{setting} For the test samples, that takes the accuracy {_moves(result, reached)}; over "
-        f"all classes from {before:.1f} to {after:.1f} %."
+        f"{setting.rstrip('.')} (in the experiment file, then run it again). On test samples, that "
+        f"takes the accuracy {_moves(result, reached)}; over all classes from {before:.1f} to "
+        f"{after:.1f} %."
     )
 
 
@@ -359,17 +369,18 @@ def examples_advice(
     if not (helps or gain.after - gain.before >= GAIN):
         return ""
     whose = "each unseen class" if len(lacking) == len(unseen) else listed(lacking)
-    source = "On test samples" if gain.measured else "On classes left out of training"
+    source = "On test samples" if gain.measured else "On seen classes, left out to try it"
     most = "" if gain.measured else "at most "
-    beside = " What it brings where seen classes compete was not measured." if lost else ""
+    beside = " What it brings if all classes compete was not measured." if lost else ""
     if among_all is not None:
-        beside = f" Among all classes, it takes the accuracy {_moves(result, among_all)}."
+        beside = f" If all classes compete, it takes the accuracy {_moves(result, among_all)}."
     among_unseen = f"from {gain.before:.1f} to {most}{gain.after:.1f} %"
     run, out = (shlex.quote(str(result.get("run", "RUN")) + end) for end in ("", "-shown"))
     return (
-        f"Show {EXAMPLES} examples of {whose}. {source}, that takes the accuracy, if only unseen "
-        f"classes compete, {among_unseen}.{beside} Put a folder of examples for each class into "
-        f"FOLDER, or name a table instead: fedunseen learn {run} --support FOLDER --out {out}"
+        f"Show the model {EXAMPLES} examples of {whose}. {source}, that takes the accuracy "
+        f"{among_unseen} if only unseen classes compete.{beside} Put a folder of examples for each "
+        f"class into FOLDER (or name a table), then: fedunseen learn {run} --support FOLDER --out "
+        f"{out}"
     )
 
 
@@ -406,36 +417,37 @@ def summarize(
     misplaced = result.get("misplaced", ())
     groups = {group["place"] for group in misplaced}
     weak_seen = weak_classes(names, labels[shown], gzsl[shown], plain[shown], True, groups)
-    by_rule = {"seen classes": [weak for weak in weak_seen if weak.cause == "rule"]}
-    by_rule["unseen classes"] = lost
+    lost_seen = [weak for weak in weak_seen if weak.cause == "rule"]
+    by_rule = {"seen classes": lost_seen, "unseen classes": lost}
     falls = calibration_falls(names, labels[shown], plain[shown], gzsl[shown])
-    kinds = (labels[~shown], labels[shown])
-    tested = (len(np.unique(kinds[0])), len(np.unique(kinds[1])))
+    tested = len(np.unique(labels[~shown])), len(np.unique(labels[shown]))
     counts = dict(zip(("unseen classes", "seen classes"), tested, strict=True))
     of_seen = [item for item in weak_seen if item.cause == "data"]
     alike = alike_classes(names, labels[shown], gzsl[shown])
     pairs = [pair for pair in alike if not groups & set(pair.names)]
     by_data = {"unseen classes": alone, "seen classes": of_seen}
-    text = _of_data(by_data, counts, pairs, misplaced) + few_words(names, unseen, answers)
+    weak_names = {item.name for item in (*alone, *lost, *weak_seen)}
+    lit = [group for group in result.get("badly_lit", ()) if group["class"] in weak_names]
+    text = _of_data(by_data, counts, pairs, misplaced, lit) + few_words(names, unseen, answers)
     unseen_names = [names[c] for c in unseen.tolist()]
     advice = examples_advice(result, answers, unseen_names, bool(lost)) if described else ""
     for kind, weak in by_rule.items():
         if not weak:
             continue
         setting = rule_advice(kind, prior, result, tested)
-        examples: list[str] = []
-        if kind == "unseen classes" and examples_first(advice, answers, result, prior, tested):
-            examples = [advice]
+        first = kind != "seen classes" and examples_first(advice, answers, result, prior, tested)
+        if first:
             setting = " ".join(["Show examples of them first.", *_without_examples(setting)])
         words = rule_words(weak, counts[kind], kind, setting, unseen_names)
-        text += [words.strip(), *examples]
+        text += [words.strip(), *([advice] if first else [])]
+    text += [f"A likely cause of wrong answers: {lit_words(group)}." for group in lit]
     if (plain != gzsl).any():
         text.append(_cost(result, falls))
     text += [advice] if advice and advice not in text else []
     weaknesses: dict[str, Sequence[Weak | Fall]] = {
         "weak_unseen": alone,
         "weak_seen": weak_seen,
-        "weak_by_rule": by_rule["unseen classes"],
+        "weak_by_rule": lost,
         "calibration_falls": falls,
     }
     return {
@@ -455,10 +467,10 @@ def few_words(names: Sequence[str], unseen: Ids, answers: Mapping[str, NDArray[A
     if not few or 2 * len(few) >= len(seen):
         return []
     verb, it = ("has", "it") if len(few) == 1 else ("have", "them")
-    counted = listed([f"{names[c]} ({samples[c]})" for c in few])
+    of_each = listed([f"{names[c]} ({samples[c]})" for c in few])
     return [
         f"{part_of(len(few), len(seen), 'seen classes')} {verb} fewer than {ENOUGH} training "
-        f"samples: {counted}. Expect few right answers about {it}, and add samples of {it}."
+        f"samples: {of_each}. Expect few right answers about {it}, and add samples of {it}."
     ]
 
 
@@ -467,6 +479,7 @@ def _of_data(
     counts: Mapping[str, int],
     pairs: Sequence[Alike],
     misplaced: Sequence[Mapping[str, Any]],
+    lit: Sequence[Mapping[str, Any]] = (),
 ) -> list[str]:
     """Return sentences on the classes of each kind that are weak by the data. Of seen ones they say
     why: labels that seem wrong, a class that looks alike, or something else.
@@ -476,34 +489,43 @@ def _of_data(
         counts: kind -> how many classes were tested.
         pairs: seen classes that look alike.
         misplaced: groups of pictures in one class's folder that look like another's.
+        lit: weak classes of any kind with pictures that are almost black or white.
     """
     kind = "seen classes"
     text = [weak_words(of, counts[side], side) for side, of in weak.items() if of and side != kind]
-    known = {name for pair in pairs for name in pair.names}
+    known = {name for pair in pairs for name in pair.names} | {group["class"] for group in lit}
     words = []
     for group in misplaced:
         if any(item.name == group["place"] for item in weak[kind]):
             known.add(group["place"])
             words.append(
                 f" Labels of {group['place']} may be wrong: {len(group['files'])} of its pictures "
-                f"look like {group['like']} ({listed(group['files'], FILES)}). Test samples among "
-                "them count as mistakes."
+                f"look like {group['like']} ({listed(group['files'], FILES)}). If they are, right "
+                "answers about them count as wrong."
             )
-    if others := [item.name for item in weak[kind] if item.name not in known]:
+    if others := [item for item in weak[kind] if item.name not in known]:
+        those = [f"of class {item.name} with those of class {item.instead}" for item in others]
         words.append(
-            f" Of {listed(others)}, the samples cause this, not the decision rule: look at those "
-            "of both classes for misplaced ones, of which only clear ones are found."
+            f" Compare samples {listed(those)}: labels may be wrong (only clear cases are found "
+            "automatically), or both look alike. The choice between seen and unseen classes is not "
+            "the cause."
         )
     if weak[kind]:
         text.append(weak_words(weak[kind], counts[kind], kind, "".join(words)))
     return text + [alike_words(pair) for pair in pairs[:PAIRS]]
 
 
+def lit_words(group: Mapping[str, Any]) -> str:
+    """Say how many pictures of a class are almost black or almost white."""
+    what = {"dark": "black", "pale": "white"}[group["how"]]
+    return f"{len(group['files'])} of {group['of']} pictures of {group['class']} are almost {what}"
+
+
 def weak_unseen(
     answers: Mapping[str, NDArray[Any]], names: Sequence[str], unseen: Ids
 ) -> tuple[list[Weak], list[Weak]]:
-    """Return the unseen classes that are weak where only unseen ones compete, and those that the
-    decision between seen and unseen ones makes weak.
+    """Return the unseen classes that are weak where only unseen ones compete, and those that are
+    weak only once seen ones compete.
     """
     if "gzsl_answers" not in answers:
         return [], []
@@ -511,10 +533,14 @@ def weak_unseen(
         answers[name].astype(np.int64) for name in ("labels", "zsl_answers", "gzsl_answers")
     )
     mine = np.isin(labels, unseen)
-    alone = weak_classes(names, labels[mine], zsl[mine])
+    reached = {names[c]: value for c, value in _accuracies(labels[mine], gzsl[mine]).items()}
+    alone = [
+        item._replace(among_all=reached[item.name])
+        for item in weak_classes(names, labels[mine], zsl[mine])
+    ]
     weak = {item.name for item in alone}
     among_all = weak_classes(names, labels[mine], gzsl[mine], zsl[mine])
-    return alone, [item for item in among_all if item.cause == "rule" and item.name not in weak]
+    return alone, [item for item in among_all if item.name not in weak]
 
 
 def examples_first(

@@ -25,6 +25,7 @@ _MANY = 5000  # pictures: of more, only copies byte for byte are looked for
 _SIDE = 8  # of the thumbnails that are compared
 _ALIKE = 4.0  # of 255: root mean square difference of two thumbnails of one picture, saved twice
 _FLAT = 8.0  # of 255: deviation of a thumbnail below which it is one color, and like many others
+_NAMED = 3  # pairs of files that are named
 _SYSTEM = 5  # pairs of names that differ in a letter: more are meant so
 
 
@@ -74,10 +75,12 @@ def _in_both(twins: Iterable[tuple[_File, _File]], sample: str) -> list[Remark]:
     remarks = []
     for (first_class, second_class), copies in sorted(pairs.items()):
         count = f"{len(copies)} {sample}s lie" if len(copies) > 1 else f"a {sample} lies"
+        named = [f"{first} and {second}" for first, second in copies[:_NAMED]]
+        further = f"; and {len(copies) - _NAMED} more" if len(copies) > _NAMED else ""
         remarks.append(
             Remark(
                 f"look at {first_class} and {second_class}",
-                f"{count} in both: {copies[0][0]} and {copies[0][1]}",
+                f"{count} in both: {'; '.join(named)}{further}",
             )
         )
     return remarks

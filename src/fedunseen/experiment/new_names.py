@@ -7,7 +7,7 @@ the model, whose unseen classes are drawn (:mod:`fedunseen.evaluation.new_class`
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +19,7 @@ from fedunseen.data.class_table import describe
 from fedunseen.data.names import plain
 from fedunseen.encoders.hub import local_files_only
 from fedunseen.evaluation.new_class import Expected, can_expect, expected_of
-from fedunseen.evaluation.summary import EXAMPLES, GAIN, examples_gain
+from fedunseen.evaluation.summary import EXAMPLES, GAIN, Gain, examples_gain, listed
 
 if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
@@ -82,8 +82,8 @@ class Outlook(NamedTuple):
             return f"{name} is known by its {by} alone. {near}"
         return (
             f"{name} is known by its {by} alone: of 100 {self.sample}s of it, expect about "
-            f"{self.expected:.0f} to be recognized (for four of five classes, "
-            f"{self.interval[0]:.0f} to {self.interval[1]:.0f}). {near}"
+            f"{self.expected:.0f} to be recognized (four of five such classes lie between "
+            f"{self.interval[0]:.0f} and {self.interval[1]:.0f}). {near}"
         )
 
     def content(self) -> dict[str, Any]:
@@ -149,17 +149,55 @@ def help_by_examples(run: Run, names: Sequence[str]) -> str:
     """Say what a few samples of new classes would bring, and by which command."""
     options = " ".join(f"--class {shlex.quote(name)}" for name in names)
     path = shlex.quote(str(run.path))
-    gain = examples_gain(run.result, run.evaluation)
-    measured = ""
-    if gain is not None and gain.after - gain.before >= GAIN:
-        measured = (
-            f" (of classes that no one trained on: from {gain.before:.0f} to {gain.after:.0f} of "
-            "100 right among themselves)"
-        )
+    gain = _gain(run)
+    measured = "."
+    if gain is not None and gain.among_all is not None:
+        before = run.result["gzsl_unseen"]
+        if gain.among_all[0] - before >= GAIN:
+            measured = _raised(before, gain.among_all[0], "all")
+    elif gain is not None and gain.after - gain.before >= GAIN:
+        measured = _raised(gain.before, gain.after, "only such")
+    whose = "it" if len(names) == 1 else "each"
+    places = f"FOLDER/{names[0]}" if len(names) == 1 else f"FOLDER/{names[0]} and so on"
     return (
-        f"{EXAMPLES} {run.sample}s of it help{measured}: put them into FOLDER/{names[0]}, then "
+        f"{EXAMPLES} {run.sample}s of {whose} help{measured} Put them into {places}, then: "
         f"fedunseen learn {path} {options} --support FOLDER --out NEW"
     )
+
+
+def _gain(run: Run) -> Gain | None:
+    """Return what examples bring, as far as the run has its own measurements."""
+    here = not run.brought_home and (run.path / "evaluation.safetensors").is_file()
+    return examples_gain(run.result, run.evaluation if here else {})
+
+
+def _raised(before: float, after: float, competing: str) -> str:
+    """Say what examples brought classes that no one trained on."""
+    return (
+        f": of classes that no one trained on, they took {before:.0f} of 100 right to {after:.0f}, "
+        f"if {competing} classes compete."
+    )
+
+
+def shown_by_examples(run: Run, counts: Mapping[str, int]) -> list[str]:
+    """Say what to expect of new classes that are known by examples, where the run has measured it
+    on its own unseen classes beside all others.
+
+    Args:
+        run: the run, before it has these classes.
+        counts: class -> how many examples of it.
+    """
+    known = {plain(name) for name in run.space.names}
+    new = [f"{shown(repr(name))} ({n})" for name, n in counts.items() if plain(name) not in known]
+    gain = _gain(run) if new else None
+    if gain is None or gain.among_all is None:
+        return []
+    verb, whose = ("is", "it") if len(new) == 1 else ("are", "each")
+    return [
+        f"{listed(new)} {verb} known by examples: of 100 {run.sample}s of {whose}, expect about "
+        f"{gain.among_all[0]:.0f} to be recognized. So many were right of this run's own unseen "
+        f"classes with {EXAMPLES} examples each, if all classes compete."
+    ]
 
 
 def strange_names(names: Sequence[str], settings: Any) -> list[str]:

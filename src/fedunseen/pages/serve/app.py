@@ -328,7 +328,9 @@ async def add_class(request: Request, served: Served) -> ClassEntry:
             attributes = model.imagine(words)
         added = Added(body.name, attributes, examples, body.lasting)
         model.add(added)
-        if examples is not None or words is None:
+        if examples is not None:
+            return {**model.entry(added), "outlook": model.outlook_shown(body.name, len(examples))}
+        if words is None:
             return model.entry(added)
         return {**model.entry(added), "outlook": model.outlook(body.name, words)}
 

@@ -24,7 +24,7 @@ from fedunseen.data.names import is_visible, plain
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.experiment.class_descriptions import semantics_of_names
 from fedunseen.experiment.inputs import read_sample
-from fedunseen.experiment.new_names import outlooks
+from fedunseen.experiment.new_names import outlooks, shown_by_examples
 from fedunseen.experiment.result.reader import RunReader
 from fedunseen.experiment.result.run import Run
 from fedunseen.federation.run_directory import load_params
@@ -339,6 +339,10 @@ class Recognizer:
         if not expected:
             return None
         return expected[0]._replace(name=name, words="" if by_name else words).sentence()
+
+    def outlook_shown(self, name: str, examples: int) -> str | None:
+        """Say what to expect of a new class that is known by so many examples."""
+        return next(iter(shown_by_examples(self.run, {name: examples})), None)
 
     def describe(self, attributes: Mapping[str, Any] | Sequence[Any]) -> NDArray[np.float64]:
         """Return a class's attributes (attributes,), from all values or from those that are not 0
