@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from fedunseen.core.errors import ArgumentError, RunDirectoryError
-from fedunseen.core.files import parse_json, write_json, write_tensors, write_text
+from fedunseen.core.files import check_unlinked, parse_json, write_json, write_tensors, write_text
 from fedunseen.core.runs import read_manifest
 from fedunseen.deploy import rosters
 from fedunseen.federation.callbacks import scalars
@@ -84,10 +84,11 @@ def rollback(run: Path, round: int, reason: str) -> dict[str, Any]:
     Raises:
         ArgumentError: there is no reason, no state of that round, or the run has noise, whose
             budget the rounds that are taken back have spent.
-        RunDirectoryError: it is no run directory, or a process uses it.
+        RunDirectoryError: it is no run directory, holds links, or a process uses it.
     """
     if not reason.strip() or not reason.isprintable():
         raise ArgumentError("--reason is empty or has control characters: write one line")
+    check_unlinked(run)
     manifest = read_manifest(run)
     noise = manifest["experiment"].get("privacy", {}).get("name", "none")
     if noise != "none":

@@ -143,12 +143,7 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the directory against a second process.
-
-        Raises:
-            RunDirectoryError: another process has it, it cannot be written, or it holds links.
-        """
-        check_unlinked(self.path)
+        """Hold the directory against a second process."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             with holding(self.path) as held:

@@ -400,7 +400,7 @@ class Party:
         sent = wire.read_instruction(tensors, engine.worker.device)
         if session is not None and (learnt := session.known_reply(header, tensors)) is not None:
             return session.keys(header, tensors, sent, learnt)
-        if self._has_tried(session, header, tensors, message):
+        if session is not None and self._has_tried(session, header, tensors, message):
             return self._leave()
         folder = self.site.state / str(joined.greeting[0]["run"])
         before = self._saved_state(folder, after, engine.worker.device)
@@ -435,7 +435,7 @@ class Party:
 
     def _has_tried(
         self,
-        session: PartySession | None,
+        session: PartySession,
         header: Mapping[str, Any],
         tensors: Params,
         message: bytes,
@@ -443,7 +443,7 @@ class Party:
         """Count another instruction for one masked sum as a refusal is counted; return whether
         there were too many.
         """
-        if session is not None and session.another(header, tensors):
+        if session.another(header, tensors):
             self._hints.add(message)
         return self._hints.spent
 
