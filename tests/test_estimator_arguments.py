@@ -29,6 +29,7 @@ def reference():
     return fit(np.array([None if few else name for few, name in zip(FEW, NAMES, strict=True)]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", [None, np.nan, float("nan"), pd.NA, pd.NaT])
 @pytest.mark.parametrize("kind", ["list", "object", "string"])
 def test_a_missing_label_of_any_kind_marks_an_unlabelled_sample(missing, kind):
@@ -182,6 +183,7 @@ def test_a_column_of_an_array_is_named_too(kind):
         ZeroShotClassifier().fit(samples, ["a", "b", "a"])
 
 
+@pytest.mark.slow
 def test_columns_of_numbers_are_taken_whatever_their_type():
     model = ZeroShotClassifier().fit(FRAME.astype("Float64"), NAMES, classes=ANIMALS)
     np.testing.assert_array_equal(model.predict(FRAME), fit().predict(X))

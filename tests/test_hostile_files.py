@@ -196,6 +196,7 @@ def test_pipes_and_loops_of_links_end(tmp_path, words):
     assert under_limits(*words, root).returncode == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["pipe.toml", "device.toml", "classes.csv", "features.npz"])
 def test_a_pipe_or_a_device_in_place_of_a_file(tmp_path, name):
     if name == "device.toml":

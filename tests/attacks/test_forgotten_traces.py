@@ -143,6 +143,7 @@ def test_a_run_without_a_party_has_the_bits_of_one_that_never_had_it(way, experi
     assert not any(str(abs(value)) in write_report(left).read_text("utf-8") for value in EXTREME)
 
 
+@pytest.mark.slow
 def test_a_run_without_a_party_does_not_depend_on_its_samples(experiment, tmp_path):
     """The samples of a client that never takes part may be any."""
     settings = {"data.features": [], "partition.without": [GONE]}
@@ -209,6 +210,7 @@ STATES = {  # settings, and the rounds that are trained again
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:privacy")
 @pytest.mark.parametrize("way", STATES)
 def test_a_state_is_kept_only_where_nothing_of_the_client_is_in_it(way, experiment, tmp_path):
@@ -250,6 +252,7 @@ def removal_of(done, folder):
     return file
 
 
+@pytest.mark.slow
 def test_a_subtraction_names_what_stays(experiment, tmp_path, capsys):
     done = run(experiment({"data.features": ["min-max"]}), tmp_path / "run")
     (tmp_path / "party").mkdir()
@@ -372,6 +375,7 @@ def saved(model, path):
         return load_file(path), json.loads(file.metadata()["fedunseen model"])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:method = ")
 @pytest.mark.parametrize("settings", FITS, ids=str)
 def test_a_classifier_without_a_party_has_the_bits_of_one_that_never_had_it(settings, tmp_path):
@@ -455,6 +459,7 @@ def test_a_classifier_names_columns_that_it_has_found_with_a_party(tmp_path):
     assert "Atlantis" in left.columns_[1].values
 
 
+@pytest.mark.slow
 def test_a_run_names_columns_that_may_be_of_a_party(tmp_path):
     """`init` measures them on all samples, and an experiment keeps what it states."""
     folder = describe(tmp_path / "table")

@@ -39,6 +39,7 @@ except StorageError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_reply_of_two_thirds_of_a_disk_is_read(tmp_path):
     """On a file system of 3 MiB; a copy would not fit."""
     if shutil.which("unshare") is None:

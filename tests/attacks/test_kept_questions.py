@@ -35,6 +35,7 @@ def cache(tmp_path, monkeypatch):
     return lambda: {path for path in (tmp_path / "cache").rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", QUESTIONS)
 def test_questions_leave_no_file(make, cache, tmp_path):
     pytest.importorskip("transformers")

@@ -254,6 +254,7 @@ def test_only_the_weight_of_a_greeting_differs_where_the_strategy_weights(
     assert [header["weight"] for header, _ in said] == [own, own, *more]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*KINDS, "unknown"])
 def test_what_is_refused_is_refused_with_the_same_bytes(kind, place, chance, tmp_path):
     """Before a greeting and after it, for a message of each kind that is damaged."""
@@ -298,6 +299,7 @@ def through_nvflare(place, data, state, messages, chance, monkeypatch):
     return list(map(chance.of(WHO, answer).answer, messages))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["closed form", "trained", "adapt"])
 @pytest.mark.parametrize("way", [through_flower, through_nvflare])
 def test_other_samples_hand_the_same_bytes_to_other_carriers(

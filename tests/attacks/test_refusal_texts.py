@@ -130,6 +130,7 @@ def test_a_greeting_counts_again_once_the_samples_have_changed(data, kits, tmp_p
     assert answer(8, 19) == [LEFT] * 3
 
 
+@pytest.mark.slow
 def test_plans_that_are_signed_and_never_summed_count(data, kits, tmp_path):
     """The attack: accepted thresholds rise until one is refused, and no sum is asked for."""
     places = {name: data / name for name in ("south", "west")}
@@ -159,6 +160,7 @@ def test_plans_that_are_signed_and_never_summed_count(data, kits, tmp_path):
     assert codes == {None, LEFT}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [0, 1])
 def test_an_opened_sum_is_not_counted_and_experiments_are(left, data, kits, tmp_path):
     """Also over restarts: --consent again lets the same samples be summed once more."""

@@ -121,6 +121,7 @@ def rewritten(tensors, note):
     save_file(tensors, "sums", {"fedunseen counted": note})
 
 
+@pytest.mark.slow
 def test_other_sums_are_refused_in_one_sentence(offline, count, answer, refused):
     offline.plan("plan", NAMES)
     offline.plan("other", NAMES, "--set", "data.quantization=6")

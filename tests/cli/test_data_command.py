@@ -240,6 +240,7 @@ def test_the_printed_experiment_runs(works, make_folder, photos, tweets, tmp_pat
     assert run(Experiment.load(file, small), tmp_path / "run").result is not None
 
 
+@pytest.mark.slow
 def test_a_benchmark_of_another_package_is_listed_and_checked_without_a_change_here(
     works, tmp_path, monkeypatch
 ):

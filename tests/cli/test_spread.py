@@ -172,6 +172,7 @@ def written(folder, table):
     write_table(table, folder / "0.parquet")
 
 
+@pytest.mark.slow
 def test_what_cannot_be_counted_is_refused_in_one_sentence(
     counting_run, parquet, run_samples, tmp_path, refused
 ):

@@ -168,6 +168,7 @@ def test_a_text_has_no_vocabulary_and_no_bounds(wrong):
     assert getattr(caught.value, "code", "column-settings") == "column-settings"
 
 
+@pytest.mark.slow
 def test_the_estimator_reads_texts_or_names_the_column(table, monkeypatch):
     frame = pd.read_csv(table)
     X, y = frame[["note", "length"]], frame["topic"]

@@ -224,6 +224,7 @@ def pictures(folder, kind):
 error = partial(message_of, error=FedUnseenError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "kind"), [(way, kind) for way, kinds in CASES.items() for kind in kinds]
 )

@@ -238,6 +238,7 @@ def few(seen, samples, classes=6):
     return rows + 0.1 * rng.normal(size=rows.shape), labels, table
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["gaussian", "ridge"])
 def test_a_fit_to_two_seen_classes_says_once_what_is_not_promised(method):
     rows, labels, table = few(2, 10)

@@ -58,6 +58,7 @@ def parts(count):
     return [np.flatnonzero(np.repeat(np.arange(SEEN), EACH) % count == k) for k in range(count)]
 
 
+@pytest.mark.slow
 def test_parties_together_say_what_samples_in_one_process_say(made):
     method, inputs, labels, sums = made
     total = {name: value.clone() for name, value in no_counts(CLASSES).items()}
@@ -241,6 +242,7 @@ def with_lengths(lengths, distance, least=5):
     return found, fit_counts(found, SCALE, 0.5, WIDTH)
 
 
+@pytest.mark.slow
 def test_lengths_are_counted_once_a_sample_and_raise_an_alarm_at_no_more_false_ones():
     rng = np.random.default_rng(3)
     lengths = 2.0 + 0.1 * rng.standard_normal(20_000)

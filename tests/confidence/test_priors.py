@@ -29,6 +29,7 @@ def curve(offset):
     return np.mean([one.gzsl_unseen for one in found]), np.mean([one.gzsl_seen for one in found])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.9])
 def test_a_share_has_the_most_right_answers(share):
     best = max(share * curve(one)[0] + (1 - share) * curve(one)[1] for one in TRIED)

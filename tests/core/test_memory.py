@@ -15,6 +15,7 @@ def in_memory(kind):
     return int(Path("/proc/self/status").read_text().split(f"{kind}:")[1].split()[0]) * 1024
 
 
+@pytest.mark.slow
 def test_garbage_of_the_block_is_found_and_what_was_there_before_is_set_aside_and_comes_back():
     class Node:
         def __init__(self):

@@ -140,6 +140,7 @@ WIDTHS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("millions", "widths"), WIDTHS.items())
 def test_resnet12_and_conv4_have_the_published_numbers_of_parameters(millions, widths):
     large = ResNet12(ResNet12Settings(widths=widths), (3, 84, 84), "vectors").backbone()

@@ -69,6 +69,7 @@ def unfused(variant):
     return network
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["lite0", "lite2"])
 def test_features_are_those_of_the_reference_implementation(variant):
     """``efficientnet_lite.npz`` has features by efficientnet-lite-pytorch 0.1.0 in double

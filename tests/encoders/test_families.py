@@ -171,6 +171,7 @@ def test_features_are_the_librarys_pooled_output(saved, kind):
         np.testing.assert_allclose(found, outputs.pooler_output, rtol=1e-3, atol=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stated", [None, 2, 3])
 @pytest.mark.parametrize("kind", ["vit", "deit", "convnext", "mobilenet_v2", "siglip", "beit"])
 def test_images_are_resized_as_the_folder_says(saved, tmp_path, kind, stated):

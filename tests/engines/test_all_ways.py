@@ -216,6 +216,7 @@ class ByFile(Ways):
 WAYS = pytest.mark.parametrize("way", [WebSocket, Flower, NVFlare, ByFile])
 
 
+@pytest.mark.slow
 @WAYS
 def test_every_way_keeps_the_same_promises(way, place, tmp_path, monkeypatch):
     federation = way(place, tmp_path, monkeypatch)

@@ -17,6 +17,7 @@ from small_federation import NAMES, Recorder, experiment, write_all
 PLAIN = {"privacy__aggregation": "plain"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "settings", "bits"),
     [

@@ -578,6 +578,7 @@ def test_selective_sharing_combines_with_every_strategy(strategy):
     assert any(not torch.equal(plain[name], value) for name, value in one[0].items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["fedavg", "fedprox", "moon", "scaffold"])
 def test_alone_it_makes_no_difference_what_travels(strategy):
     """With one client, whose averages are itself, nothing depends on what is averaged."""

@@ -278,6 +278,7 @@ class Told:
         )
 
 
+@pytest.mark.slow
 def test_damaged_and_foreign_answers_are_refused(kept, tmp_path):
     plan = read(kept / "masked.look", PLAN, LIMIT, FORM)
     parties = {name: Told(kept, tmp_path, name) for name in NAMES}

@@ -284,6 +284,7 @@ def test_too_few_parties_end_a_run_in_a_sentence_and_it_goes_on_later(link, undi
     assert distance(hosted(link, tmp_path / "run", resume=True), undisturbed) < CLOSE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["shares", "masked", "open"])
 def test_parties_that_fail_often_are_asked_for_as_long_as_the_patience_lasts(
     stage, link, undisturbed, tmp_path, monkeypatch
@@ -367,6 +368,7 @@ def test_a_coordinator_killed_anywhere_goes_on_to_the_same_model(at, link, undis
     assert len({json.dumps(result) for result in sums}) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["hello", "plan", "signed", "round", "shares", "masked", "open"])
 def test_a_party_restarted_after_any_message_takes_part_again(at, link, undisturbed, tmp_path):
     link.change = disturbed(at, "west", lambda answer: link.start("west") or answer)
@@ -884,6 +886,7 @@ def test_a_party_cannot_be_told_from_noise_in_all_that_reaches_the_coordinator(
     assert noise == [not off] * 4
 
 
+@pytest.mark.slow
 def test_a_run_that_chooses_comes_before_a_masked_run_without_further_consent(link, data, tmp_path):
     """One run makes two plans over the same samples; a second experiment needs consent."""
     chosen = {"evaluation__selection": "validation", "strategy__weights": "uniform"}

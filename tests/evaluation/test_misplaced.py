@@ -54,6 +54,7 @@ def test_two_classes_that_nothing_tells_apart_are_not_doubted():
     )
 
 
+@pytest.mark.slow
 def test_a_group_that_may_be_chance_is_not_doubted(monkeypatch):
     features, labels, _ = drawn(9, 3, apart=0.5)
     assert misplaced(features, labels) == []

@@ -29,6 +29,7 @@ from small_runs import ANIMALS, LAST
 QUICK = {"evaluation.embedding": False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [["l2"], ["centre", "l2"]])
 def test_choosing_on_validation_classes_changes_no_sum(tmp_path, steps):
     """The final scaling is fitted on more samples than that of the run which chooses."""
@@ -418,6 +419,7 @@ def started(described, tmp_path_factory):
 DISTZSL = {"method.name": "distzsl", "method.decorrelation": 0.0, "strategy.name": "scaffold"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [{}, DISTZSL, {"strategy.name": "centralised"}])
 def test_a_trained_method_scores_as_the_closed_form_does_before_it_trains(
     change, started, tmp_path

@@ -66,6 +66,7 @@ def test_our_own_names_come_first_and_a_method_that_cannot_be_loaded_is_one_sent
         make({"method.name": "other"})
 
 
+@pytest.mark.slow
 def test_settings_lists_all_but_what_cannot_be_loaded_and_names_that(capsys):
     shown, said = reference(), capsys.readouterr().err.splitlines()
     assert "`first`" in shown

@@ -105,6 +105,7 @@ def test_clients_that_can_make_no_episode_and_novel_classes_with_too_few_samples
         run(small(method__ways=6, method__rotations=True), tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "parts", "sent"),
     [

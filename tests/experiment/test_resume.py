@@ -57,6 +57,7 @@ KEPT = {
 CUTS = [(name, 2) for name in KEPT] + [(name, 3) for name in KEPT if "growth" in name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kept", "after"),
     [pytest.param(*cut, marks=[accounted] if cut[0] == "privacy spent" else []) for cut in CUTS],

@@ -45,6 +45,7 @@ def test_the_rule_is_the_one_that_counts_round_by_round():
     assert stops == {True, False}
 
 
+@pytest.mark.slow
 def test_it_is_the_long_run_cut_short_and_says_where_and_why(make, tmp_path):
     long_one = {
         "strategy.rounds": 30,

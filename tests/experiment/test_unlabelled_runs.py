@@ -117,6 +117,7 @@ def test_init_and_the_loader_find_the_folder_of_unlabelled_pictures(photos, tmp_
     assert any("no folder" in choice.what for choice in result.choices)
 
 
+@pytest.mark.slow
 def test_a_table_of_samples_has_unlabelled_ones_where_the_label_is_empty(tmp_path):
     rng, lines = np.random.default_rng(0), ["label,split,length,weight,speed"]
     for name in ("horse", "tiger", "cow", "otter", "wolf", "zebra"):

@@ -175,6 +175,7 @@ def samples(bits, n=300, width=70, seed=0):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [4, 6, 8, 16])
 @pytest.mark.parametrize("int8", [True, False])
 @pytest.mark.parametrize("width", [1, 3, 64, 257])

@@ -240,6 +240,7 @@ def table():
     return draw(labels).numpy(), np.array(method.space.names)[labels], classes, pool(draw).numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["argument", "none", "minus one"])
 def test_the_estimator_takes_unlabelled_samples_in_three_ways(table, way):
     x, y, classes, rows = table

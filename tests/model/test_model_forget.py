@@ -70,6 +70,7 @@ def test_it_forgets_after_it_was_loaded(whole, tmp_path):
     assert caught.value.code == "no-statistics"
 
 
+@pytest.mark.slow
 def test_a_run_forgets_a_party(tmp_path):
     settings = {
         "partition.clients": 3,

@@ -164,6 +164,7 @@ def test_any_executor_runs_the_bench_to_the_same_results(small, tmp_path):
         assert (out / path.relative_to(small.out)).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_cell_that_fails_leaves_the_others(small, tmp_path, monkeypatch):
     sweep, bench, out = small.sweep, small.bench, tmp_path / "out"
 

@@ -225,6 +225,7 @@ def words():
     return module.words_of(np.random.default_rng(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("near", [module.NEAR, 3.0])
 @pytest.mark.parametrize("sigma", [1, 2, 7])
 def test_samples_have_the_exact_probabilities(sigma, near, monkeypatch):
@@ -286,6 +287,7 @@ STEPS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantization", STEPS, ids=["one step", "a step for each feature"])
 def test_no_sample_changes_more_than_the_noise_multiplier_says(quantization):
     """All samples of three whole numbers: the largest change is one over z, and hardly less."""

@@ -52,6 +52,7 @@ def few(tiny):
     return lambda kind: tiny(DIGITS_MAML, *(small | dict(VARIANTS[kind])).items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_every_kind_of_run_has_a_whole_page_with_the_numbers_of_the_result(kind, few, tmp_path):
     made = few(kind)

@@ -11,6 +11,7 @@ mlflow = pytest.importorskip("mlflow")
 pd = pytest.importorskip("pandas")
 
 
+@pytest.mark.slow
 def test_a_tracked_run_logs_a_model_that_answers_like_it(tmp_path, monkeypatch):
     store = (tmp_path / "store").as_uri()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)

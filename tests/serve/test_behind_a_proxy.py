@@ -115,6 +115,7 @@ def test_programs_and_pages_ask_through_a_proxy(proxied, any_shot, strips, keeps
         assert asked("GET", url, "health", headers={"Host": "evil.example"}).status_code == 421
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strips", [True, False])
 def test_the_page_works_below_a_path(proxied, opened, any_shot, strips):
     """``opened`` fails where the page asks for anything that is not below its own address."""

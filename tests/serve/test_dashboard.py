@@ -197,6 +197,7 @@ def watch(tmp_path, capsys):
     return open_page
 
 
+@pytest.mark.slow
 def test_a_watched_run_has_the_same_bits(watch, tmp_path):
     plain = run(EXPERIMENT, tmp_path / "plain")
     done, answers = threading.Event(), []
@@ -287,6 +288,7 @@ def shown(served_app, opened):
     )
 
 
+@pytest.mark.slow
 def test_the_page_follows_a_federation(shown, federation):
     monitor, parties = federation
     monitor.on_round("training", 0, 3, None)

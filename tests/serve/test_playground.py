@@ -127,6 +127,7 @@ def test_nothing_is_wider_than_the_window(served, opened, digits, width):
         page.screenshot(path=f"{folder}/page-{width}.png", full_page=True)
 
 
+@pytest.mark.slow
 def test_no_answer_is_shown_surer_than_it_is(served, served_app, opened, any_shot):
     page = opened(served(any_shot))
     assert page.evaluate(
