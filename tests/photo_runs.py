@@ -1,5 +1,8 @@
 """A small folder of real photos, and the run that ``init`` and ``run`` make of it."""
 
+import io
+import tarfile
+
 import pytest
 from PIL import Image
 
@@ -20,6 +23,22 @@ def tiles(data, name, count, first=0):
         whole = sheet.convert("RGB")
     places = [divmod(i, _ACROSS) for i in range(first, first + count)]
     return [whole.crop((SIDE * x, SIDE * y, SIDE * (x + 1), SIDE * (y + 1))) for y, x in places]
+
+
+def archive(path, pictures, label):
+    """Write pictures and labels as a WebDataset archive."""
+    with tarfile.open(path, "w") as tar:
+        for number, (picture, name) in enumerate(pictures):
+            for suffix, content in (("png", picture), label(name)):
+                entry = tarfile.TarInfo(f"{number:06d}.{suffix}")
+                entry.size = len(content)
+                tar.addfile(entry, io.BytesIO(content))
+
+
+def png(picture):
+    file = io.BytesIO()
+    picture.save(file, "png")
+    return file.getvalue()
 
 
 def photo_run(data, folder, each=24):

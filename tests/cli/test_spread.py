@@ -1,7 +1,5 @@
 """Statistics and features block by block: the sums of one process, whatever is killed or damaged."""
 
-import io
-import tarfile
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +13,7 @@ from fedunseen.deploy.engines import ray_engine, spread
 from fedunseen.deploy.engines.engine import Loop
 from fedunseen.experiment.party_statistics import write_statistics
 from noted_tasks import Noted, lines
-from photo_runs import ANIMALS, tiles
+from photo_runs import ANIMALS, archive, png, tiles
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -205,22 +203,6 @@ def test_what_cannot_be_counted_is_refused_in_one_sentence(
     assert "are for --engine ray" in refused("statistics", parquet, *rest, "--workers", 2)
     assert "name the run" in refused("statistics", parquet, "--out", tmp_path / "sums")
     assert "does not exist" in refused("encode", tmp_path / "photos.tar", *rest)
-
-
-def archive(path, pictures, label):
-    """Write pictures and labels as a WebDataset archive."""
-    with tarfile.open(path, "w") as tar:
-        for number, (picture, name) in enumerate(pictures):
-            for suffix, content in (("png", picture), label(name)):
-                entry = tarfile.TarInfo(f"{number:06d}.{suffix}")
-                entry.size = len(content)
-                tar.addfile(entry, io.BytesIO(content))
-
-
-def png(picture):
-    file = io.BytesIO()
-    picture.save(file, "png")
-    return file.getvalue()
 
 
 @pytest.mark.slow

@@ -20,7 +20,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.core.errors import DataError, MissingDependencyError, counted, shortened
+from fedunseen.core.errors import (
+    DataError,
+    FedUnseenError,
+    MissingDependencyError,
+    counted,
+    shortened,
+)
 from fedunseen.core.files import check_ordinary, parse_json
 from fedunseen.data import ClassSpace
 from fedunseen.data.io.images import ImageBytes
@@ -41,6 +47,10 @@ _LABEL = "label"  # the column of classes
 _DIGITS = 9  # of a row of the class table
 _MOST_LABEL = 2**16  # bytes of a label's file
 _AT_ONCE = 2**28  # bytes of the files of pictures that are decoded at once, and one file more
+_DAMAGE = (
+    OSError, EOFError, tarfile.TarError, KeyError, ValueError, MemoryError,
+    RecursionError,  # of an archive whose headers follow each other
+)  # fmt: skip
 _EXTENDED = (
     tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME,
     tarfile.GNUTYPE_LONGLINK,
@@ -61,6 +71,27 @@ def _store(place: str) -> Any:
         return importlib.import_module("fsspec.core").url_to_fs(place)  # it comes with PyTorch
     except (ImportError, ValueError) as error:
         raise DataError(f"{place} cannot be read ({error}): correct SOURCE") from None
+
+
+def _is_local(store: Any) -> bool:
+    return "file" in np.atleast_1d(store.protocol)
+
+
+@contextmanager
+def _readable(store: Any, place: str) -> Iterator[None]:
+    """Turn what a store or a file raises into one sentence."""
+    try:
+        yield
+    except FedUnseenError:
+        raise
+    except Exception as error:  # of other stores anything: botocore's errors are no OSError
+        if _is_local(store) and not isinstance(error, _DAMAGE):
+            raise
+        why = shortened(str(error).partition("\n")[0]) or type(error).__name__
+        raise DataError(
+            f"{place} cannot be read ({why}): look at the store and the file, and repeat the "
+            "command, which continues behind the blocks that are done"
+        ) from None
 
 
 class Source(Protocol):
@@ -142,30 +173,10 @@ class _Files:
         self.see = see
         self.store, self.root = _store(place)
 
-    @contextmanager
-    def _readable(self, place: str) -> Iterator[None]:
-        """Turn what a store or a file raises into one sentence."""
-        try:
-            yield
-        except (
-            OSError,
-            EOFError,
-            tarfile.TarError,
-            KeyError,
-            ValueError,
-            MemoryError,
-            RecursionError,  # of an archive whose headers follow each other
-        ) as error:
-            why = shortened(str(error).partition("\n")[0]) or type(error).__name__
-            raise DataError(
-                f"{place} cannot be read ({why}): look at the store and the file, and repeat the "
-                "command, which continues behind the blocks that are done"
-            ) from None
-
     @cached_property
     def files(self) -> dict[str, str]:
         """File -> what changes with its content."""
-        with self._readable(self.place):
+        with _readable(self.store, self.place):
             entries = self.store.find(self.root, detail=True)
             if not entries and self.store.exists(self.root):
                 entries = {self.root: self.store.info(self.root)}
@@ -200,8 +211,8 @@ class _Files:
     @contextmanager
     def _opened(self, name: str) -> Iterator[Any]:
         """Open a file; refuse what may never end, and turn what it raises into one sentence."""
-        with self._readable(name):
-            if "file" in np.atleast_1d(self.store.protocol):
+        with _readable(self.store, name):
+            if _is_local(self.store):
                 check_ordinary(Path(name))
             with self.store.open(name, "rb") as file:
                 yield file
@@ -313,7 +324,7 @@ class Archives(_Files):
             )
         said: Any = parts[label]
         if label == "json":
-            with self._readable(where):
+            with _readable(self.store, where):
                 tree = parse_json(said)
                 said = tree["label"] if isinstance(tree, dict) else tree
         return ImageBytes(parts[picture], where), self._named(said, where)
@@ -453,7 +464,8 @@ def open_source(
     suffixes = {PurePosixPath(place).suffix.lower()}
     if suffixes == {""} or folder.is_dir() or "://" in place:
         store, root = _store(place)
-        suffixes |= {PurePosixPath(name).suffix.lower() for name in store.find(root)[:1000]}
+        with _readable(store, place):
+            suffixes |= {PurePosixPath(name).suffix.lower() for name in store.find(root)[:1000]}
     kinds: tuple[type[Any], ...] = (Parquet, Archives, Pictures)
     kind = next((kind for kind in kinds if suffixes & set(kind.suffixes)), Pictures)
     source: Source = kind(place, space, see)
