@@ -34,6 +34,15 @@ class Noted(spread.Counting):
         return name
 
 
+def held(journal, gate, function, *words):
+    """Note that a call begins, wait for a file, and call a function."""
+    with open(journal, "a") as file:
+        file.write(json.dumps(["begun", str(words), os.getpid(), ""]) + "\n")
+    while not Path(gate).exists():
+        time.sleep(0.05)
+    return function(*words)
+
+
 def lines(path):
     """Return what was noted."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -5,7 +5,10 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import Executor
 from functools import partial
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,8 @@ from fedunseen.deploy.engines import ray_engine, spread
 from fedunseen.deploy.engines.engine import engine_of
 from fedunseen.experiment.deal import deal
 from fedunseen.experiment.party_statistics import merge_files
+from fedunseen.research.sweep.runner import run_sweep
+from fedunseen.research.sweep.schema import read_sweep
 from noted_tasks import Noted, lines, workers
 from processes import is_running
 from same import noted
@@ -185,6 +190,94 @@ def test_a_sweep_on_a_cluster_has_the_results_of_one_process(ray, tmp_path, work
             [load_run(out / cell["run"]).result["sums_sha256"] for cell in done["cells"]]
         )
     assert digests[0] == digests[1]
+
+
+SWEEP = """
+title = "t"
+base = "digit-pairs-gaussian"
+experiment.data = { train_per_class = 4, test_per_class = 2 }
+experiment.partition.clients = 2
+experiment.evaluation = { selection = "last", embedding = false }
+[axes]
+"method.shrinkage" = [0.1, 0.2, 0.3, 0.4]
+"""
+
+
+class Held(Executor):
+    """An executor whose calls wait for a file."""
+
+    def __init__(self, executor, *words):
+        self.executor, self.words = executor, words
+
+    def submit(self, fn, /, *args):
+        return self.executor.submit(noted_tasks.held, *self.words, fn, *args)
+
+
+@pytest.fixture
+def kill_one(nodes, tmp_path):
+    """Kill a node once each of three is at a call, and let the other calls go on."""
+    journal, gate = str(tmp_path / "journal"), str(tmp_path / "gate")
+    calls = []
+
+    def kill():
+        processes = set()
+        while len(processes) < 3:
+            time.sleep(0.1)
+            processes = {process for _, _, process, _ in lines(Path(journal))}
+        calls.extend(lines(Path(journal)))
+        nodes.remove_node(nodes.others[0], allow_graceful=False)
+        while all(map(is_running, processes)):
+            time.sleep(0.1)
+        Path(gate).touch()
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    yield journal, gate, calls
+    killer.join(GUARD)
+
+
+def test_a_node_that_is_killed_costs_a_sweep_its_cell_alone(nodes, kill_one, tmp_path):
+    journal, gate, calls = kill_one
+    (tmp_path / "small.toml").write_text(SWEEP)
+    sweep = read_sweep(tmp_path / "small.toml")
+    with ray_engine.RayExecutor(nodes.address) as executor:
+        rows = run_sweep(sweep, tmp_path / "out", executor=Held(executor, journal, gate))
+        assert len(calls) == 3  # one on each node
+        assert sorted(row.status for row in rows) == ["done", "done", "done", "failed"]
+        (problem,) = (row.problem for row in rows if row.problem)
+        assert "its worker has failed: " in problem
+        assert "node" in problem
+        begun = len(lines(Path(journal)))
+        rows = run_sweep(
+            sweep, tmp_path / "out", resume=True, executor=Held(executor, journal, gate)
+        )
+    assert len(lines(Path(journal))) == begun + 1 == 5  # the one that failed is run again
+    run_sweep(sweep, tmp_path / "here")
+    for row in rows:
+        runs = [load_run(tmp_path / name / row.run) for name in ("out", "here")]
+        digests = {run.result["sums_sha256"] for run in runs}
+        assert len(digests) == 1
+
+
+def test_a_node_that_is_killed_changes_no_digest_of_a_tree(nodes, kill_one, monkeypatch, capsys):
+    journal, gate, calls = kill_one
+    spec = spec_from_file_location("tree", Path(__file__).parents[2] / "benchmarks/scale/tree.py")
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "tree", module)
+    spec.loader.exec_module(module)
+    import_module("ray.cloudpickle").register_pickle_by_value(module)  # workers lack the file
+    first_level = module.first_level
+
+    def first(*words):
+        return noted_tasks.held(journal, gate, first_level, *words)
+
+    monkeypatch.setattr(module, "first_level", first)
+    tree = module.Tree(30, 10, 8, 10, 4, False)
+    assert module.simulate(tree, lambda: module.on_ray(tree, nodes.address, 0))
+    assert "the same sums_sha256" in capsys.readouterr().out
+    assert len(calls) == 3
+    again = len(lines(Path(journal))) - tree.members(1)
+    assert again >= 1  # what the node was at
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):
