@@ -89,8 +89,8 @@ class PrivacySettings(Settings):
     that lies chooses the models, and the difference of two such sums can reveal one party's update.
     Parties consent on the command line."""
     range: Annotated[float, limits("privacy.range")] = 64.0
-    """masked: the largest number that an update may hold; a party whose update has a larger one
-    does not take part.
+    """masked: the largest number of an update in a sum. Parties elsewhere cut larger ones, and the
+    log says so; a simulation stops.
     """
 
     @property
