@@ -598,7 +598,7 @@ def test_a_party_leaves_before_many_refusals_tell_of_its_data(link, tmp_path, mo
         assert not west.done.is_set()
         stopped(link, tmp_path / str(k), "0 of the 4", privacy__range=8.0 + k)
     assert west.done.is_set()
-    assert "from many refusals a coordinator could read data" in str(west.error)
+    assert "from many such answers a coordinator could read data" in str(west.error)
     assert [
         kind for kind, name, answer in link.heard if name == "west" and b"refused-data" in answer
     ] == ["round"] * 4

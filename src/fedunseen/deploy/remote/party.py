@@ -215,9 +215,10 @@ class Party:
         if self.error is None:
             self.leave(
                 RefusedError(
-                    f"this party has refused {HINTS} messages or experiments under masks, and from "
-                    "many refusals a coordinator could read data: look at the messages above and "
-                    "at privacy.range, and join with --consent refusals if they were in order",
+                    f"this party has refused {HINTS} messages or experiments under masks, or was "
+                    "asked again otherwise for one sum, and from many such answers a coordinator "
+                    "could read data: look at the messages above, and join with --consent "
+                    "refusals if they were in order",
                     refusals.LEFT,
                 )
             )
