@@ -26,7 +26,7 @@ from fedunseen.pages.serve.app import create_app
 from fedunseen.pages.serve.inference_queue import InferenceQueue
 from fedunseen.pages.serve.uploads import TooLargeError, Upload, read_files
 from small_runs import experiment
-from topics import notes_run
+from topics import notes_run, texts_run
 
 pytest.importorskip("transformers")
 
@@ -35,6 +35,12 @@ pytest.importorskip("transformers")
 def notes(tmp_path_factory):
     """A run of a table with a column of texts."""
     return notes_run(tmp_path_factory.mktemp("notes"))
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """A run whose samples are texts."""
+    return texts_run(tmp_path_factory.mktemp("texts"))
 
 
 @pytest.fixture(scope="module")
@@ -113,16 +119,18 @@ def test_frames_are_counted_before_one_is_read(pictures, monkeypatch):
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize("way", ["rows", "file"])
-def test_texts_of_rows_are_counted_before_one_is_read(way, notes, read, monkeypatch):
+@pytest.mark.parametrize("way", ["rows", "file", "texts"])
+def test_texts_are_counted_before_one_is_read(way, notes, texts, read, monkeypatch):
     monkeypatch.setattr(uploads, "MOST_SAMPLES", 3)
-    asked = served(notes, read)
+    asked = served(texts if way == "texts" else notes, read)
 
     def sent(count):
-        texts = [f"a goal in the {count}th match of {i}" for i in range(count)]
+        said = [f"a goal in the {count}th match of {i}" for i in range(count)]
+        if way == "texts":
+            return {"json": {"text": said}}
         if way == "rows":
-            return {"json": {"features": [{"note": said} for said in texts]}}
-        return {"files": {"files": ("a.csv", "\n".join(["note", *texts]).encode())}}
+            return {"json": {"features": [{"note": one} for one in said]}}
+        return {"files": {"files": ("a.csv", "\n".join(["note", *said]).encode())}}
 
     assert asked.post("/predict", **sent(3)).status_code == 200
     assert len(read) == 3

@@ -18,6 +18,10 @@ from fedunseen.deploy.secagg.plan import Plan
 
 pytest.importorskip("cryptography", reason="pip install 'fedunseen[masked]'")
 
+from cryptography import x509
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+
 from fedunseen.deploy import certs
 from fedunseen.deploy.websocket import kit
 
@@ -110,6 +114,34 @@ def test_a_foreign_authoritys_key_signs_nothing(made, tmp_path, file):
         certs.change(authority, tmp_path / "new", ["a"], renew=True)
     assert content_of(authority) == before
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("signer", "issuer"), [("foreign", "foreign"), ("foreign", "authority"), ("authority", "other")]
+)
+def test_a_list_of_another_authority_revokes_and_readmits_no_one(made, tmp_path, signer, issuer):
+    """The attack: a list that shuts out others, or that no longer names who is revoked."""
+    authority, kits = made
+    certs.make(tmp_path / "others", "127.0.0.1", NAMES, 2, tmp_path / "foreign")
+    certs.change(authority, tmp_path / "gone", ["a"], renew=False)
+    own, coordinator = (certs.Authority.load(authority).certificate, kits / "coordinator")
+    genuine = (tmp_path / "gone" / "coordinator" / kit.REVOKED).read_bytes()
+    (coordinator / kit.REVOKED).write_bytes(genuine)
+    assert set(kit.registered(coordinator, NAMES)) == {"b", "c", "d"}  # control: the list counts
+    key = certs.Authority.load(tmp_path / signer if signer == "foreign" else authority).key
+    name = own.subject
+    if issuer != "authority":
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "another")])
+    now = datetime.datetime.now(datetime.UTC)
+    empty = x509.CertificateRevocationListBuilder().issuer_name(name).last_update(now)
+    empty = empty.next_update(now + datetime.timedelta(1)).sign(key, SHA256())
+    (coordinator / kit.REVOKED).write_bytes(empty.public_bytes(Encoding.PEM))
+    for read in (
+        lambda: kit.revoked(coordinator, own),
+        lambda: kit.registered(coordinator, NAMES),
+    ):
+        with pytest.raises(RefusedError, match="is not signed by this federation's authority"):
+            read()
 
 
 def test_an_authority_that_has_ended_renews_nothing(made, tmp_path, monkeypatch):

@@ -4,11 +4,13 @@ text everywhere.
 
 import ast
 import csv
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from markupsafe import escape
 
 from fedunseen import Experiment, run
 from fedunseen.cli.console import show
@@ -20,12 +22,16 @@ from fedunseen.experiment.tables import write_tables
 from fedunseen.pages import photo_export
 from fedunseen.pages.report import write_report
 from fedunseen.pages.report.card import write_card
+from fedunseen.pages.report.look_page import write_look_page
+from fedunseen.pages.report.parts import render
+from fedunseen.pages.report.svg import rect, svg, text
 
 FORMULAS = (
     '=HYPERLINK("http://evil/","x")', "@SUM(1+1)*cmd|' /C calc'!A0", "-2+3", "+1-1", "\t=1+1", "\r=1+1", " =1+1",
     "\n=1+1", "\uff1d1+1", "\u200b=1+1", "-", "-inf()", "+nanx",
 )  # fmt: skip
 NUMBERS = ("-0.5", "+1", "1e-05", "-1.5E+3", "-inf", "nan", ".5", "-.5", "3.")
+TAG = "</title></script><script>alert(1)</script><img src=x onerror=alert(1)>"
 HIDDEN = "\x1b[2J\u202ename\x9b\u2066\x07\u2028"
 
 
@@ -59,12 +65,14 @@ def test_a_semicolon_begins_no_cell(tmp_path):
 
 @pytest.fixture(scope="module")
 def evil_run(tmp_path_factory):
-    """A run of classes and attributes whose names are formulas, or hold characters that steer."""
+    """A run of classes and attributes whose names are formulas, tags, or hold characters that
+    steer.
+    """
     folder = tmp_path_factory.mktemp("evil")
-    names = [f"{text}{i}" for i, text in enumerate(("=1+1+", "@x", "+x", f"a{HIDDEN}", "b", "c"))]
+    names = [f"{text}{i}" for i, text in enumerate(("=1+1+", "@x", "+x", f"a{HIDDEN}", TAG, TAG))]
     rng = np.random.default_rng(0)
     table = (rng.random((6, 8)) > 0.5).astype(float)
-    head = ["name", "split", *(f"={HIDDEN}{i}" for i in range(8))]
+    head = ["name", "split", *(f"={HIDDEN}{TAG}{i}" for i in range(8))]
     rows = [
         [name, "unseen" if i in (0, 3) else "seen", *map(str, row)]
         for i, (name, row) in enumerate(zip(names, table, strict=True))
@@ -78,7 +86,7 @@ def evil_run(tmp_path_factory):
         folder / "features.npz", features=features, labels=np.array(names)[labels], split=split
     )
     sections = {
-        "data": {"name": "folder", "root": str(folder)}, "partition": {"clients": 2},
+        "name": TAG, "data": {"name": "folder", "root": str(folder)}, "partition": {"clients": 2},
         "method": {"name": "gaussian"}, "evaluation": {"selection": "last"},
     }  # fmt: skip
     return run(Experiment.from_dict(sections), folder / "run"), names
@@ -102,6 +110,53 @@ def test_pages_and_texts_show_names_that_steer_nothing(evil_run, tmp_path):
     assert shown(names[3]).count("\N{REPLACEMENT CHARACTER}") == 6
     assert f"a{shown(HIDDEN)}3" in whole  # the name is there
     assert shown(whole) == whole
+
+
+def tags_of(html):
+    """Return the tags of a page, and of its drawings; its own style aside."""
+    return set(re.findall(r"<(/?\w+)", re.sub(r"(?s)<style>.*?</style>", "", html)))
+
+
+def test_a_report_of_names_that_are_tags_holds_none_of_them(evil_run):
+    page = write_report(evil_run[0]).read_text("utf-8")
+    assert page.count("&lt;img src=x") > 20  # the names are there
+    assert page.count(str(escape(TAG))) > 20
+    assert page.count("<title>") == page.count("</title>")
+    assert not {"img", "script", "/script"} & tags_of(page)
+
+
+def test_words_of_drawings_are_text():
+    drawing = svg([rect(0, 0, 1, 1, TAG), text(0, 0, TAG)], 9, 9, TAG)
+    assert drawing.count(str(escape(TAG))) == 3
+    assert tags_of(drawing) == {"svg", "/svg", "rect", "/rect", "title", "/title", "text", "/text"}
+
+
+def test_a_look_at_parties_that_are_called_tags_holds_none_of_them(tmp_path):
+    column = {
+        "name": TAG,
+        "planned": False,
+        "parties": 1,
+        "at": TAG,
+        "kinds": {"missing": 1, "number": 5},
+    }
+    facts = {
+        "masked": False, "minimum": {TAG: 5}, "answered": [TAG], "absent": [TAG],
+        "warnings": [{"what": TAG, "remedy": TAG}],
+        "classes": [{"name": TAG, "planned": True, "parties": 1, "samples": 5, "who": [TAG]}],
+        "samples": [{"at": TAG, "samples": 5, "others": 0, "unlabelled": 0}],
+        "columns": [{**column, "quantiles": [1.0, 2.0, 3.0]}],
+    }  # fmt: skip
+    page = (tmp_path / write_look_page(facts, tmp_path)).read_text("utf-8")
+    assert page.count(str(escape(TAG))) == 8
+    assert not {"img", "script", "/script"} & tags_of(page)
+
+
+@pytest.mark.parametrize("page", ["page", "dashboard"])
+def test_a_page_of_the_service_shows_what_it_is_told_as_text(page):
+    """What comes later is JSON; the page puts it in as text alone."""
+    html = render(f"serve/{page}.html", {"alarm": 0.5, "title": TAG})
+    assert "textContent" in html
+    assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", html)
 
 
 def test_a_terminal_gets_names_that_steer_nothing(capsys):

@@ -26,9 +26,13 @@ from fedunseen.core.bounds import (
 )
 from fedunseen.core.errors import RefusedError
 from fedunseen.data.benchmark import DataSettings
+from fedunseen.deploy.client_data import PartyData
+from fedunseen.deploy.remote.wire import pack, unpack
+from fedunseen.federation.worker import Worker
 from fedunseen.methods.base import MethodSettings
 from fedunseen.safety.privacy.client_level import PrivacySettings
 from fedunseen.strategies import StrategySettings
+from small_federation import NAMES, experiment, greeting, party, write_all
 
 OTHERS = {"method.mine": ANY, "evaluation.mine.inner": ANY, "mine": ANY}
 WHOLE = {"method.count": ANY_SETTING, "growing.count": ANY_WHOLE}
@@ -172,6 +176,116 @@ def test_a_model_is_finite_and_within_its_bounds(name):
     assert [code(value) for value in (math.nan, math.inf, -math.inf)] == [NOT_FINITE] * 3
     assert code_of(check_model, {name: torch.zeros(1, dtype=torch.complex64)}) == MALFORMED
     assert code_of(check_model, {name: torch.zeros(1, dtype=torch.int64)}) == ""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_all(tmp_path_factory.mktemp("bounds") / "data")
+
+
+@pytest.fixture(scope="module")
+def greetings(data, tmp_path_factory):
+    """The greetings of a run in clear and of a masked one."""
+    return {
+        aggregation: greeting(
+            experiment(data, "fedzsl", privacy__aggregation=aggregation),
+            tmp_path_factory.mktemp("greeting") / aggregation,
+        )
+        for aggregation in ("plain", "masked")
+    }
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """Return what a party has computed: nothing, as long as the list is empty."""
+    done = []
+
+    def computes(name):
+        def call(*given):
+            done.append(name)
+            raise ValueError(name)
+
+        return call
+
+    monkeypatch.setattr(PartyData, "_prepare", computes("greeting"))
+    monkeypatch.setattr(Worker, "round", computes("round"))
+    return done
+
+
+def merged(header, changes):
+    """Return a header with tables of changes in it."""
+    changed = dict(header)
+    for name, value in changes.items():
+        both = isinstance(value, dict) and isinstance(changed.get(name), dict)
+        changed[name] = merged(changed[name], value) if both else value
+    return changed
+
+
+def bad_statistics():
+    for name, row in STATISTICS.items():
+        size = 64 if row.kernel else 1 if row.single else 8
+        for value, code in ((math.nan, NOT_FINITE), (3e38, OUTSIDE)):
+            yield {name.replace("N.", "1."): torch.full((size,), value)}, code
+    yield {SPACE: torch.full((2, 4), math.nan, dtype=torch.float64)}, NOT_FINITE
+    yield {"mine": torch.zeros(8)}, MALFORMED
+
+
+def test_a_party_computes_nothing_of_a_greeting_beyond_the_bounds(
+    data, greetings, computed, tmp_path
+):
+    header, tensors = greetings["plain"]
+    cases = [({"shape": 8}, {}, MALFORMED), ({"space": []}, {}, MALFORMED)]
+    for name, bound in ROWS.items():
+        for value, code in ((math.inf, NOT_FINITE), (beyond(bound)[1], OUTSIDE)):
+            cases.append((header_with(name, value), {}, code))
+    cases += [({}, statistics, code) for statistics, code in bad_statistics()]
+    held = PartyData(data / "north")
+    north = party(data / "north", tmp_path, [], guarded=False)
+    for changes, statistics, code in cases:
+        told = merged(header, changes), {**tensors, **statistics}
+        assert code_of(held.prepare, *told) == code, changes
+        for ask in (north.answer, north.reply):
+            answer, _ = unpack(ask(pack(*told)))
+            assert (answer["error"], computed) == ("refused-number", []), (changes, statistics)
+    with pytest.raises(ValueError, match="greeting"):  # control
+        held.prepare(header, tensors)
+
+
+@pytest.mark.parametrize("aggregation", ["plain", "masked"])
+def test_a_party_computes_nothing_of_a_round_beyond_the_bounds(
+    aggregation, data, greetings, tmp_path, request
+):
+    kit = None
+    if aggregation == "masked":
+        pytest.importorskip("cryptography", reason="pip install 'fedunseen[masked]'")
+        from fedunseen.deploy.secagg.enrolment import enrol
+
+        enrol(tmp_path / "kits", NAMES)
+        kit = tmp_path / "kits" / "north"
+    header, statistics = greetings[aggregation]
+    if kit is not None:
+        header = {**header, "names": NAMES}
+    north = party(data / "north", tmp_path / "state", [], kit, guarded=kit is not None)
+    assert "error" not in unpack(north.answer(pack(header, statistics)))[0]
+    computed = request.getfixturevalue("computed")
+    asked = {"kind": "round", "client": 0, "round": 0, "after": -1}
+    numbers = {
+        "round": 1e7, "after": -2, "client": math.nan, "k": 10**400, "mine": 1e13, "growing": {"x": math.inf},
+    }  # fmt: skip
+    cases = [({name: value}, {}) for name, value in numbers.items()]
+    for value in (math.nan, -math.inf, 1e16, 1j):
+        cases += [({}, {f"{part}/w": torch.tensor([value])}) for part in ("params", "extras")]
+    for changes, tensors in cases:
+        message = pack({**asked, **changes}, tensors)
+        for ask in (north.answer, north.reply):  # its site looks, and the party does
+            answer, _ = unpack(ask(message))
+            assert (answer["error"], computed) == ("refused-number", []), (changes, tensors)
+    if kit is not None:
+        answer, _ = unpack(north.reply(pack({"kind": "plan", "content": {"k": math.inf}})))
+        assert answer["error"] == "refused-number"
+        return
+    north.answer(pack(asked, {"params/w": torch.zeros(1)}))  # control
+    assert computed == ["round"]
 
 
 KINDS = {

@@ -473,7 +473,8 @@ def test_a_token_for_reading_adds_and_removes_nothing(digits, client, caplog, re
         {"Authorization": "Bearer a-token-for-writing"},
         {"name": "new", "attributes": {"left 4": 1}},
     )
-    for method, path in (("POST", "/classes"), ("DELETE", "/classes/new")):
+    changes = ("POST", "/classes"), ("POST", "/classes/new/examples"), ("DELETE", "/classes/new")
+    for method, path in changes:
         items = [
             asked.request(method, path, json=new, headers=some).status_code
             for some in ({}, HEADERS)
@@ -486,8 +487,8 @@ def test_a_token_for_reading_adds_and_removes_nothing(digits, client, caplog, re
     assert asked.delete("/classes/new", headers=writes).status_code == 204
     assert asked.get("/classes/a%0Ab", headers=writes).status_code == 405
     lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == 11
-    assert lines[4].startswith("testclient POST /classes 201 ")
+    assert len(lines) == 13
+    assert lines[6].startswith("testclient POST /classes 201 ")
     assert lines[-1].startswith("testclient GET /classes/a%0Ab 405 ")
     assert not any(
         TOKEN in line or "for-writing" in line or "47" in line.split()[2] for line in lines
@@ -509,7 +510,8 @@ def test_head_is_answered_as_get_without_a_body(digits, client):
 def test_pages_elsewhere_cannot_ask(digits, client):
     asked = client(digits)
     hosts = {"evil.example": 421, "localhost:8321": 200, "[": 400}
-    origins = {"http://127.0.0.1": 200, "http://[": 400}
+    own = "http://127.0.0.1"
+    origins = {own: 200, "http://[": 400, "null": 403, f"{own}:8321": 403, "http://localhost": 403}
     assert {
         value: asked.get("/health", headers={"Host": value}).status_code for value in hosts
     } == hosts
