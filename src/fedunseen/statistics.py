@@ -319,7 +319,7 @@ class Statistics:
             "plan": about,
         }
         tensors = under("plan/", tensors) | under("sums/", self.params)
-        write_tensors(Path(path), tensors, {_KEY: json.dumps(note)})
+        write_tensors(Path(path), tensors, {_KEY: json.dumps(note)}, follow=True)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

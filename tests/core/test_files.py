@@ -41,7 +41,7 @@ def test_links_keep_their_target_and_pipes_and_our_output_receive_what_is_writte
     os.dup2(number, 2)
     try:
         for path in (tmp_path / "there", tmp_path / "dangling", pipe, log):
-            write_text(path, f"{path.name}\n")
+            write_text(path, f"{path.name}\n", follow=True)
         os.write(2, b"after\n")
     finally:
         os.dup2(saved, 2)
@@ -63,7 +63,7 @@ def test_a_terminal_receives_what_is_written(tmp_path):
     os.set_blocking(terminal, False)
     (tmp_path / "link").symlink_to(os.ttyname(device))
     try:
-        write_text(tmp_path / "link", "row\n")
+        write_text(tmp_path / "link", "row\n", follow=True)
         assert (os.read(terminal, 99), (tmp_path / "link").is_symlink()) == (b"row\r\n", True)
     finally:
         os.close(device)

@@ -366,4 +366,4 @@ def _write(answers: list[dict[str, Any]], table: Path) -> None:
                     *details,
                 ]
             )
-    write_table(table, rows)
+    write_table(table, rows, follow=True)

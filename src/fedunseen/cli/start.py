@@ -70,7 +70,7 @@ def init(
         file = place.with_name(f"{place.name}.toml")
     if file.suffix != ".toml":
         raise ExperimentError(f"--out {file}: an experiment file ends in .toml")
-    if file.exists() and not force:
+    if os.path.lexists(file) and not force:  # a link, too, that leads nowhere
         raise ExperimentError(
             f"{file} is there already: give --force to write it again, or --out for another file"
         )
@@ -79,7 +79,7 @@ def init(
         options = TableOptions(label, ids or (), dict(_kind_of(text) for text in kinds or ()))
     with preparation_bars("looking at the data"):
         suggestion = suggest(data, file, force, options)
-    write_text(file, suggestion.text)
+    write_text(file, suggestion.text, follow=out is not None)
     say(*(f"- {choice.what}: {choice.why}" for choice in suggestion.choices))
     say(
         *(f"wrote {path}" for path in suggestion.written),

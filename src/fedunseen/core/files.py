@@ -180,13 +180,13 @@ def holding(folder: Path, name: str = ".lock") -> Iterator[bool]:
 
 
 @contextmanager
-def replacing(path: Path, follow: bool = True, private: bool = False) -> Iterator[Path]:
-    """Yield a temporary path; the file written there replaces ``path``, or what it links to, if
-    nothing failed.
+def replacing(path: Path, follow: bool = False, private: bool = False) -> Iterator[Path]:
+    """Yield a temporary path; the file written there replaces ``path`` if nothing failed.
 
-    A pipe, a device or this process's own output cannot be replaced: it receives the content.
-    Without ``follow`` a link or a pipe is itself replaced: the user has not named it. A ``private``
-    file, as all of the cache folder, is read by this user alone.
+    A link is replaced, not what it names: the folder may be a stranger's, and the link lead to the
+    user's other files. ``follow`` is for a path that the user has named: there what it links to is
+    replaced, and a pipe, a device or this process's own output, which cannot be, receives the
+    content. A ``private`` file, as all of the cache folder, is read by this user alone.
     """
     target = Path(os.path.realpath(path)) if follow else path
     receiver = _receiver(path) if follow else None
@@ -270,7 +270,7 @@ def whole_folder(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def write_text(path: Path, text: str, follow: bool = True, private: bool = False) -> None:
+def write_text(path: Path, text: str, follow: bool = False, private: bool = False) -> None:
     """Write a text file whole; see :func:`replacing`.
 
     Names of files may hold bytes that are no text: each becomes an escape.
@@ -289,7 +289,7 @@ def write_tensors(
     path: Path,
     tensors: Mapping[str, NDArray[Any]] | Mapping[str, Tensor],
     metadata: Mapping[str, str] | None = None,
-    follow: bool = True,
+    follow: bool = False,
     private: bool = False,
 ) -> None:
     """Write a safetensors file whole, from NumPy arrays or torch tensors; see

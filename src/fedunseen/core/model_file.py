@@ -61,7 +61,8 @@ Content = tuple[dict[str, Any], dict[str, Tensor]]
 
 def write_model_file(path: Path, content: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Write a model whole, or leave what was at ``path``."""
-    write_tensors(path, tensors, {_KEY: json.dumps({"format": FORMAT, **content})})
+    about = {_KEY: json.dumps({"format": FORMAT, **content})}
+    write_tensors(path, tensors, about, follow=True)
 
 
 def before_parameters(metadata: Mapping[str, str] | None) -> str:

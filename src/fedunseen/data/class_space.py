@@ -232,7 +232,7 @@ class ClassSpace:
         for i, (name, row) in enumerate(zip(self.names, self.semantics.tolist(), strict=True)):
             values = [""] * len(row) if i in self.undescribed else map(repr, row)
             rows.append([name, splits.get(i, ""), *values])
-        write_csv(Path(path), rows)
+        write_csv(Path(path), rows, follow=True)
 
     @staticmethod
     def load(path: Path, of_run: bool = False, describe: Describe | None = None) -> "ClassSpace":

@@ -86,7 +86,7 @@ class Counted:
             "sha256": self._digest,
         }
         tensors = under("sums/", self.sums) | {"rows": from_numpy(self.rows)}
-        write_tensors(path, tensors, {_KEY: json.dumps(note)}, private=True)
+        write_tensors(path, tensors, {_KEY: json.dumps(note)}, follow=True, private=True)
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -322,7 +322,8 @@ def write_class_sums(
         "classes": {"names": list(sums), "attributes": space.attribute_names},
         "made": _made_of(run),
     }
-    write_tensors(out, tensors, {key: json.dumps(value) for key, value in about.items()})
+    notes = {key: json.dumps(value) for key, value in about.items()}
+    write_tensors(out, tensors, notes, follow=True)
     written = {name: int(part.count) for name, part in sums.items()}
     return written, {space.names[c]: count for c, count in held.few.items()}
 

@@ -129,17 +129,18 @@ def read_lines(path: Path, remedy: str = "unpack it again", blank: bool = False)
     return [line for line in lines[full[0] : full[-1] + 1] if line or blank]
 
 
-def write_csv(path: Path, rows: Iterable[Iterable[str]]) -> None:
+def write_csv(path: Path, rows: Iterable[Iterable[str]], follow: bool = False) -> None:
     """Write ``rows`` for :func:`read_csv` at once: a reader sees the old file or the whole new one.
 
-    Cells stay as they are; :func:`write_table` is for people.
+    Cells stay as they are; :func:`write_table` is for people. ``follow``: see
+    :func:`fedunseen.core.files.replacing`.
     """
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
-    write_text(path, text.getvalue())
+    write_text(path, text.getvalue(), follow)
 
 
-def write_table(path: Path, rows: Iterable[Iterable[object]], follow: bool = True) -> None:
+def write_table(path: Path, rows: Iterable[Iterable[object]], follow: bool = False) -> None:
     """Write ``rows`` for people, whose spreadsheet must not calculate what a name says; None is
     empty. ``follow``: see :func:`fedunseen.core.files.replacing`.
 

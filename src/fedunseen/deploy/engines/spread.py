@@ -20,7 +20,14 @@ from numpy.typing import NDArray
 
 from fedunseen.core.arrays import load_arrays
 from fedunseen.core.errors import DataError, ExperimentError
-from fedunseen.core.files import free_folder, parse_json, replacing, whole_folder, write_json
+from fedunseen.core.files import (
+    check_unlinked,
+    free_folder,
+    parse_json,
+    replacing,
+    whole_folder,
+    write_json,
+)
 from fedunseen.deploy.engines.engine import Engine, Loop
 from fedunseen.deploy.engines.planned import Planned, absolute, planned
 from fedunseen.deploy.engines.sources import Source, open_source
@@ -182,7 +189,14 @@ def _parts(out: Path, what: list[Any]) -> Path:
     """Return the folder of the blocks, once it is known to be of the same samples and plan."""
     parts = out.with_name(f"{out.name}.blocks")
     record = parts / "source.json"
-    if record.exists() and parse_json(record.read_bytes()) != what:
+    if parts.is_symlink():
+        raise DataError(f"{parts} is a link: remove it, or choose another --out", "run-link")
+    check_unlinked(parts)
+    try:
+        same = not record.exists() or parse_json(record.read_bytes()) == what
+    except ValueError:
+        same = False
+    if not same:
         raise DataError(
             f"{parts} has blocks of other samples or of another plan: delete it to begin again",
             OTHER_SAMPLES,
@@ -249,7 +263,10 @@ def _joined(files: Sequence[Path], out: Path) -> int:
         "fortran_order": False,
         "shape": (rows, *shapes[0][0][1:]),
     }
-    with replacing(out) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as file:
+    with (
+        replacing(out, follow=True) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as file,
+    ):
         with file.open("features.npy", "w", force_zip64=True) as array:
             np.lib.format.write_array_header_1_0(array, header)
             for path in files:

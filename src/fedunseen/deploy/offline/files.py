@@ -182,7 +182,7 @@ def write(path: Path, content: bytes) -> None:
     """Write a file whole, or not at all."""
     if path.exists() and (path.is_dir() or path.read_bytes() != content):
         raise DataError(f"{path} is there already: choose another --out")
-    with replacing(path) as temporary:
+    with replacing(path, follow=True) as temporary:
         temporary.write_bytes(content)
 
 

@@ -45,12 +45,11 @@ def write_bench_report(sweep: Sweep, bench: Bench, lines: Sequence[Line], out: P
         "colors": colors,
         "open": sum(line.status != "done" for line in lines),
     }
-    write_text(out / "leaderboard.html", render("bench.html", context), follow=False)
-    write_text(out / "leaderboard.md", render("texts/bench.md", context), follow=False)
+    write_text(out / "leaderboard.html", render("bench.html", context))
+    write_text(out / "leaderboard.md", render("texts/bench.md", context))
     write_text(
         out / "leaderboard.tex",
         tabular(heads[:-2], [row[:-2] for row in cells], numeric[:-2]),
-        follow=False,
     )
     _write_csv(lines, out / "leaderboard.csv")
     return out / "leaderboard.html"
@@ -107,7 +106,7 @@ def _write_csv(lines: Sequence[Line], out: Path) -> None:
         row["settings"] = " ".join(f"{key}={value}" for key, value in (line.settings or {}).items())
         row["at_an_edge"] = " ".join(line.edges)
         rows.append(row | {"chosen_with_test_in_view": line.seen_test, "problem": line.problem})
-    write_table(out, [list(rows[0]), *(row.values() for row in rows)], follow=False)
+    write_table(out, [list(rows[0]), *(row.values() for row in rows)])
 
 
 def _charts(lines: Sequence[Line], colors: Mapping[str, str]) -> list[tuple[str, list[str]]]:

@@ -90,4 +90,4 @@ def _head(experiment: Experiment, few_shot: bool) -> dict[str, Any]:
 
 def write_card(run: Run) -> None:
     """Write the model card of a complete run, ``README.md`` in the run directory."""
-    write_text(run.path / "README.md", model_card(run), follow=False)
+    write_text(run.path / "README.md", model_card(run))

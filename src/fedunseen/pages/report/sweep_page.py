@@ -76,9 +76,9 @@ def write_sweep_report(sweep: Sweep, rows: Sequence[Row], out: Path) -> Path:
         "escaped": escaped,
         "tabular": tabular,
     }
-    write_text(out / "results.html", render("sweep.html", context), follow=False)
-    write_text(out / "results.md", render("texts/sweep.md", context), follow=False)
-    write_text(out / "results.tex", render("texts/sweep.tex", context), follow=False)
+    write_text(out / "results.html", render("sweep.html", context))
+    write_text(out / "results.md", render("texts/sweep.md", context))
+    write_text(out / "results.tex", render("texts/sweep.tex", context))
     return out / "results.html"
 
 

@@ -445,7 +445,7 @@ class Recognizer:
                 for part, values in (("attributes", item.attributes), ("examples", item.examples)):
                     if values is not None:
                         tensors[f"{i:04d}/{part}/{item.name}"] = values
-            write_tensors(self._path, tensors or {"none": np.zeros(1)}, follow=False)
+            write_tensors(self._path, tensors or {"none": np.zeros(1)})
         self.added = added
         self._known = with_added
 

@@ -130,4 +130,4 @@ def write_csv(sweep: Sweep, rows: Iterable[Row], path: Path) -> None:
             "" if cell_row.seconds is None else cell_row.seconds,
         ]
         table.append([*cell_row.cell.values.values(), cell_row.status, *numbers, *about, *end])
-    csv_io.write_table(path, table, follow=False)
+    csv_io.write_table(path, table)
