@@ -66,7 +66,8 @@ ELSEWHERE = {
 }
 
 OTHER_PROGRAMS = {
-    "cp", "curl", "docker", "journalctl", "make", "pip", "printf", "python", "source", "sudo", "tensorboard", "uv",
+    "cp", "curl", "docker", "export", "journalctl", "make", "pip", "printf", "python", "python3", "source", "sudo",
+    "tensorboard", "uv",
     "flower-superlink", "flower-supernode", "flwr", "for", "nvflare",
 }  # fmt: skip
 """What else the pages call: on another machine, in a container, or to install something."""
