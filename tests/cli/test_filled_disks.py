@@ -3,6 +3,7 @@ a code, nothing lost but the round in flight, and the bits of a run in which not
 """
 
 import json
+import logging
 import subprocess
 
 import pytest
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.cli.main import app
+from fedunseen.core.log_files import LogFile
 from fedunseen.deploy.releases import Releases
 from fedunseen.experiment.deal import deal
 from processes import Deployment, command, sets
@@ -168,3 +170,76 @@ def test_a_history_of_releases_goes_on_once_its_disk_has_room(disk):
     disk.empty()
     history.add("run", "round", round=3)
     assert [line["round"] for line in Releases(disk.path).lines] == [1, 3]
+
+
+def test_a_log_whose_disk_is_full_ends_nothing_and_says_so_once(disk, caplog):
+    log = logging.getLogger("fedunseen.federation")
+    log.addHandler(kept := LogFile(disk.path / "federation.log"))
+    try:
+        disk.fill()
+        for _ in range(3):
+            log.warning("a line that finds no room %s", "x" * 8192)
+        said = [line for line in caplog.messages if "cannot be written" in line]
+        assert said == [
+            f"{kept.baseFilename} cannot be written: lines are missing there until its disk has room"
+        ]
+        disk.empty()
+        log.warning("there is room")
+        disk.fill()
+        log.warning("a second outage %s", "x" * 8192)
+    finally:
+        log.removeHandler(kept)
+        kept.close()  # which has something that it cannot write
+    assert len([line for line in caplog.messages if "cannot be written" in line]) == 2
+    disk.empty()
+    assert "there is room" in (disk.path / "federation.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_where_its_logs_alone_find_no_room(machine, tmp_path, disk):
+    whole = dealt(tmp_path, "digit-pairs", SETTINGS)
+    deployment = Deployment(machine, NAMES, tmp_path / "data", "digit-pairs", *sets(SETTINGS))
+    coordinator = deployment.host()
+    kept = tmp_path / "run" / "engine" / "federation.log"
+    messages = tmp_path / "fedunseen-north" / "messages.log"
+    machine.until(kept.exists)
+    messages.parent.mkdir()
+    for path in (kept, messages):
+        path.unlink(missing_ok=True)
+        path.symlink_to(disk.path / path.name)
+    (disk.path / messages.name).touch()
+    (disk.path / kept.name).touch()
+    disk.fill()
+    deployment.end(coordinator, {name: deployment.join(name) for name in NAMES})
+    for log in ("host.log", "north.log"):
+        assert machine.said(log).count("cannot be written") == 1
+        assert "Traceback" not in machine.said(log)
+    expected = run(whole.with_overrides({"engine.mode": "one-at-a-time"}), tmp_path / "here")
+    assert same(load_run(tmp_path / "run"), expected)
+
+
+@pytest.mark.slow
+def test_a_masked_coordinator_whose_disk_is_full_opens_the_same_sum_later(machine, tmp_path, disk):
+    names = ("north", "south", "west")
+    settings = {**CLOSED, "partition.clients": len(names), "privacy.aggregation": "masked"}
+    whole = Experiment.load("digit-pairs-gaussian", settings)
+    deal(whole, tmp_path / "data", list(names))
+    deployment = Deployment(
+        machine, names, tmp_path / "data", "digit-pairs-gaussian",
+        *sets({**settings, "engine.patience": 200.0}), join=("--min-samples", "1", "--consent", "moments"),
+    )  # fmt: skip
+    deployment.words[-1] = "disk/run"
+    coordinator = deployment.host()
+    machine.until(lambda: "listening" in machine.said("host.log"))
+    disk.fill()  # before anyone comes, so that the total is the first large file
+    parties = {name: deployment.join(name) for name in names}
+    assert machine.ended(coordinator, *parties.values()) == 2
+    said = machine.said("host.log")
+    assert "cannot be written (No space left on device)" in said
+    assert "[run-directory]" in said
+    assert "Traceback" not in said
+    disk.empty()
+    deployment.end(deployment.host("--resume"), parties)
+    result = json.loads((disk.path / "run" / "result.json").read_text())
+    here = run(whole, tmp_path / "here")
+    assert result["sums_sha256"] == here.result["sums_sha256"]

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
-from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from fedunseen.core.log_files import LogFile
 from fedunseen.core.text import shown
 
 Listener = Callable[[str, str], None]
@@ -95,8 +95,7 @@ def logged(
     handlers: list[logging.Handler] = [shown, *further_handlers]
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        # a file that logrotate has moved is opened anew
-        kept = WatchedFileHandler(folder / "federation.log", encoding="utf-8")
+        kept = LogFile(folder / "federation.log", name)
         kept.setFormatter(_Machines(run) if is_json() else _Dated())
         handlers.append(kept)
     before = log.level

@@ -8,11 +8,11 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from fedunseen.core.errors import ExperimentError, unknown
+from fedunseen.core.log_files import LogFile
 from fedunseen.core.small_cells import MIN_SAMPLES
 from fedunseen.deploy.own_settings import check_own
 
@@ -36,7 +36,7 @@ def logged_to(place: Path | TextIO) -> Iterator[None]:
     """Write what the federation logs to a file, or to a stream."""
     if isinstance(place, Path):
         place.parent.mkdir(parents=True, exist_ok=True)
-        handler: logging.Handler = WatchedFileHandler(place, encoding="utf-8")
+        handler: logging.Handler = LogFile(place)
     else:
         handler = logging.StreamHandler(place)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))

@@ -141,6 +141,7 @@ class Site:
         self.result: dict[str, Any] = {}
         self._say = say
         self._refused: BaseException | None = None
+        self._lacking = False  # room for what it is told
         self._run = ""
         self._accepted = False  # a greeting, of which later messages may ask
         self._cost = (0.0, 0.0)
@@ -156,9 +157,18 @@ class Site:
     def told(self, connected: bool, text: str, over: bool = False) -> None:
         """Keep a message, and whether the coordinator is reached; a full disk keeps nothing."""
         self.connected = connected
-        with contextlib.suppress(OSError):
+        try:
             write_json(self.state / STATUS, {"connected": connected, "message": text, "over": over})
             _note(self.state, "INFO", text)
+        except OSError as error:
+            if not self._lacking:
+                place = error.filename or self.state / MESSAGES
+                self._say(
+                    f"warning: {place} cannot be written ({error.strerror}): messages are lost"
+                )
+            self._lacking = True
+        else:
+            self._lacking = False
 
     def finished(self, text: str) -> None:
         """Keep that nothing more is to be done."""
