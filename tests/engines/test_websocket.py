@@ -642,6 +642,49 @@ def test_a_coordinator_whose_clock_is_wrong_says_so_at_both_ends(place, caplog, 
         until(lambda: "no coordinator at" in caplog.text)
 
 
+def test_a_party_whose_clock_is_wrong_tells_the_coordinator(place, monkeypatch):
+    with place.host() as link:
+        wrong = kits.now() + datetime.timedelta(days=5000)
+        monkeypatch.setattr(kits, "now", lambda: wrong)
+        assert "node.crt ended at " in place.refused("north")
+        until(lambda: "north" in link.barred())
+        shown = wrong.isoformat(timespec="seconds")
+        assert f"by its clock, {shown}, a certificate is not valid" in link.barred()["north"]
+        assert set(link.barred()) == {"north"}
+        monkeypatch.undo()
+        place.join("north")
+        until(link.present)
+        assert not link.barred()
+
+
+@pytest.mark.parametrize("signs", ["statement", "other", "nothing"])
+def test_what_is_said_of_a_clock_lets_nobody_in(place, signs):
+    """Not even the signature that connects lets a clock be told, nor the other way round."""
+    clock, key = "2031-01-01T00:00:00+00:00", kits.party_key(place.kit / "north", "north")
+    context = ssl.create_default_context(cafile=place.kit / "north" / "ca.crt")
+
+    async def tell():
+        url = f"wss://127.0.0.1:{place.port}"
+        async with connect(url, ssl=context) as connection:
+            challenge = await connection.recv()
+            signed = {
+                "statement": messages.statement(challenge, "north", clock),
+                "other": messages.clock_statement(challenge, "south", clock),
+                "nothing": b"",
+            }[signs]
+            signature = key.sign(signed, ec.ECDSA(SHA256())).hex()
+            said = {"name": "north", "clock": clock, "signature": signature}
+            await connection.send(json.dumps(said))
+            with contextlib.suppress(ConnectionClosed):
+                await connection.recv()
+            return connection.close_code
+
+    with place.host() as link:
+        assert asyncio.run(tell()) == messages.REFUSED
+        assert not link.barred()
+        assert not link.present()
+
+
 @plain
 def test_lines_about_a_coordinator_that_is_gone_become_rare(place, monkeypatch, caplog):
     monkeypatch.setattr(client, "WORD", 0.1)
@@ -743,6 +786,19 @@ def test_a_certificate_that_is_not_valid_is_named_at_both_ends(
         assert f"node.crt {why} at " in place.refused("north")
         (place.kit / "south" / "node.crt").unlink()  # a party that does not look at its own
         assert f"{tls} by this machine's clock" in place.refused("south")
+
+
+def test_a_coordinator_hears_that_its_certificate_has_ended_by_a_party_s_clock(
+    place, monkeypatch, tmp_path
+):
+    dated(place, tmp_path, monkeypatch, 9)
+    monkeypatch.setattr(kits, "server_files", lambda kit: (kit / "server.crt", kit / "server.key"))
+    monkeypatch.setattr(kits, "validities", lambda kit, keys: {})
+    (place.kit / "south" / "node.crt").unlink()
+    with place.host() as link:
+        assert "has ended by this machine's clock" in place.refused("south")
+        until(lambda: "south" in link.barred())
+        assert set(link.barred()) == {"south"}
 
 
 def be_party(place):

@@ -50,7 +50,56 @@ QUIET = 300.0  # seconds that one takes at most
 WATCH = 60.0  # seconds between two looks at the time
 # what OpenSSL calls a certificate, of the coordinator or its authority, that is not valid now
 _TIMES = {9: "is not valid yet", 10: "has ended"}
+_ANY_TIME = ssl.VerifyFlags(0x200000)  # X509_V_FLAG_NO_CHECK_TIME of OpenSSL
 _log = logging.getLogger("fedunseen.federation")  # what the party's people read
+
+
+def proxy_to(place: Join) -> str | None:
+    """Return the proxy that the environment names for a coordinator's address."""
+    url = parse_uri(f"{'ws' if place.kit is None else 'wss'}://{_where(place)}")
+    return None if is_loopback(place.address) else get_proxy(url)
+
+
+def _where(place: Join) -> str:
+    return f"{bracketed(place.address)}:{place.port}"
+
+
+def dial(place: Join, context: ssl.SSLContext | None) -> connect:
+    """Connect to a coordinator."""
+    return connect(
+        f"{'ws' if context is None else 'wss'}://{_where(place)}",
+        ssl=context,
+        compression=None,
+        user_agent_header=None,
+        proxy=proxy_to(place),
+        open_timeout=messages.CALL,
+        ping_interval=None,
+        close_timeout=messages.LEAVE,
+        max_size=messages.CHUNK,
+    )
+
+
+async def told_clock(place: Join) -> None:
+    """Tell the coordinator what this machine's clock shows, by which a certificate is not valid, if
+    it can be reached.
+
+    All of its certificate but the times is checked, and what is signed lets nobody in. So whose
+    certificate has ended, and is perhaps in other hands, learns the name and the time alone.
+    """
+    assert place.kit is not None
+    with contextlib.suppress(OSError, WebSocketException, ValueError, ImportError, RefusedError):
+        context = ssl.create_default_context(cafile=place.kit / "ca.crt")
+        context.verify_flags |= _ANY_TIME
+        key = kit.party_key(place.kit, place.name, valid=False)
+        async with asyncio.timeout(messages.CALL), dial(place, context) as link:
+            challenge = await messages.heard(link)
+            if not isinstance(challenge, bytes):
+                return
+            clock = kit.now().isoformat(timespec="seconds")
+            signed = messages.clock_statement(challenge, place.name, clock)
+            signature = key.sign(signed, ec.ECDSA(SHA256())).hex()
+            said = {"name": place.name, "clock": clock, "signature": signature}
+            await link.send(json.dumps(said))
 
 
 class Connection:
@@ -59,7 +108,7 @@ class Connection:
     def __init__(self, place: Join) -> None:
         self.place = place
         self.token = f"{_holder(place.folder)}.{secrets.token_hex(12)}"
-        self.where = f"{bracketed(place.address)}:{place.port}"
+        self.where = _where(place)
         self.inbox: deque[tuple[ClientConnection, int, bytes] | Exception] = deque(
             maxlen=1
         )  # the newest counts
@@ -75,6 +124,7 @@ class Connection:
         self.context: ssl.SSLContext | None = None
         self.valid: dict[str, Validity] = {}
         self.known = False  # the coordinator has accepted this party once
+        self._told_clock = -math.inf  # when the coordinator was told what the clock shows
         self._said: dict[str, str] = {}
         self._take_credentials()
         self.keeping = self.loop.create_task(self._keep())
@@ -159,6 +209,7 @@ class Connection:
                     self._take_credentials()
                 await self._receive()
             except RefusedError as error:  # new ones may be on their way
+                await self._tell_clock(error)
                 end = self.lost + self.place.patience
                 reason = str(error)
             except (OSError, WebSocketException, ValueError, ImportError) as error:
@@ -168,6 +219,7 @@ class Connection:
                     self.taken_since = 0.0
                     self.lost = said = time.monotonic()
                     lines = 0
+                await self._tell_clock(error)
                 end, reason = self._judged(error)
             now = time.monotonic()
             if now >= end:
@@ -181,21 +233,16 @@ class Connection:
                 self.place.told(False, words)
             await asyncio.sleep(min(0.1 if now - self.lost < 1 else 0.5, end - now))
 
+    async def _tell_clock(self, error: Exception) -> None:
+        """Tell the coordinator, once a minute, where this machine's clock is why."""
+        if _of_time(error) and time.monotonic() >= self._told_clock + WATCH:
+            self._told_clock = time.monotonic()
+            await told_clock(self.place)
+
     async def _receive(self) -> None:
         """Connect, and receive messages until the connection ends."""
-        url = f"{'ws' if self.context is None else 'wss'}://{self.where}"
-        self.proxy = None if is_loopback(self.place.address) else get_proxy(parse_uri(url))
-        async with connect(
-            url,
-            ssl=self.context,
-            compression=None,
-            user_agent_header=None,
-            proxy=self.proxy,
-            open_timeout=messages.CALL,
-            ping_interval=None,
-            close_timeout=messages.LEAVE,
-            max_size=messages.CHUNK,
-        ) as self.link:
+        self.proxy = proxy_to(self.place)
+        async with dial(self.place, self.context) as self.link:
             challenge = await messages.heard(self.link)
             if not isinstance(challenge, bytes):
                 raise ValueError("no challenge")
@@ -330,7 +377,12 @@ def _reason(error: Exception) -> str:
 
 def answer_messages(place: Join, answer: Answer, done: threading.Event) -> None:
     """Connect a party and answer until done; see :func:`fedunseen.deploy.websocket.join`."""
-    connection = Connection(place)
+    try:
+        connection = Connection(place)
+    except RefusedError as error:
+        if _of_time(error):
+            asyncio.run(told_clock(place))
+        raise
     thread = threading.Thread(target=connection.run, name="websocket", daemon=True)
     thread.start()
     try:
@@ -357,6 +409,14 @@ def _holder(folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     write_text(path, holder := secrets.token_hex(16))
     return holder
+
+
+def _of_time(error: Exception) -> bool:
+    """Return whether a certificate is not valid by this machine's clock."""
+    if isinstance(error, RefusedError):
+        return error.code == kit.NOT_VALID
+    tls = _tls_error(error)
+    return isinstance(tls, ssl.SSLCertVerificationError) and tls.verify_code in _TIMES
 
 
 def _tls_error(error: BaseException | None) -> ssl.SSLError | None:

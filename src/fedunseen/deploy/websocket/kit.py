@@ -24,6 +24,7 @@ REVOKED = "revoked.pem"
 
 REMEDY = "make a new kit with `fedunseen certs`"
 RENEW = "renew it with `fedunseen certs renew`, or set the clock"
+SET = "set the clock that is wrong, or renew the certificates with `fedunseen certs renew`"
 _UNREADABLE = (OSError, ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
 NOT_VALID = "certificate-not-valid"
 """The code of a refusal of a certificate that has ended, or has not begun."""
@@ -134,9 +135,9 @@ def server_files(kit: Path) -> tuple[Path, Path]:
     return kit / "server.crt", kit / "server.key"
 
 
-def party_key(kit: Path, name: str) -> ec.EllipticCurvePrivateKey:
-    """Read a party's private key from its folder."""
-    if (kit / "node.crt").exists():
+def party_key(kit: Path, name: str, valid: bool = True) -> ec.EllipticCurvePrivateKey:
+    """Read a party's private key from its folder; ``valid``: its certificate has to be so now."""
+    if valid and (kit / "node.crt").exists():
         check_now(kit / "node.crt")
     path = kit / "node.key"
     try:

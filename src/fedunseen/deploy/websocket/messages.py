@@ -45,6 +45,11 @@ def statement(challenge: bytes, name: str, token: str) -> bytes:
     return b"fedunseen party " + challenge + json.dumps([name, token]).encode()
 
 
+def clock_statement(challenge: bytes, name: str, clock: str) -> bytes:
+    """Return what a party signs to say what its clock shows; it lets nobody in."""
+    return b"fedunseen clock " + challenge + json.dumps([name, clock]).encode()
+
+
 def holder_of(token: str) -> str:
     """Return the part of a process's token that its state folder keeps over restarts."""
     return token.partition(".")[0]

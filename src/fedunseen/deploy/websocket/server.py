@@ -34,6 +34,7 @@ from fedunseen.core.addresses import bracketed
 from fedunseen.core.array_cache import FileStamp, file_stamp
 from fedunseen.core.errors import ConnectionLost, RefusedError
 from fedunseen.core.files import parse_json, write_json
+from fedunseen.core.log_files import LogFile
 from fedunseen.core.validity import Validity
 from fedunseen.deploy.remote.link import (
     SPOOLED,
@@ -190,6 +191,7 @@ class Connections:
         self.valid = dict(valid or {})
         self._keyless = {} if keys is None else dict.fromkeys(set(parties) - set(keys), -SETTLED)
         self.seen: dict[str, _Party] = {}
+        self.off: dict[str, str] = {}  # party -> what it has said of its clock
         self.open: dict[int, _Ask] = {}
         self.numbers = itertools.count()
         self.clock = kit.now
@@ -210,9 +212,11 @@ class Connections:
         }
 
     def barred(self) -> Mapping[str, str]:
-        """Return the parties whose certificates are not valid: name -> why."""
+        """Return the parties whose certificates are not valid, or that say so by their own clocks:
+        name -> why.
+        """
         faults = {name: self.fault(name) for name in self.parties}
-        return {name: f"its certificate {why}" for name, why in faults.items() if why}
+        return self.off | {name: f"its certificate {why}" for name, why in faults.items() if why}
 
     def revoked(self) -> Collection[str]:
         """Return the parties whose keys the coordinator's credentials hold no more."""
@@ -271,6 +275,7 @@ class Connections:
             return
         before = self.seen.get(party.name)
         self.seen[party.name] = party
+        self.off = {name: why for name, why in self.off.items() if name != party.name}
         self.holders.connected(party.name, party.token)
         again = before is not None and before.token == party.token
         self._fail(party.name, MessageLost(party.name) if again else PartyGone(party.name))
@@ -298,15 +303,14 @@ class Connections:
         await connection.send(challenge)
         said = parse_json(await connection.recv())
         name = str(said["name"])
-        token = str(said["token"])[:64]
         signature = bytes.fromhex(said["signature"])
-        if self.keys is not None:
-            try:
-                self.keys[name].verify(
-                    signature, messages.statement(challenge, name, token), ec.ECDSA(SHA256())
-                )
-            except (KeyError, InvalidSignature):
-                raise _Refused(messages.REFUSED, "not registered") from None
+        if "clock" in said:
+            clock = datetime.fromisoformat(str(said["clock"])).astimezone(UTC)
+            self._verify(name, signature, messages.clock_statement(challenge, name, said["clock"]))
+            self._hear_clock(name, clock)
+            raise _Refused(messages.ENDED, "")
+        token = str(said["token"])[:64]
+        self._verify(name, signature, messages.statement(challenge, name, token))
         if name not in self.parties:
             raise _Refused(messages.REFUSED, "not registered")
         if why := self.fault(name):  # said to who has the key alone
@@ -320,6 +324,22 @@ class Connections:
         if taken or not self.holders.may_connect(name, token):
             raise _Refused(messages.TAKEN, "another process is connected as this party")
         return _Party(name, token, connection)
+
+    def _verify(self, name: str, signature: bytes, statement: bytes) -> None:
+        """Raise _Refused unless a party has signed this."""
+        if self.keys is None:
+            return
+        try:
+            self.keys[name].verify(signature, statement, ec.ECDSA(SHA256()))
+        except (KeyError, InvalidSignature):
+            raise _Refused(messages.REFUSED, "not registered") from None
+
+    def _hear_clock(self, name: str, clock: datetime) -> None:
+        """Take note of the clock of a party by which a certificate is not valid."""
+        if self.keys is not None and name in self.parties and name not in self.seen:
+            shown = f"by its clock, {clock.isoformat()}, a certificate is not valid"
+            here = self.clock().isoformat(timespec="seconds")
+            self.off |= {name: f"{shown}, and this machine's says {here}: {kit.SET}"}
 
     async def _take(self, party: _Party) -> None:
         """Receive an answer, and complete its future; one for which no one waits any more is thrown
@@ -572,7 +592,7 @@ def serve(place: Host) -> Iterator[Link]:
 def _logged(place: Host) -> Iterator[None]:
     """Write what the library says of connections that fail to a file."""
     place.folder.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(place.folder / "connections.log")
+    handler = LogFile(place.folder / "connections.log")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     _library.addHandler(handler)
     _library.propagate = False
