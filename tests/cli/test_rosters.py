@@ -110,6 +110,7 @@ def test_a_run_that_waits_for_a_party_goes_on_once_it_is_revoked(machine, tmp_pa
     versions = read(tmp_path / "run")
     assert [version.expected for version in versions] == [NAMES[:3], ("north", "west")]
     assert {version.parties for version in versions} == {NAMES[:3]}
+    assert versions[1].serial == versions[0].serial + 1  # so that the list before is refused
     kept = {path: path.read_bytes() for path in (tmp_path / "run").glob("*.safetensors")}
     deployment.end(deployment.host("--resume"), {})
     assert kept == {path: path.read_bytes() for path in kept}

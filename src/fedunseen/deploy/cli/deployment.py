@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import shutil
 import signal
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,6 +29,7 @@ from fedunseen.core.errors import (
     ArgumentError,
     DataError,
     ExperimentError,
+    FedUnseenError,
     RunDirectoryError,
     counted,
 )
@@ -143,7 +143,10 @@ def host(
                 "listening at %s:%d%s", bracketed(at), port, " in plain text" if insecure else ""
             )
             record(out, roster)
-            gone = partial(shut_out, out, roster)
+
+            def gone(names: Set[str]) -> None:
+                shut_out(out, _newest(kit, roster), names)
+
             yield Session(Counted(link, members), members, kit=kit, shut_out=gone)
 
     with (
@@ -153,6 +156,15 @@ def host(
     ):
         done = run_experiment(chosen, out, resume, on_round, meet, present)
     finish(done, write_pages(done), as_json, said=said)
+
+
+def _newest(kit: Path | None, roster: Roster) -> Roster:
+    """Return a run's list with the serial of the credentials as they are now, by which an older one
+    is refused later; while files are copied, with its own.
+    """
+    with suppress(FedUnseenError, OSError):
+        return replace(roster, serial=max(roster.serial, _enrolled(kit, roster.parties).serial))
+    return roster
 
 
 def _enrolled(kit: Path | None, names: Sequence[str]) -> Roster:
