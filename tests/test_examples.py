@@ -44,7 +44,7 @@ def test_a_script_prints_what_it_reaches(tmp_path, name):
 
 
 def test_by_file(tmp_path):
-    pytest.importorskip("Crypto")
+    pytest.importorskip("cryptography")
     ranking = shown(tmp_path, "sh", EXAMPLES / "by_file.sh")
     assert "1. 47" in ranking
     assert len(list((tmp_path / "by-file").glob("*.fedunseen"))) == 4

@@ -1,6 +1,7 @@
 """Many parties on one machine: memory of the coordinator for each party, and seconds of a round.
 
     python benchmarks/scale/parties.py [--parties 3 10 30] [--rounds 6] [--megabytes 2.4] [--masked]
+    python benchmarks/scale/parties.py --width 1280 [--parties 100] [--masked]
 
 The coordinator is a real process (`fedunseen host`) on loopback, with TLS and a model of so many
 MB. The parties are threads of one other process, each with its own connection, folder and data,
@@ -9,6 +10,10 @@ that a round is mostly messages, they share a processor, and above 10 MB one wor
 seconds of a round are an upper bound for parties of their own. The peak is the highest that the
 system has recorded of the coordinator's process (VmHWM), report included. Processor seconds of a
 round do not depend on what else the machine does: those of the coordinator, and of all parties.
+
+With ``--width`` the run is a closed form of random features of so many numbers (`gaussian`), in one
+round. Its seconds count from the last party that joined to the end of the round, masks included;
+here too one party works at a time.
 """
 
 from __future__ import annotations
@@ -25,10 +30,13 @@ import threading
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 WIDTH = 4054 / 2.4  # hidden units of a model of 1 MB
 SETTINGS = {
-    "method.kl": 0.0, "data.train_per_class": 6, "data.test_per_class": 3,
+    "data.train_per_class": 6, "data.test_per_class": 3,
     "evaluation.selection": "last", "evaluation.theory": False, "evaluation.embedding": False,
     "evaluation.clients": False,
 }  # fmt: skip
@@ -64,8 +72,11 @@ def take_part(folder: Path, names: list[str], port: int, large: bool, masked: bo
 
     def work(name: str) -> None:
         state, kit = folder / "state" / name, folder / "kits" / name
-        owner = Owner(folder / "data" / name, kit, (), masked)
-        held = PartyData(folder / "data" / name, masked=masked)
+        owner = Owner(
+            folder / "data" / name, kit, ("moments",), masked
+        )  # few samples, many features
+        held = PartyData(folder / "data" / name, masked=masked, min_samples=1)
+        held.consent = owner.consent
         party = Party(held.prepare, Site(state, owner))
 
         def answer(message: bytes) -> bytes:
@@ -89,9 +100,35 @@ def take_part(folder: Path, names: list[str], port: int, large: bool, masked: bo
         thread.join()
 
 
-def measure(
-    count: int, rounds: int, megabytes: float, masked: bool
-) -> tuple[int, int, float, list[float]]:
+def settings_of(count: int, asked: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """Return the preset and the settings of a run of so many parties."""
+    settings: dict[str, Any] = {**SETTINGS, "partition.clients": count}
+    if count > 80:  # more than there are seen classes
+        settings |= {"partition.kind": "iid"}
+    if asked.masked:
+        settings |= {"privacy.aggregation": "masked"}
+    if asked.width:
+        settings |= {"data.train_per_class": 60, "evaluation.confidence": "none"}
+        return "digit-pairs-gaussian", settings
+    settings |= {"method.kl": 0.0, "strategy.rounds": asked.rounds}
+    settings["method.hidden"] = [round(WIDTH * asked.megabytes)]
+    if asked.masked:
+        settings |= {"strategy.weights": "uniform"}
+    return "digit-pairs", settings
+
+
+def widen(folder: Path, width: int) -> None:
+    """Replace the features of all folders by random ones of them, so many."""
+    for path in sorted(folder.glob("*/features.npz")):
+        arrays = dict(np.load(path))
+        pixels = arrays["features"].reshape(len(arrays["features"]), -1)
+        directions = np.random.default_rng(0).normal(size=(pixels.shape[1], width))
+        arrays["features"] = np.tanh(pixels @ directions).astype(np.float32)
+        arrays.pop("image_shape", None)
+        np.savez(path, **arrays)
+
+
+def measure(count: int, asked: argparse.Namespace) -> tuple[int, int, float, list[float]]:
     """Return the coordinator's memory before the parties came, at its peak, the median seconds of a
     round, and the processor seconds of a round: the coordinator's, and all parties'.
     """
@@ -100,22 +137,22 @@ def measure(
     from fedunseen.experiment.deal import deal
 
     names = [f"party{k}" for k in range(count)]
-    settings = {**SETTINGS, "partition.clients": count, "strategy.rounds": rounds}
-    if count > 80:  # more than there are seen classes
-        settings |= {"partition.kind": "iid"}
-    settings["method.hidden"] = [round(WIDTH * megabytes)]
-    if masked:
-        settings |= {"privacy.aggregation": "masked", "strategy.weights": "uniform"}
+    preset, settings = settings_of(count, asked)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        deal(Experiment.load("digit-pairs", settings), folder / "data", names)
+        deal(Experiment.load(preset, settings), folder / "data", names)
+        if asked.width:
+            widen(folder / "data", asked.width)
+            own = {"name": "folder", "root": str(folder / "data" / "coordinator"), "part": True}
+            settings = {k: v for k, v in settings.items() if not k.startswith("data.")}
+            settings |= {f"data.{key}": value for key, value in own.items()}
         make(folder / "kits", "127.0.0.1", names, 90)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         settings |= {"engine.name": "websocket", "engine.timeout": 3600.0}
         words = [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
-        command = [sys.executable, "-m", "fedunseen", "host", "digit-pairs", *words]
+        command = [sys.executable, "-m", "fedunseen", "host", preset, *words]
         command += ["--kit", str(folder / "kits" / "coordinator"), "--parties", ",".join(names)]
         command += ["--address", f"127.0.0.1:{port}"]
         with open(folder / "host.log", "w") as log:
@@ -126,23 +163,35 @@ def measure(
             if host.poll() is not None:
                 sys.exit((folder / "host.log").read_text())
             time.sleep(0.1)
-        how = [str(int(megabytes > 10)), str(int(masked))]
+        large = bool(asked.width) or asked.megabytes > 10
+        how = [str(int(large)), str(int(asked.masked))]
         parties = subprocess.Popen(
             [sys.executable, __file__, "--take-part", str(folder), str(port), *how, *names]
         )
         lines, before, peak = folder / "run" / "metrics.jsonl", resident(host.pid), 0
-        spent: list[list[float]] = []  # at the end of each round
+        marks: list[
+            tuple[float, float, float]
+        ] = []  # at the start of a closed form, of each round's end
         while host.poll() is None and parties.poll() is None:
             peak = max(peak, peak_of(host.pid))
-            if lines.exists() and lines.read_text().count("\n") > len(spent):
-                spent.append([processor(host.pid), processor(parties.pid)])
+            rounds = lines.read_text().count("\n") if lines.exists() else 0
+            if asked.width:  # its masks are agreed on before its round begins
+                rounds += (folder / "host.log").read_text().count("has joined") == count
+            if rounds > len(marks):
+                marks.append((time.monotonic(), processor(host.pid), processor(parties.pid)))
             time.sleep(0.05)
         if parties.wait() or host.wait():
             sys.exit((folder / "host.log").read_text())
         seconds = [json.loads(line)["seconds"] for line in lines.read_text().splitlines()]
-        ends = zip(spent[0], spent[-1], strict=True)
-        each = [(last - first) / max(len(spent) - 1, 1) for first, last in ends]
-        return before, peak, statistics.median(seconds[1:] or seconds), each
+        whole, *each = (
+            (b - a) / max(len(marks) - 1, 1) for a, b in zip(marks[0], marks[-1], strict=True)
+        )
+        return (
+            before,
+            peak,
+            whole if asked.width else statistics.median(seconds[1:] or seconds),
+            each,
+        )
 
 
 def main() -> None:
@@ -157,6 +206,7 @@ def main() -> None:
     parser.add_argument(
         "--smallest", action="store_true", help="two parties, one round: to see that it runs"
     )
+    parser.add_argument("--width", type=int, help="a closed form of so many features")
     parser.add_argument("--take-part", nargs="*", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.take_part:
@@ -169,7 +219,7 @@ def main() -> None:
     print(f"| parties | {memory} | seconds a round | processor seconds, coordinator | parties |")
     print("|--:|--:|--:|--:|--:|--:|", flush=True)
     for count in asked.parties:
-        before, peak, seconds, spent = measure(count, asked.rounds, asked.megabytes, asked.masked)
+        before, peak, seconds, spent = measure(count, asked)
         numbers = f"{before / 1e6:.0f} | {peak / 1e6:.0f} | {seconds:.2f}"
         print(f"| {count} | {numbers} | {spent[0]:.2f} | {spent[1]:.2f} |", flush=True)
 

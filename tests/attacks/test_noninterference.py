@@ -85,7 +85,6 @@ def chance(monkeypatch):
     source = Chance()
     monkeypatch.setattr("os.urandom", source.read)
     monkeypatch.setattr(random, "_urandom", source.read)  # behind the module ``secrets``
-    monkeypatch.setattr("Crypto.Protocol.SecretSharing.rng", source.read)
     clock = SimpleNamespace(monotonic=lambda: 7.0)
     monkeypatch.setattr("fedunseen.deploy.remote.party.time", clock)
     return source

@@ -21,7 +21,7 @@ from fedunseen.__main__ import command
 command()
 """
 EXTRAS = {  # of an extra that is no part of `make demo`: the modules that it brings
-    "masked": ("cryptography", "Crypto", "websockets"),
+    "masked": ("cryptography", "websockets"),
     "privacy": ("dp_accounting",),
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "litert": ("ai_edge_litert",),

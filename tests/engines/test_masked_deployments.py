@@ -858,7 +858,9 @@ def test_a_party_cannot_be_told_from_noise_in_all_that_reaches_the_coordinator(
     """
     if off:
         for name in ("party", "server"):
-            monkeypatch.setattr(f"fedunseen.deploy.secagg.{name}.apply_stream", lambda *given: None)
+            monkeypatch.setattr(
+                f"fedunseen.deploy.secagg.{name}.apply_streams", lambda *given: None
+            )
     hosted(link, tmp_path / "run", strategy__rounds=1)
     heard = [one for one in link.heard if one[0] not in ("hello", "stop", "plan", "signed")]
     assert [kind for kind, *_ in heard] == [

@@ -177,7 +177,7 @@ def test_the_diagonal_is_where_it_is_taken_to_be():
 @pytest.mark.parametrize("aggregation", ["plain", "masked"])
 @pytest.mark.parametrize("bits", ["none", 8])
 def test_a_run_releases_noisy_sums_once(bits, aggregation, tmp_path):
-    pytest.importorskip("Crypto")
+    pytest.importorskip("cryptography")
     settings = {
         "data.train_per_class": 12, "data.test_per_class": 3, "data.features": ["l2"], "data.quantization": bits,
         "evaluation.embedding": False, "evaluation.theory": False, "evaluation.selection": "last",

@@ -3,12 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from Crypto.Protocol.SecretSharing import Shamir
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedunseen.deploy.secagg import primitives
 from fedunseen.deploy.secagg.masks import ALL, Masks
-from fedunseen.deploy.secagg.primitives import SecAggError, apply_stream, key_stream
+from fedunseen.deploy.secagg.primitives import SecAggError, apply_streams, key_stream
 from fedunseen.deploy.secagg.ring import Field, Layout, RangeError
+from fedunseen.deploy.secagg.sharing import inverse, restore, split, times
 from fedunseen.strategies import FedAvg, Reply
 from fedunseen.strategies.summed import Summed
 
@@ -119,9 +123,32 @@ def test_integer_statistics_add_up_bit_for_bit():
 @pytest.mark.parametrize(("threshold", "count"), [(3, 4), (7, 10)])
 def test_fewer_shares_than_the_threshold_say_nothing_of_a_seed(threshold, count):
     seed = bytes(range(16))
-    enough = list(enumerate(primitives.split(seed, threshold, count)))[-threshold:]
-    assert primitives.combine(dict(enough)) == seed
-    assert primitives.combine(dict(enough[1:])) != seed
+    shares = split(seed, threshold, count)[-threshold:]
+    holders = range(count - threshold, count)
+    assert restore(holders, [shares, shares]) == [seed, seed]
+    assert restore(holders[1:], [shares[1:]]) != [seed]
+
+
+@given(st.data())
+def test_many_seeds_are_restored_as_the_library_restores_each(data):
+    """Shares are any 16 bytes here, so that wrong ones give the library's value too."""
+    holders = data.draw(st.lists(st.integers(0, 1023), min_size=1, max_size=6, unique=True))
+    shares = st.lists(
+        st.binary(min_size=16, max_size=16), min_size=len(holders), max_size=len(holders)
+    )
+    rows = data.draw(st.lists(shares, max_size=3))
+    places = [holder + 1 for holder in holders]
+    expected = [Shamir.combine(list(zip(places, row, strict=True))) for row in rows]
+    assert restore(holders, rows) == expected
+
+
+@given(*[st.integers(0, 2**128 - 1)] * 3)
+def test_the_elements_of_restored_seeds_are_a_field(one, two, three):
+    assert times(one, two) == times(two, one)
+    assert times(one, times(two, three)) == times(times(one, two), three)
+    assert times(one, two ^ three) == times(one, two) ^ times(one, three)
+    assert times(one, 1) == one
+    assert one == 0 or times(one, inverse(one)) == 1
 
 
 def test_a_zero_key_is_no_key():
@@ -129,12 +156,16 @@ def test_a_zero_key_is_no_key():
         primitives.agree(bytes(range(32)), bytes(32), b"test")
 
 
-@pytest.mark.parametrize("count", [0, 1, 2**16 - 1, 2**16, 2**16 + 1, 200_001])
+@pytest.mark.parametrize("count", [0, 1, 2**15 - 1, 2**15, 2**15 + 1, 200_001])
 def test_a_stream_in_blocks_is_the_cipher_s_key_stream(count):
     key = bytes(range(32))
     cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
     expected = np.frombuffer(cipher.update(bytes(8 * count)), dtype="<u8")
     assert np.array_equal(key_stream(key, count), expected)
     elements = expected.copy()
-    apply_stream(elements, key, np.subtract)
+    apply_streams(elements, [(key, np.subtract)])
     assert not elements.any()
+    keys = [bytes([k] * 32) for k in range(3)]
+    apply_streams(elements, zip(keys, (np.add, np.subtract, np.add), strict=True))
+    one, two, three = (key_stream(key, count) for key in keys)
+    assert np.array_equal(elements, one - two + three)

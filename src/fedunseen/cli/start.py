@@ -153,7 +153,7 @@ _EXTRAS = {
     "ray": ("ray", "encodes, counts and runs sweeps on a Ray cluster"),
     "arrow": ("pyarrow", "reads Parquet and Arrow tables"),
     "privacy": ("dp-accounting", "adds up what differential privacy costs"),
-    "masked": ("pycryptodome", "connects parties, and hides single updates from the coordinator"),
+    "masked": ("websockets", "connects parties, and hides single updates from the coordinator"),
     "serve": ("fastapi", "answers over HTTP, with a page to try a model"),
     "report": ("jinja2", "writes a report of each run"),
     "onnx": ("onnx", "exports models that load without this package"),

@@ -44,7 +44,7 @@ def write_scaling(scaler: Scaler, folder: Path) -> None:
     write_tensors(folder / "scaling.safetensors", statistics)
 
 
-_MODULES = {"pillow": "PIL", "pycryptodome": "Crypto", "pyyaml": "yaml"}
+_MODULES = {"pillow": "PIL", "pyyaml": "yaml"}
 """Package -> its module, where that has another name."""
 
 

@@ -30,9 +30,10 @@ from fedunseen.deploy.secagg.ledger import Ledger
 from fedunseen.deploy.secagg.masks import Masks, digest_of
 from fedunseen.deploy.secagg.primitives import (
     Elements,
+    Operation,
     SecAggError,
     agree,
-    apply_stream,
+    apply_streams,
     canonical,
     digest,
 )
@@ -83,11 +84,13 @@ def pair_masks(
 ) -> Elements:
     """Return ring elements under a mask for each other party of the sum."""
     hidden = elements.copy()
+    streams: list[tuple[bytes, Operation]] = []
     for peer in sorted(set(parties) - {credentials.name}):
         names = (name.encode() for name in sorted((credentials.name, peer)))
         purpose = digest(b"fedunseen offline pair", rho, *names)
         key = agree(credentials.exchange, credentials.enrolment.parties[peer][1], purpose)
-        apply_stream(hidden, key, np.add if credentials.name < peer else np.subtract)
+        streams.append((key, np.add if credentials.name < peer else np.subtract))
+    apply_streams(hidden, streams)
     return hidden
 
 

@@ -27,14 +27,15 @@ from fedunseen.deploy.secagg.ledger import Ledger
 from fedunseen.deploy.secagg.plan import Plan, signers
 from fedunseen.deploy.secagg.primitives import (
     Elements,
+    Operation,
     SecAggError,
-    apply_stream,
+    apply_streams,
     canonical,
     digest,
     from_hex,
     seal,
-    split,
 )
+from fedunseen.deploy.secagg.sharing import SEED, split
 
 Message = dict[str, Any]
 
@@ -234,7 +235,7 @@ class SecAggClient:
                 plan, waiting=None
             )  # its shares are discarded: it can never be opened
         private = [secrets.token_bytes(32), secrets.token_bytes(32)]
-        seed = secrets.token_bytes(primitives.SEED)
+        seed = secrets.token_bytes(SEED)
         message: Message = {
             "party": self.name,
             **mine,
@@ -381,7 +382,7 @@ class SecAggClient:
                     now.sealing[dealer], bytes.fromhex(encrypted[dealer]), associated(*route)
                 )
                 said = str(commitments.get(dealer))
-                if len(share) != primitives.SEED or not hmac.compare_digest(
+                if len(share) != SEED or not hmac.compare_digest(
                     said, share_commitment(*route, share)
                 ):
                     raise SecAggError("")
@@ -391,9 +392,11 @@ class SecAggClient:
                 return complaint
             shares[dealer] = share.hex()
         hidden = elements.copy()
-        apply_stream(hidden, own_key(now.rho, now.seed))
-        for peer, key in now.pairs.items():
-            apply_stream(hidden, key, np.add if self.name < peer else np.subtract)
+        own: tuple[bytes, Operation] = (own_key(now.rho, now.seed), np.add)
+        pairs = [
+            (key, np.add if self.name < peer else np.subtract) for peer, key in now.pairs.items()
+        ]
+        apply_streams(hidden, [own, *pairs])
         shares = dict(sorted(shares.items()))  # as they are read from the ledger
         waiting = {
             "k": now.keys["k"],

@@ -1,9 +1,8 @@
-"""The cryptography of secure aggregation, by two kept libraries: ``cryptography`` (OpenSSL) and
-``pycryptodome``.
+"""The cryptography of secure aggregation, by the library ``cryptography`` (OpenSSL).
 
 Signatures are Ed25519 (RFC 8032), key agreement X25519 (RFC 7748), derivation HKDF-SHA256 (RFC
 5869), encryption ChaCha20-Poly1305 (RFC 8439), masks the key stream of AES-256 in counter mode, and
-secret sharing Shamir's over GF(2^128).
+shares of secrets those of :mod:`~fedunseen.deploy.secagg.sharing`.
 
 Flower's ``flwr.common.secure_aggregation`` folds a seed of 256 bits into 32 and draws masks from a
 Mersenne Twister: 2^32 trials find a mask. Only fresh, full-length seeds are used here.
@@ -12,7 +11,7 @@ Mersenne Twister: 2^32 trials find a mask. Only fresh, full-length seeds are use
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from numpy.typing import NDArray
 from fedunseen.core.errors import MissingDependencyError
 
 try:
-    from Crypto.Protocol.SecretSharing import Shamir
     from cryptography.exceptions import InvalidSignature, InvalidTag
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
         Ed25519PrivateKey,
@@ -34,16 +32,14 @@ try:
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 except ImportError:
     raise MissingDependencyError(
-        "privacy.aggregation = 'masked' needs two libraries of cryptography: pip install "
+        "privacy.aggregation = 'masked' needs the library cryptography: pip install "
         "'fedunseen[masked]'"
     ) from None
 
-SEED = 16
-"""Bytes of a seed that is shared among parties: one block of Shamir's scheme."""
-
 Elements = NDArray[np.uint64]
+Operation = Callable[..., Elements]
 
-_BLOCK = 2**16  # ring elements of a stream that are made at once
+_BLOCK = 2**15  # ring elements of a stream that are made at once
 
 
 class SecAggError(Exception):
@@ -153,36 +149,18 @@ def unseal(key: bytes, encrypted: bytes, associated: bytes) -> bytes:
         raise SecAggError("an encrypted share does not open") from None
 
 
-def split(seed: bytes, threshold: int, count: int) -> list[bytes]:
-    """Share a seed among ``count`` holders: ``threshold`` shares restore it, fewer reveal
-    nothing.
-    """
-    return [share for _, share in sorted(Shamir.split(threshold, count, seed, ssss=False))]
+def _scratch() -> tuple[bytes, bytearray]:
+    return bytes(8 * _BLOCK), bytearray(8 * _BLOCK + 15)  # as much as the library wants to have
 
 
-def combine(shares: Mapping[int, bytes]) -> bytes:
-    """Return the seed that enough shares restore; another value if a share is wrong.
-
-    Args:
-        shares: place of the share in the list of :func:`split` -> the share.
-
-    Example:
-        >>> shares = split(b"0123456789abcdef", 2, 3)
-        >>> combine({0: shares[0], 2: shares[2]})
-        b'0123456789abcdef'
-    """
-    return bytes(
-        Shamir.combine([(place + 1, share) for place, share in shares.items()], ssss=False)
-    )
-
-
-def stream_blocks(key: bytes, count: int) -> Iterator[tuple[slice, Elements]]:
+def stream_blocks(
+    key: bytes, count: int, scratch: tuple[bytes, bytearray] | None = None
+) -> Iterator[tuple[slice, Elements]]:
     """Yield ``count`` uniform ring elements of 64 bits that this key alone yields, in blocks that
     fit a processor's cache. Use a key for one stream only; a block is overwritten by the next.
     """
     cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
-    nothing = bytes(8 * _BLOCK)
-    buffer = bytearray(8 * _BLOCK + 15)  # as much as the library wants to have
+    nothing, buffer = scratch or _scratch()
     block = np.frombuffer(buffer, dtype="<u8", count=_BLOCK)
     for first in range(0, count, _BLOCK):
         size = min(_BLOCK, count - first)
@@ -190,16 +168,21 @@ def stream_blocks(key: bytes, count: int) -> Iterator[tuple[slice, Elements]]:
         yield slice(first, first + size), block[:size]
 
 
-def apply_stream(
-    elements: Elements, key: bytes, operation: Callable[..., Elements] = np.add
-) -> None:
-    """Add the stream of a key to ring elements in place, or subtract it (``np.subtract``)."""
-    for place, block in stream_blocks(key, len(elements)):
-        operation(elements[place], block, out=elements[place])
+def apply_streams(elements: Elements, streams: Iterable[tuple[bytes, Operation]]) -> None:
+    """Add the streams of keys to ring elements in place (``np.add``), or subtract them
+    (``np.subtract``). A block of elements takes all streams while it is in the processor's cache.
+    """
+    count = len(elements)
+    scratch = _scratch()
+    begun = [(stream_blocks(key, count, scratch), operation) for key, operation in streams]
+    for _ in range(0, count, _BLOCK):
+        for blocks, operation in begun:
+            place, block = next(blocks)
+            operation(elements[place], block, out=elements[place])
 
 
 def key_stream(key: bytes, count: int) -> Elements:
     """Return the whole stream of a key."""
     elements = np.zeros(count, dtype=np.uint64)
-    apply_stream(elements, key)
+    apply_streams(elements, [(key, np.add)])
     return elements

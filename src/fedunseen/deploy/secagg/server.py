@@ -24,16 +24,15 @@ from fedunseen.deploy.secagg import party
 from fedunseen.deploy.secagg.enrolment import Enrolment
 from fedunseen.deploy.secagg.party import Message
 from fedunseen.deploy.secagg.primitives import (
-    SEED,
     Elements,
     SecAggError,
-    apply_stream,
-    combine,
+    apply_streams,
     digest,
     exchange_public,
     from_hex,
     unseal,
 )
+from fedunseen.deploy.secagg.sharing import SEED, restore
 
 _TRIAL = secrets.token_bytes(32)
 
@@ -114,11 +113,12 @@ class MaskedTotal:
             )
         roster = self.roster
         holders = sorted(self.replies)[: self.threshold]
+        seeds = restore(
+            [roster.index(holder) for holder in holders],
+            ([self.replies[holder][dealer] for holder in holders] for dealer in roster),
+        )
         keys = []
-        for dealer in roster:
-            seed = combine(
-                {roster.index(holder): self.replies[holder][dealer] for holder in holders}
-            )
+        for dealer, seed in zip(roster, seeds, strict=True):
             if digest(b"fedunseen seed", seed).hex() != self.seeds[dealer]:
                 raise SecAggError(
                     f"the shares that {dealer} has dealt do not restore its seed: keep it out of "
@@ -126,8 +126,7 @@ class MaskedTotal:
                 )
             keys.append(party.own_key(self.rho, seed))
         total = self.total.copy()
-        for key in keys:
-            apply_stream(total, key, np.subtract)
+        apply_streams(total, [(key, np.subtract) for key in keys])
         return total
 
     def save(self, path: Path) -> None:
