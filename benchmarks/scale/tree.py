@@ -2,10 +2,12 @@
 
     python benchmarks/scale/tree.py [--parties 10000] [--fan-out 100] [--width 128] [--plan]
     python benchmarks/scale/tree.py --ray [--address HOST:PORT] [--workers 2]
+    python benchmarks/scale/tree.py --masked [--ray]
 
 By default 10,000 parties of one class each, 22 to a node. ``--ray``: 100,000 parties, 100 to a
 node, each node a task on a Ray cluster; its first level makes the parties' samples from the seed.
-``--plan``: the sizes alone of 1,000,000 parties and 100,000 classes.
+``--plan``: the sizes alone of 1,000,000 parties and 100,000 classes. ``--masked``: 300 parties, 10
+to a node, which adds up by the masked sum of deployments, so that it reads no party's message.
 
 A party sends the statistics of its samples, quantized to 8 bits. A node adds what its children
 send, one after the other, and sends the sum to its parent. A message has the rows of those classes
@@ -23,6 +25,7 @@ import resource
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,10 +34,15 @@ from numpy.typing import NDArray
 
 from fedunseen.core.parameters import Params, size_in_bytes
 from fedunseen.data import ClassSpace, Quantization
+from fedunseen.deploy.secagg.masks import Masks
 from fedunseen.methods.closed_form.statistics import add, no_sums, statistics, sums_sha256
+from fedunseen.strategies import Reply
 
 BITS = 8
 HEAD = 48  # bytes of a message before its classes: the hash of the class space, and two numbers
+LEAST = 3  # parties of a masked sum
+SUMS: Any = SimpleNamespace(adds=True, settings=SimpleNamespace(weights="uniform"))
+"""The strategy of a masked sum of statistics, as far as it takes part."""
 BLOCK = 1000  # parties whose samples the flat sum takes at once
 
 
@@ -70,6 +78,7 @@ class Tree:
     fan_out: int
     scattered: bool
     seed: int = 0
+    masked: bool = False
 
     @property
     def height(self) -> int:
@@ -195,10 +204,37 @@ class Maker:
         assert total is not None
         return self.message(total, level)
 
+    def hide(self, parties: range, below: Level, here: Level) -> Message:
+        """Return the message of a node above parties, of a masked sum of those alone, and count it.
+
+        All have the rows of the classes that one of them has. The sum is opened by the whole
+        protocol: keys, shares, masked elements, opening.
+        """
+        own = [self.of([party]) for party in parties]
+        rows = torch.stack([sums["count"] for sums in own]).sum(0).nonzero()[:, 0]
+        replies = [
+            Reply(k, {**sums, "count": sums["count"][rows], "total": sums["total"][rows]}, 1, 1)
+            for k, sums in enumerate(own)
+        ]
+        begun = time.process_time()
+        done = Masks(1.0, len(own)).sum(SUMS, replies, dict(replies[0].update))
+        here.note(Level(children=len(own), seconds=time.process_time() - begun))
+        assert list(done.clients) == list(range(len(own)))
+        size = math.ceil(done.bytes_up / len(own))
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        below.note(Level(nodes=len(own), sent=done.bytes_up, largest=size, peak=peak))
+        total = {**self.nothing, **done.reply.update}
+        for name in ("count", "total"):
+            total[name] = self.nothing[name].clone()
+            total[name][rows] = done.reply.update[name]
+        return self.message(total, here)
+
 
 def first_level(tree: Tree, place: int) -> tuple[Message, dict[int, Level]]:
     """Return the message of a node above parties, which it makes one after the other."""
     maker, parties, here = Maker(tree), Level(), Level()
+    if tree.masked:
+        return maker.hide(tree.children(1, place), parties, here), {0: parties, 1: here}
     messages = (maker.message(maker.of([party]), parties) for party in tree.children(1, place))
     return maker.add(messages, here), {0: parties, 1: here}
 
@@ -341,6 +377,7 @@ def main() -> int:
     parser.add_argument("--ray", action="store_true", help="on a Ray cluster")
     parser.add_argument("--address", default="", help="of the cluster [one that is started here]")
     parser.add_argument("--workers", type=int, default=0, help="at once [one a processor]")
+    parser.add_argument("--masked", action="store_true", help="parties mask what they send")
     parser.add_argument("--scattered", action="store_true", help="neighbors hold different classes")
     parser.add_argument(
         "--smallest", action="store_true", help="thirty parties: to see that it runs"
@@ -348,13 +385,18 @@ def main() -> int:
     given = parser.parse_args()
     torch.set_num_threads(1)
     usual = (100_000, 1000, 64, 100) if given.ray else (10_000, 1000, 64, 22)
+    usual = (300, 100, 64, 10) if given.masked else usual
     usual = (1_000_000, 100_000, 2048, 100) if given.plan else usual
-    usual = (30, 10, 8, 4) if given.smallest else usual
+    usual = (30, 10, 8, 5 if given.masked else 4) if given.smallest else usual
     asked = (given.parties, given.classes, given.width, given.fan_out)
     parties, classes, width, fan_out = (
         value or other for value, other in zip(asked, usual, strict=True)
     )
-    tree = Tree(parties, classes, width, given.samples, fan_out, given.scattered, given.seed)
+    tree = Tree(
+        parties, classes, width, given.samples, fan_out, given.scattered, given.seed, given.masked
+    )
+    if given.masked and len(tree.children(1, tree.members(1) - 1)) < LEAST:
+        parser.error(f"the last node has fewer than {LEAST} parties: choose another --fan-out")
     if given.plan:
         plan(tree)
         return 0

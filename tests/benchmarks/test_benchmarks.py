@@ -1,5 +1,6 @@
 """Every script of ``benchmarks/`` and ``tools/`` runs, on its smallest shape."""
 
+import re
 import runpy
 import subprocess
 import sys
@@ -65,6 +66,16 @@ def script(monkeypatch, tmp_path, one_thread):
 def test_it_runs_on_its_smallest_shape(name, script, capfd):
     assert script(*name.split(), "--smallest") in (0, None)
     assert capfd.readouterr().out.strip()  # it has something to tell
+
+
+def test_a_tree_of_masked_sums_has_the_digest_of_one_in_clear(script, capfd):
+    digests = set()
+    for words in ((), ("--masked",), ("--masked", "--fan-out", 3)):
+        assert script("tree", "--smallest", *words) == 0
+        tree, flat = re.findall(r"(?:tree|flat) `(\w+)`", capfd.readouterr().out)
+        digests |= {tree, flat}
+    assert len(digests) == 1
+    assert script("tree", "--smallest", "--masked", "--fan-out", 4) == 2  # two parties in the last
 
 
 def test_the_tables_of_real_features_are_made_of_any_data_in_that_layout(script, tmp_path, capfd):
