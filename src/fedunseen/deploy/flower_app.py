@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedunseen.core.command_line import typed
-from fedunseen.core.errors import ExperimentError, FedUnseenError
+from fedunseen.core.errors import ExperimentError
 from fedunseen.core.files import parse_json
 from fedunseen.deploy.existing_federation import coordinated, log, logged_to, taking_part
-from fedunseen.deploy.flower.app import PARTITION, GridLink, client_app, server_app
-from fedunseen.deploy.flower.staying import serve_party
+from fedunseen.deploy.flower.app import GridLink, client_app, server_app
+from fedunseen.deploy.flower.staying import be_party, options_of, serve_party, state_of
 
 if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
@@ -69,21 +69,13 @@ def party() -> None:
 
     ``name`` and ``data`` are required; the others are as the options of ``fedunseen join``.
     """
-    config = json.loads(sys.argv[1])
-    try:
-        with logged_to(sys.stderr):
-            _serve(config)
-    except FedUnseenError as error:
-        sys.exit(str(error))
+    be_party(_serve)
 
 
 def _serve(config: Mapping[str, Any]) -> None:
-    name = str(config["name"])
-    others = {"name", "parent", *PARTITION}  # the last are for other apps of the same node
-    options = {key: value for key, value in config.items() if key not in others}
-    state = _path(config.get("state")) or Path(f"fedunseen-{name}")
-    out = _path(config.get("out")) or Path("runs") / name
-    with taking_part(options, _settings(config), state, out) as party:
+    state = state_of(config)
+    out = _path(config.get("out")) or Path("runs") / str(config["name"])
+    with taking_part(options_of(config), _settings(config), state, out) as party:
         serve_party(state, party.answer, party.done, int(config["parent"]))
     if party.error is not None:
         raise party.error

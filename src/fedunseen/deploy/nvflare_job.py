@@ -8,14 +8,13 @@ same party answer.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from fedunseen.core.command_line import typed
-from fedunseen.core.errors import ExperimentError
 from fedunseen.deploy.existing_federation import check_options, coordinated, taking_part
 from fedunseen.deploy.nvflare import job
-from fedunseen.deploy.nvflare.job import SETTINGS, Place, note_refusal
-from fedunseen.deploy.remote.link import Answer
+from fedunseen.deploy.nvflare.job import Place, quiet
 
 
 class Coordinator(job.Coordinator):
@@ -57,30 +56,10 @@ class Coordinator(job.Coordinator):
 class Party(job.Party):
     """The job's executor: takes part with the data that the site's file names."""
 
-    def answering(self, place: Place) -> Answer:
-        """Return what answers; raises FedUnseenError if the site's file or data are not as they
-        must be.
-        """
-        if (data := place.path("data")) is None:
-            raise ExperimentError(
-                f'local/{SETTINGS} of site {place.name} names no data: add "data": "FOLDER"'
-            )
-        tree = {**place.settings, "data": data, "credentials": place.path("credentials")}
+    def party(self, place: Place, tree: Mapping[str, Any]) -> AbstractContextManager[Any]:
+        """Return what answers."""
         out = place.path("out") or place.folder / "fedunseen-model"
-        stated = dict(place.settings.get("set", {}))
-        # its own file alone takes what is said: NVFlare can stream a log to the server
-        party = self.held.enter_context(
-            taking_part(tree, stated, place.state, out, lambda text: None)
-        )
-
-        def answer(question: bytes) -> bytes:
-            earlier_error = party.error
-            reply = party.answer(question)
-            if party.error is not None and party.error is not earlier_error:
-                note_refusal(party.error)
-            return reply
-
-        return answer
+        return taking_part(tree, dict(place.settings.get("set", {})), place.state, out, quiet)
 
 
 def _dotted(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedunseen.core.errors import RefusedError
-from fedunseen.deploy.flower.staying import ask_party
+from fedunseen.deploy.flower.staying import PARTITION, ask_party
 from fedunseen.deploy.remote.link import PartyGone, complete
 from fedunseen.deploy.remote.wire import plain
 
@@ -37,8 +37,6 @@ WHOLE = (
 NO_DATA = "node-without-data"
 EXCEPTION = re.compile(r"\A<class '[\w.]+'>:<'(.*)'>\Z", re.DOTALL)
 """How Flower writes an exception of a node's app; the group is its text."""
-PARTITION = {"partition-id", "num-partitions"}
-"""What Flower's simulation writes into a node's configuration."""
 
 _log = logging.getLogger("fedunseen.federation")
 

@@ -23,7 +23,10 @@ from typing import Any
 
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.files import parse_json
+from fedunseen.deploy.existing_federation import logged_to
 
+PARTITION = {"partition-id", "num-partitions"}
+"""What Flower's simulation writes into a node's configuration."""
 START = 600.0  # seconds in which a party's process has to have read its data
 IDLE = 3600.0  # seconds without a message after which it ends
 # in a party's state folder
@@ -34,6 +37,27 @@ _ENDED = (
     OSError,
     AuthenticationError,
 )  # what a connection raises when its other end has gone
+
+
+def state_of(place: Mapping[str, Any]) -> Path:
+    """Return the state folder of the party that a node's configuration describes."""
+    return Path(str(place.get("state") or f"fedunseen-{place['name']}"))
+
+
+def options_of(place: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a node's configuration decides for its site."""
+    others = {"name", "parent", *PARTITION}  # the last are for other apps of the same node
+    return {key: value for key, value in place.items() if key not in others}
+
+
+def be_party(serve: Callable[[Mapping[str, Any]], None]) -> None:
+    """Be the process of a party: serve by its node's configuration, the first argument, as JSON."""
+    config = json.loads(sys.argv[1])
+    try:
+        with logged_to(sys.stderr):
+            serve(config)
+    except FedUnseenError as error:
+        sys.exit(str(error))
 
 
 def ask_party(party: str, place: Mapping[str, Any], message: bytes) -> bytes:
@@ -50,7 +74,7 @@ def ask_party(party: str, place: Mapping[str, Any], message: bytes) -> bytes:
         raise FedUnseenError(
             "the node's configuration lacks the party's name: --node-config 'name=\"north\" ...'"
         )
-    state = Path(str(place.get("state") or f"fedunseen-{place['name']}"))
+    state = state_of(place)
     connection = _dial(state) or _start(party, place, state)
     with connection:
         try:

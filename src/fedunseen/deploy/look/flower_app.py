@@ -6,17 +6,16 @@ with ``consent="look"``.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedunseen.core.command_line import typed
-from fedunseen.core.errors import FedUnseenError, RefusedError
+from fedunseen.core.errors import RefusedError
 from fedunseen.deploy.existing_federation import logged_to
-from fedunseen.deploy.flower.app import NO_DATA, PARTITION, GridLink, client_app, server_app
-from fedunseen.deploy.flower.staying import serve_party
+from fedunseen.deploy.flower.app import NO_DATA, GridLink, client_app, server_app
+from fedunseen.deploy.flower.staying import be_party, options_of, serve_party, state_of
 from fedunseen.deploy.look.over_links import FEW, PATIENCE, ask, looking_on
 from fedunseen.deploy.look.question import FORM, LIMIT, PLAN
 from fedunseen.deploy.offline.files import read
@@ -47,20 +46,13 @@ def coordinate(grid: Any, config: Mapping[str, Any]) -> None:
 
 
 def party() -> None:
-    """Be the process of a party; its node's configuration is the first argument, as JSON."""
-    config = json.loads(sys.argv[1])
-    try:
-        with logged_to(sys.stderr):
-            _serve(config)
-    except FedUnseenError as error:
-        sys.exit(str(error))
+    """Be the process of a party."""
+    be_party(_serve)
 
 
 def _serve(config: Mapping[str, Any]) -> None:
-    others = {"name", "parent", *PARTITION}
-    options = {key: value for key, value in config.items() if key not in others}
-    state = Path(str(config.get("state") or f"fedunseen-{config['name']}"))
-    with looking_on(options, state, _say) as looking:
+    state = state_of(config)
+    with looking_on(options_of(config), state, _say) as looking:
         serve_party(state, looking.answer, looking.done, int(config["parent"]))
     if looking.error is not None:
         raise looking.error

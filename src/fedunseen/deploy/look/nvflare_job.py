@@ -7,16 +7,17 @@ The job's configuration names the plan. A site's own file is as for a run, with 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from fedunseen.core.command_line import typed
-from fedunseen.core.errors import ExperimentError
-from fedunseen.deploy.look.over_links import FEW, ask, looking_on
+from fedunseen.deploy.look.over_links import FEW, LookingParty, ask, looking_on
 from fedunseen.deploy.look.question import FORM, LIMIT, PLAN
 from fedunseen.deploy.nvflare import job
-from fedunseen.deploy.nvflare.job import SETTINGS, Place, note_refusal
+from fedunseen.deploy.nvflare.job import Place, quiet
 from fedunseen.deploy.offline.files import read
-from fedunseen.deploy.remote.link import Answer
 from fedunseen.federation.engine import PartyStatus, Session
 
 
@@ -56,21 +57,6 @@ class Coordinator(job.Coordinator):
 class Party(job.Party):
     """The job's executor: looks at the data that the site's file names."""
 
-    def answering(self, place: Place) -> Answer:
-        """Return what answers; raises FedUnseenError if the site's file is not as it must be."""
-        if (data := place.path("data")) is None:
-            raise ExperimentError(
-                f'local/{SETTINGS} of site {place.name} names no data: add "data": "FOLDER"'
-            )
-        tree = {**place.settings, "data": data, "credentials": place.path("credentials")}
-        # its own file alone takes what is said: NVFlare can stream a log to the server
-        party = self.held.enter_context(looking_on(tree, place.state, lambda text: None))
-
-        def answer(question: bytes) -> bytes:
-            before = party.error
-            reply = party.answer(question)
-            if party.error is not None and party.error is not before:
-                note_refusal(party.error)
-            return reply
-
-        return answer
+    def party(self, place: Place, tree: Mapping[str, Any]) -> AbstractContextManager[LookingParty]:
+        """Return what answers."""
+        return looking_on(tree, place.state, quiet)

@@ -21,6 +21,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.errors import ExperimentError, FedUnseenError
 from fedunseen.core.files import parse_json
 from fedunseen.deploy.remote.link import Answer, PartyGone, complete
 from fedunseen.deploy.remote.refusals import code_of, described
@@ -94,6 +95,10 @@ class Place:
             raise FedUnseenError(f"{path} is damaged ({error}): write a JSON object") from None
         config = Path(workspace.get_app_config_dir(fl_ctx.get_job_id()))
         return cls(name, Path(workspace.get_root_dir()), config, settings)
+
+
+def quiet(text: str) -> None:
+    """Leave what is said to the site's own file: NVFlare can stream its log to the server."""
 
 
 def note_refusal(error: BaseException) -> None:
@@ -256,7 +261,7 @@ class Coordinator(Controller, ABC):  # type: ignore[misc]  # NVFlare has no type
         return make_reply(ReturnCode.COMMUNICATION_ERROR)
 
 
-class Party(Executor, ABC):  # type: ignore[misc]
+class Party(Executor):  # type: ignore[misc]
     """The job's executor: answers questions, one at a time in a thread of its own. Its only task is
     to take the key that a question has to have.
     """
@@ -271,9 +276,34 @@ class Party(Executor, ABC):  # type: ignore[misc]
         self.questions: queue.SimpleQueue[tuple[Future[bytes], bytes]] = queue.SimpleQueue()
         self.answers: dict[str, Future[bytes]] = {}  # question -> its answer, once there is one
 
-    @abstractmethod
+    def party(self, place: Place, tree: Mapping[str, Any]) -> AbstractContextManager[Any]:
+        """Return what answers, for as long as the job lasts.
+
+        Args:
+            place: where it works.
+            tree: the site's settings, with paths in full.
+        """
+        raise NotImplementedError
+
     def answering(self, place: Place) -> Answer:
-        """Return what answers."""
+        """Return what answers; raises FedUnseenError if the site's file or data are not as they
+        must be.
+        """
+        if (data := place.path("data")) is None:
+            raise ExperimentError(
+                f'local/{SETTINGS} of site {place.name} names no data: add "data": "FOLDER"'
+            )
+        tree = {**place.settings, "data": data, "credentials": place.path("credentials")}
+        party = self.held.enter_context(self.party(place, tree))
+
+        def answer(question: bytes) -> bytes:
+            before = party.error
+            reply: bytes = party.answer(question)
+            if party.error is not None and party.error is not before:
+                note_refusal(party.error)
+            return reply
+
+        return answer
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Start and end with the job; any site can send the others an event of that name."""
