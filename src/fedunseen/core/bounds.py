@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from fedunseen.core.errors import RefusedError
+from fedunseen.core.text import printable
 
 if TYPE_CHECKING:  # settings are read before PyTorch is loaded
     from torch import Tensor
@@ -322,9 +323,7 @@ def _text(value: float) -> str:
 def _refused(name: str, value: object, why: str, code: str) -> RefusedError:
     shown = value if isinstance(value, float) else str(value)
     shown = f"{shown:g}" if isinstance(shown, float) else shown
-    name, shown = (
-        "".join(c if c.isprintable() else "?" for c in text[:_SHOWN]) for text in (name, shown)
-    )
+    name, shown = (printable(text, _SHOWN) for text in (name, shown))
     return RefusedError(
         f"the coordinator sends {name} = {shown}, and {why}: ask it to correct that", code
     )

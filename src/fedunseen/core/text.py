@@ -25,6 +25,16 @@ def shown(text: _Text) -> _Text:
     return type(text)(_STEERING.sub("\N{REPLACEMENT CHARACTER}", text))
 
 
+def printable(text: object, most: int = 1000) -> str:
+    r"""Return a received text for a message, without line ends and control characters.
+
+    Example:
+        >>> printable("a\x1b[2J\nb", 6)
+        'a?[2J?'
+    """
+    return "".join(c if c.isprintable() else "?" for c in str(text)[:most])
+
+
 def inert(text: str) -> str:
     r"""Return text on one line in which a page that shows Markdown finds no tag, no link and no
     code.

@@ -26,13 +26,14 @@ from fedunseen.core.extensions import kept_sections
 from fedunseen.core.parameters import Params, finite, within
 from fedunseen.core.samples import CodedRows, ScaledSamples, first_of_equal
 from fedunseen.core.small_cells import MIN_SAMPLES, left_out_sentence, near_mean_sentence
+from fedunseen.core.text import printable
 from fedunseen.data import Benchmark, ClassSpace, Scaler
 from fedunseen.data.class_space import same_text
 from fedunseen.data.io.images import first_shown
 from fedunseen.data.names import by_folded
 from fedunseen.deploy.remote.party import Ready, stand_in
 from fedunseen.deploy.remote.refusals import MESSAGE
-from fedunseen.deploy.remote.wire import SEMANTICS, WireError, plain, read_farewell
+from fedunseen.deploy.remote.wire import SEMANTICS, WireError, read_farewell
 from fedunseen.deploy.site import planned
 from fedunseen.encoders.hub import named_by_others
 from fedunseen.evaluation.diagnosis import CLIPPED, misplaced_pictures
@@ -986,8 +987,8 @@ def _check_shared(
     said = settings.get("quantization")
     if bits is not None and bits.tolist() != [said]:
         raise RefusedError(
-            f"the coordinator scales features to {plain(bits.tolist(), 40)} bits, and "
-            f"data.quantization = {plain(said, 20)}: ask it which of the two all parties share",
+            f"the coordinator scales features to {printable(bits.tolist(), 40)} bits, and "
+            f"data.quantization = {printable(said, 20)}: ask it which of the two all parties share",
             REFUSED,
         )
 
@@ -1026,7 +1027,7 @@ def _check_places(sections: Mapping[str, Any], owner_settings: Mapping[str, Any]
         outside = os.sep in text[:2] or text[0] == "~" or any(sign in text for sign in "\\:")
         if outside or ".." in text or (opens and not packaged and not of_hub):
             raise RefusedError(
-                f"the coordinator names the file {plain(text, 80)!r} for {section}.{key}, "
+                f"the coordinator names the file {printable(text, 80)!r} for {section}.{key}, "
                 f"and a party opens its own files only: give --set {section}.{key}=FILE",
                 REFUSED,
             )

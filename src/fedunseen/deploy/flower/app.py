@@ -24,9 +24,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedunseen.core.errors import RefusedError
+from fedunseen.core.text import printable
 from fedunseen.deploy.flower.staying import PARTITION, ask_party
 from fedunseen.deploy.remote.link import PartyGone, complete
-from fedunseen.deploy.remote.wire import plain
 
 POLL = 0.1  # seconds between looks for answers
 LOOK = 1.0  # seconds between looks for nodes
@@ -120,7 +120,7 @@ class GridLink:
         except Exception as error:  # Flower raises that of a TLS handshake that takes too long
             asked = self.name_requests.values()
             self.names = {k: v for k, v in self.names.items() if v is not None or k in asked}
-            if (trouble := plain(error)) != self._trouble:
+            if (trouble := printable(error)) != self._trouble:
                 _log.warning("the SuperLink does not say which nodes it has: %s", trouble)
             self._trouble = trouble
 
@@ -176,7 +176,7 @@ class GridLink:
             try:
                 (number,) = self.grid.push_messages([Message(content, place[0], "query")])
             except Exception as error:  # as of a look
-                _log.warning("%s could not be asked: %s", name, plain(error))
+                _log.warning("%s could not be asked: %s", name, printable(error))
                 complete(future, PartyGone(name))
                 return future
             self.open[number] = (name, place[1], future)
@@ -221,7 +221,7 @@ class GridLink:
             complete(future, body)
 
     def _fail(self, number: str, error: Exception) -> None:
-        reason = plain(error)  # a node has sent it
+        reason = printable(error)  # a node has sent it
         if number in self.name_requests:
             node = self.name_requests.pop(number)
             _log.warning("node %d runs no app of FedUnseen: %s", node, reason)

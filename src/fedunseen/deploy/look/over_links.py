@@ -20,6 +20,7 @@ import torch
 from fedunseen.core.errors import ArgumentError, FedUnseenError, QuorumError, RefusedError
 from fedunseen.core.files import free_folder, whole_folder, write_json
 from fedunseen.core.parameters import Params
+from fedunseen.core.text import printable
 from fedunseen.deploy.existing_federation import (
     OPTIONS,
     OWN_STATE,
@@ -40,7 +41,6 @@ from fedunseen.deploy.remote.wire import (
     failure,
     farewell,
     pack,
-    plain,
     unpack,
     unpack_answer,
 )
@@ -129,7 +129,7 @@ class LookingParty:
                 words = f"the party cannot write its history of releases ({error.strerror})"
                 return self._refused(FedUnseenError(words, refusals.code_of(error)))
             except Exception as error:  # a library failed: the owner reads why
-                reason = plain(f"{type(error).__name__}: {error}")
+                reason = printable(f"{type(error).__name__}: {error}")
                 return self._refused(FedUnseenError(f"the look could not be answered ({reason})"))
 
     def _answered(self, message: bytes) -> bytes:

@@ -22,12 +22,12 @@ from fedunseen.core.errors import DataError, RefusedError
 from fedunseen.core.files import check_ordinary, replacing
 from fedunseen.core.parameters import Params
 from fedunseen.core.party_names import COORDINATOR
+from fedunseen.core.text import printable
 from fedunseen.deploy.remote.wire import (
     WireError,
     join,
     own_fields,
     pack,
-    plain,
     read_instruction,
     read_tensors,
     split,
@@ -258,7 +258,7 @@ def _signed(where: object, header: Mapping[str, Any], body: bytes, content: byte
     """Return a file's content, once its version and signature have been checked."""
     if header["version"] != __version__:
         raise RefusedError(
-            f"{where} was written by fedunseen {plain(header['version'], 40)}, and this is "
+            f"{where} was written by fedunseen {printable(header['version'], 40)}, and this is "
             f"{__version__}: install the same version everywhere"
         )
     enrolment = Enrolment.read(header["federation"].encode(), f"federation.json in {where}")
@@ -269,7 +269,7 @@ def _signed(where: object, header: Mapping[str, Any], body: bytes, content: byte
     id = _id(header, body)
     if len(public) != 32 or not verify(public, header["signature"], _PURPOSE + id):
         raise RefusedError(
-            f"{where} is not signed by {plain(signer, 80)}, or was changed since: get it again"
+            f"{where} is not signed by {printable(signer, 80)}, or was changed since: get it again"
         )
     try:
         tensors = read_tensors(header, body)

@@ -21,6 +21,7 @@ from fedunseen import __version__
 from fedunseen.core.errors import FedUnseenError, QuorumError, RefusedError, counted
 from fedunseen.core.parameters import Params, to_device, under
 from fedunseen.core.party_names import FEDERATION
+from fedunseen.core.text import printable
 from fedunseen.deploy.remote import wire
 from fedunseen.deploy.remote.link import Content, Letter, barred, exchange, revoked
 from fedunseen.deploy.remote.wire import NotFiniteError, WireError
@@ -431,7 +432,7 @@ class Parties(Clients):
             )
         if stray := [name for name in party.held if name not in allowed]:
             raise WireError(
-                f"it holds samples of {wire.plain(stray[0], 80)!r}, a class that {FEDERATION} does "
+                f"it holds samples of {printable(stray[0], 80)!r}, a class that {FEDERATION} does "
                 "not let it send: leave it out, or allow the class with `fedunseen certs --classes`"
             )
 

@@ -29,6 +29,7 @@ from fedunseen.core.errors import FedUnseenError, RefusedError, counted
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params, within
 from fedunseen.core.party_names import FEDERATION
+from fedunseen.core.text import printable
 from fedunseen.deploy.remote import declared, refusals, wire
 from fedunseen.deploy.remote.refusals import HINTS, PLANS, Hints
 from fedunseen.deploy.remote.wire import WireError, failure, pack
@@ -159,7 +160,7 @@ class Party:
             return self._refusal(WireError(f"the message cannot be read: {error}"), message)
         except Exception as error:
             # A library failed on this one message: the party reports it and stays.
-            reason = wire.plain(f"{type(error).__name__}: {error}")
+            reason = printable(f"{type(error).__name__}: {error}")
             self.say(f"this message could not be answered ({reason})")
             return self._refusal(error, message)
         masked = self._joined is not None and self._joined.session is not None
@@ -183,7 +184,7 @@ class Party:
             if joined is not None and kind == "round":
                 return self._round(joined, header, tensors, message)
             raise RefusedError("this party takes part in no masked sums", refusals.MESSAGE)
-        raise RefusedError(f"{wire.plain(kind, 40)!r} is not a request", refusals.MESSAGE)
+        raise RefusedError(f"{printable(kind, 40)!r} is not a request", refusals.MESSAGE)
 
     def refusal(self, error: Exception, message: bytes) -> bytes:
         """Return what is sent for an error of the site, before the party has read the message."""
@@ -274,7 +275,7 @@ class Party:
     ) -> _Joined:
         """Prepare for the experiment of a greeting."""
         if (header.get("protocol"), header.get("version")) != (wire.PROTOCOL, __version__):
-            theirs, protocol = (wire.plain(header.get(k), 40) for k in ("version", "protocol"))
+            theirs, protocol = (printable(header.get(k), 40) for k in ("version", "protocol"))
             raise RefusedError(
                 f"this party has fedunseen {__version__} (messages {wire.PROTOCOL}) and the "
                 f"coordinator fedunseen {theirs} (messages {protocol}): install the same version "
@@ -483,7 +484,7 @@ class Party:
                 return self._round(joined, header, tensors, message)
             answer = session.answer_plan(header) if kind in _MASKING[:2] else session.answer(header)
         except (SecAggError, FedUnseenError) as error:
-            self.say(wire.plain(error))
+            self.say(printable(error))
             return self._refusal(error, message)
         if kind == "open":
             self._hints.remove(joined.mark)

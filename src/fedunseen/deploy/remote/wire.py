@@ -26,6 +26,7 @@ from torch import Tensor
 
 from fedunseen.core.files import check_tensor_names, parse_json
 from fedunseen.core.parameters import Params, finite, fits_int32, size_in_bytes, under, within
+from fedunseen.core.text import printable
 from fedunseen.data.names import is_visible
 from fedunseen.deploy.remote.link import HEADER, LENGTH, Content, Spooled
 from fedunseen.deploy.remote.refusals import DATA, LEFT, described
@@ -177,7 +178,7 @@ def read_tensors(header: Mapping[str, Any], body: bytes | Path) -> Params:
         else:
             tensors = load(body)
     except (ValueError, SafetensorError) as error:  # safetensors repeats what it cannot read
-        raise WireError(f"it cannot be read ({plain(error)})") from None
+        raise WireError(f"it cannot be read ({printable(error)})") from None
     if not tensors.keys() >= set(names) or tensors.keys() & same.keys():
         raise WireError("its header names tensors that are not there")
     if any(tensors[name].dtype != torch.int32 for name in wide):
@@ -208,15 +209,10 @@ def unpack_answer(answer: Content | None, limit: int | None) -> tuple[dict[str, 
         raise WireError(SILENT)
     header, tensors = unpack(answer, limit)
     if "error" in header:
-        error = PartyError(described(header["error"], plain(header.get("text", ""))))
+        error = PartyError(described(header["error"], printable(header.get("text", ""))))
         error.final = header["error"] in (DATA, LEFT)
         raise error
     return header, tensors
-
-
-def plain(text: object, most: int = 1000) -> str:
-    """Return a received text for display, without line ends and control characters."""
-    return "".join(c if c.isprintable() else "?" for c in str(text)[:most])
 
 
 def failure(code: str, text: str = "") -> bytes:
@@ -271,7 +267,7 @@ def read_holdings(
         or not len(held) <= samples < 2**48
     ):
         raise WireError(
-            f"it says that it holds {plain(samples, 40)} samples of {len(held)} classes"
+            f"it says that it holds {printable(samples, 40)} samples of {len(held)} classes"
         )
     if tested := [name for name in held if name in tests]:
         raise WireError(
@@ -281,7 +277,7 @@ def read_holdings(
         raise WireError(f"it brings the class {hidden[0]!a}, whose name has invisible characters")
     if new and not announced["open"]:
         raise WireError(
-            f"it brings the class {plain(new[0], 80)}, and this federation takes no new classes"
+            f"it brings the class {printable(new[0], 80)}, and this federation takes no new classes"
         )
     rows = tensors.get("brought")
     if new:
@@ -420,7 +416,7 @@ def read_farewell(header: Mapping[str, Any], params: Params, expected: Params) -
     if missing := {"rounds", "calibration_factor"} - numbers.keys():
         raise WireError(f"its numbers lack {min(missing)!r}")
     if result.get("selection") not in ("validation", "last", "best-on-test"):
-        raise WireError(f"its numbers were chosen {plain(result.get('selection'), 40)!r}")
+        raise WireError(f"its numbers were chosen {printable(result.get('selection'), 40)!r}")
     sums = {SUMS: result[SUMS]} if SUMS in result else {}
     if sums and not re.fullmatch("[0-9a-f]{64}", str(sums[SUMS])):
         raise WireError(f"its {SUMS} is no digest")
@@ -435,7 +431,7 @@ def read_farewell(header: Mapping[str, Any], params: Params, expected: Params) -
     if not finite(params):
         raise WireError("its model is not finite")
     warnings = [
-        {key: plain(warning.get(key, "")) for key in ("what", "why", "remedy")}
+        {key: printable(warning.get(key, "")) for key in ("what", "why", "remedy")}
         for warning in result["warnings"][:_WARNINGS]
         if isinstance(warning, dict)
     ]
@@ -449,7 +445,7 @@ def _check_update(update: Params, wanted: Params) -> None:
         raise WireError(f"its update lacks {missing[0]!r}")
     if stray := sorted(update.keys() - wanted.keys()):
         raise WireError(
-            f"its update holds {plain(stray[0], _NAME)!r}, which is not a shared parameter"
+            f"its update holds {printable(stray[0], _NAME)!r}, which is not a shared parameter"
         )
     for name, value in wanted.items():
         tensor = update[name]
@@ -476,7 +472,7 @@ def read_counts(header: Mapping[str, Any], classes: int) -> tuple[int, int]:
 def _count(header: Mapping[str, Any], key: str) -> int:
     value = header.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**48:
-        raise WireError(f"it claims {plain(value, 40)} {key}")
+        raise WireError(f"it claims {printable(value, 40)} {key}")
     return value
 
 
@@ -485,7 +481,7 @@ def _numbers(header: Mapping[str, Any], key: str) -> dict[str, float]:
     if not isinstance(value, dict) or (key != "step_lengths" and len(value) > _ENTRIES):
         raise WireError(f"its {key} are not a table of numbers")
     if stray := [name for name in value if not _WORD.fullmatch(name)]:
-        raise WireError(f"its {key} have an impossible name, {plain(stray[0], 40)!r}")
+        raise WireError(f"its {key} have an impossible name, {printable(stray[0], 40)!r}")
     return {name: _number(number, f"{key} {name!r}") for name, number in value.items()}
 
 

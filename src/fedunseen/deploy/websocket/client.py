@@ -39,6 +39,7 @@ from fedunseen.core import validity
 from fedunseen.core.addresses import bracketed, is_loopback
 from fedunseen.core.errors import ConnectionLost, RefusedError
 from fedunseen.core.files import write_text
+from fedunseen.core.text import printable
 from fedunseen.core.validity import Validity
 from fedunseen.deploy.remote.link import Answer, Join
 from fedunseen.deploy.websocket import kit, messages
@@ -290,7 +291,7 @@ class Connection:
                 return self.lost + self.place.patience, str(self._unknown())
             raise self._unknown() from error
         if code == messages.ENDED and isinstance(error, ConnectionClosed) and error.rcvd:
-            why = f"the certificate of {self.place.name} {messages.readable(error.rcvd.reason)}"
+            why = f"the certificate of {self.place.name} {printable(error.rcvd.reason, 200)}"
             if not self.known:
                 words = f"{why}, by the clock of the coordinator at {self.where}: {kit.RENEW}"
                 raise RefusedError(words, kit.NOT_VALID) from error

@@ -98,11 +98,6 @@ async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         task.cancel()
 
 
-def readable(text: str) -> str:
-    """Return what the other side has written for people, without control characters."""
-    return "".join(c if c.isprintable() else "?" for c in text[:200])
-
-
 @contextlib.asynccontextmanager
 async def alive(connection: Connection) -> AsyncIterator[None]:
     """Give signs of life while the context lasts, and cut the connection soon after it."""
@@ -113,11 +108,10 @@ async def alive(connection: Connection) -> AsyncIterator[None]:
                 await connection.send("")
                 await asyncio.sleep(BEAT)
 
-    task = asyncio.create_task(beat())
     try:
-        yield
+        async with beside(beat()):
+            yield
     finally:
-        task.cancel()
         cut_soon(connection)
 
 

@@ -14,6 +14,7 @@ from PIL import Image
 from fedunseen.core.arrays import declared_bytes
 from fedunseen.core.deadline import check_deadline
 from fedunseen.core.errors import DataError
+from fedunseen.core.text import printable
 from fedunseen.data.io.decoding_cost import decoded_pixels
 from fedunseen.data.io.features import FEATURE_SUFFIXES
 from fedunseen.data.io.images import (
@@ -49,7 +50,7 @@ class Upload:
         self.content = content
         self.frames = 1  # of a picture, once its first bytes are read
         self.suffix = path.suffix.lower()
-        self.shown = "".join(c if c.isprintable() else "?" for c in path.name)[:_SHOWN] or "file"
+        self.shown = printable(path.name, _SHOWN) or "file"
 
     def is_picture(self, model: Recognizer) -> bool:
         """Return whether it has to be a picture."""
