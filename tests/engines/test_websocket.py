@@ -109,9 +109,15 @@ class Place:
             party.ended()
 
     def refused(self, name, patience=0.5, **how):
-        """Return why a party cannot join."""
-        with pytest.raises(FedUnseenError) as error:
-            websocket.join(self.at(name, patience=patience, **how), bytes, threading.Event())
+        """Return why a party cannot join; one that is let in is ended, and the test fails."""
+        done = threading.Event()
+        timer = threading.Timer(30, done.set)
+        timer.start()
+        try:
+            with pytest.raises(FedUnseenError) as error:
+                websocket.join(self.at(name, patience=patience, **how), bytes, done)
+        finally:
+            timer.cancel()
         return f"{type(error.value).__name__}: {error.value}"
 
 
@@ -134,7 +140,7 @@ plain = pytest.mark.parametrize("place", [False], indirect=True)
 
 
 @contextlib.asynccontextmanager
-async def dialled(place, name="north", key=None, sign=bytes, **how):
+async def dialled(place, name="north", key=None, sign=bytes, token="token", **how):
     """Connect by hand, as a party or as someone else, who may sign something else than the
     challenge.
     """
@@ -145,10 +151,10 @@ async def dialled(place, name="north", key=None, sign=bytes, **how):
     async with connect(
         f"{scheme}://127.0.0.1:{place.port}", ssl=context, ping_interval=None, **how
     ) as connection:
-        signed = messages.statement(sign(await connection.recv()), name, "token")
+        signed = messages.statement(sign(await connection.recv()), name, token)
         signature = b"" if key is None else key.sign(signed, ec.ECDSA(SHA256()))
         await connection.send(
-            json.dumps({"name": name, "token": "token", "signature": signature.hex()})
+            json.dumps({"name": name, "token": token, "signature": signature.hex()})
         )
         yield connection
 
@@ -434,9 +440,12 @@ def test_only_a_key_and_the_coordinators_challenge_let_a_party_in(place):
             async with dialled(place, **wrong) as connection:
                 assert await closed(connection) == messages.REFUSED
         assert not link.seen
-        async with dialled(place, key=own):
+        async with dialled(place, key=own) as connection:
             await asyncio.to_thread(until, lambda: link.present() == {"north": "token"})
+            connection.transport.abort()  # cut off, so that its name stays its own for a while
         await asyncio.to_thread(until, lambda: not link.present())
+        async with dialled(place, key=own, token="another") as connection:
+            assert await closed(connection) == messages.TAKEN
         link.holders.gone("north", True)  # after its time, another process may take the name
         async with dialled(place, key=other) as connection:
             assert await closed(connection) == messages.REFUSED
@@ -451,12 +460,10 @@ def test_nothing_else_is_served(place):
     context = ssl.create_default_context(cafile=place.kit / "north" / "ca.crt")
 
     async def knock():
-        with pytest.raises(InvalidStatus, match="403"):  # a page of a browser
-            await connect(
-                f"wss://127.0.0.1:{place.port}",
-                ssl=context,
-                origin=f"https://127.0.0.1:{place.port}",
-            )
+        own = f"127.0.0.1:{place.port}"
+        for page in (f"https://{own}", "http://localhost", "https://localhost", "null", "file://"):
+            with pytest.raises(InvalidStatus, match="403"):  # a page of a browser
+                await connect(f"wss://{own}", ssl=context, origin=page)
         for said, code in (
             ("[]", 1000),
             ("no JSON", 1000),

@@ -33,8 +33,8 @@ def onnx_graph(
     output: str,
     many: Sequence[str],
 ) -> Any:
-    """Return a module's forward pass as an ONNX program; ``many`` names the first axis of each
-    input, of any length.
+    """Return a module's forward pass as an ONNX program, without the places of the code that made
+    it; ``many`` names the first axis of each input, of any length.
     """
     axes = {name: torch.export.Dim(name, min=1) for name in dict.fromkeys(many)}
     logging.getLogger("torch.onnx").setLevel(
@@ -42,7 +42,7 @@ def onnx_graph(
     )  # of libraries for images that a graph does not need
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        return torch.onnx.export(
+        program = torch.onnx.export(
             module.eval(),
             tuple(inputs),
             dynamo=True,
@@ -51,3 +51,20 @@ def onnx_graph(
             output_names=[output],
             dynamic_shapes=tuple({0: axes[name]} for name in many),
         )
+    return _without_notes(program)
+
+
+def _without_notes(program: Any) -> Any:
+    """Remove PyTorch's notes on a graph's parts: they hold stacks with paths of this machine."""
+    model = program.model
+    for graph in (model.graph, *model.functions.values()):
+        graph.metadata_props.clear()
+        for node in graph.all_nodes():
+            node.metadata_props.clear()
+            node.doc_string = None
+            for value in node.outputs:
+                value.metadata_props.clear()
+    for value in (*model.graph.inputs, *model.graph.initializers.values()):
+        value.metadata_props.clear()
+    model.metadata_props.clear()
+    return program

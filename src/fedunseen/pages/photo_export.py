@@ -132,6 +132,9 @@ def _about(run: Run, far: bool) -> dict[str, Any]:
     model = run.model
     confidence = model.confidence
     settings: Any = run.experiment.data
+    encoder = run.experiment.encoder.model_dump(mode="json")
+    if encoder["weights"] is not None:
+        encoder["weights"] = Path(encoder["weights"]).name  # its folder is this machine's
     kept = None
     if confidence is not None:
         kept = {
@@ -153,7 +156,7 @@ def _about(run: Run, far: bool) -> dict[str, Any]:
         "confidence": kept,
         "distances": confidence.distances.tolist() if far and confidence is not None else [],
         "alarm": ALARM,
-        "encoder": run.experiment.encoder.model_dump(mode="json"),
+        "encoder": encoder,
         "weights": run.manifest.get("encoder"),
         "versions": {
             "python": platform.python_version(),
