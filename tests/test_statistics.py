@@ -189,13 +189,16 @@ def test_a_file_holds_plan_sums_and_marks(tmp_path):
     assert Statistics.load(tmp_path / "plan").add(X, NAMES) == WHOLE
 
 
-def changed(path, out, tensors=None, **fields):
+def note_of(path):
     from safetensors import safe_open
 
     with safe_open(path, "np") as file:
-        note = json.loads(file.metadata()["fedunseen statistics"])
+        return json.loads(file.metadata()["fedunseen statistics"])
+
+
+def changed(path, out, tensors=None, **fields):
     content = load_file(path) | (tensors or {})
-    save_file(content, out, {"fedunseen statistics": json.dumps(note | fields)})
+    save_file(content, out, {"fedunseen statistics": json.dumps(note_of(path) | fields)})
     return out
 
 
@@ -209,6 +212,16 @@ def test_a_file_that_is_wrong_is_refused(tmp_path):
         assert code_of(Statistics.load, changed(path, out, tensors)) == "statistics-file"
     assert code_of(Statistics.load, changed(path, out, sha256="0" * 64)) == "statistics-file"
     assert code_of(Statistics.load, changed(path, out, plan={})) == "statistics-file"
+    for part, key, value in (
+        *(
+            ("backbone", "input_shape", shape)
+            for shape in ([[]], [""], [], [{"a": 1}], [0], [True])
+        ),
+        *(("method", name, value) for name in ("variance", "nugget") for value in (np.inf, np.nan)),
+    ):
+        plan = note_of(path)["plan"]
+        plan[part][key] = value
+        assert code_of(Statistics.load, changed(path, out, plan=plan)) == "statistics-file"
     assert code_of(Statistics.load, changed(path, out, format=2)) == "statistics-version"
     out.write_bytes(path.read_bytes()[:-8])
     assert code_of(Statistics.load, out) == "statistics-file"

@@ -781,6 +781,11 @@ def _method_of(
     settings = content["method"]
     kind = find("method", settings["name"])
     saved = content["backbone"]
+    shape = saved["input_shape"]
+    if not shape or not all(type(length) is int and length > 0 for length in shape):
+        raise ValueError("the shape of a sample is no list of whole numbers above 0")
+    if strange := [key for key, value in settings.items() if _is_not_finite(value)]:
+        raise ValueError(f"method.{strange[0]} is not finite")
     trained = None
     if saved["encoder"] is not None or encoder is not None:
         trained = _encoder_of(saved["encoder"], kind.takes, encoder)
@@ -789,9 +794,13 @@ def _method_of(
             kind.Settings.model_validate(settings),
             space,
             torch.from_numpy(scaling(space.semantics)),
-            make_backbone(trained, saved["input_shape"], kind.takes),
+            make_backbone(trained, shape, kind.takes),
         )
     return method
+
+
+def _is_not_finite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _encoder_of(
