@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ from fedunseen.deploy.remote.wire import pack, unpack
 from fedunseen.federation.worker import Worker
 from fedunseen.methods.base import MethodSettings
 from fedunseen.safety.privacy.client_level import PrivacySettings
-from fedunseen.strategies import StrategySettings
+from fedunseen.strategies import Instruction, StrategySettings
 from small_federation import NAMES, experiment, greeting, party, write_all
 
 OTHERS = {"method.mine": ANY, "evaluation.mine.inner": ANY, "mine": ANY}
@@ -286,6 +287,18 @@ def test_a_party_computes_nothing_of_a_round_beyond_the_bounds(
         return
     north.answer(pack(asked, {"params/w": torch.zeros(1)}))  # control
     assert computed == ["round"]
+
+
+@pytest.mark.parametrize("part", ["params", "extras"])
+def test_a_party_computes_nothing_of_a_file_beyond_the_bounds(part, monkeypatch):
+    pytest.importorskip("cryptography", reason="pip install 'fedunseen[masked]'")
+    from fedunseen.deploy.offline import party as by_file
+
+    monkeypatch.setattr(by_file, "_check_asked", lambda *given: None)  # it has tests of its own
+    for value, code in ((math.nan, NOT_FINITE), (1e16, OUTSIDE), (1.0, "")):
+        told = Instruction(**{"params": {}, "extras": {}, part: {"w": torch.tensor([value])}})
+        answering = SimpleNamespace(plan=SimpleNamespace(instruction=told), credentials=None)
+        assert code_of(by_file.Answering.check_plan, answering) == code
 
 
 KINDS = {
