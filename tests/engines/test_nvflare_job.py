@@ -54,6 +54,9 @@ def dealt(tmp_path_factory):
     return folder
 
 
+ALLOWED = [(module, name) for module in ("", "look.") for name in ("Coordinator", "Party")]
+
+
 @contextlib.contextmanager
 def simulated(folder, dealt, experiment, settings, own=None, party=None, job_of=JOB, args=None):
     """A job in the simulator; its run directory. ``party`` is another executor, as
@@ -77,9 +80,8 @@ def simulated(folder, dealt, experiment, settings, own=None, party=None, job_of=
     classes = {
         "class_list_enforcement_mode": "enforce",
         "class_allow_list": [
-            "fedunseen.deploy.nvflare_job.",
-            "fedunseen.deploy.look.",
-            party or "fedunseen.deploy.nvflare_job.",
+            *(f"fedunseen.deploy.{module}nvflare_job.{name}" for module, name in ALLOWED),
+            *filter(None, [party]),
         ],
     }
     (local / "resources.json").write_text(json.dumps(classes))
