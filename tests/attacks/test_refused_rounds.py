@@ -37,6 +37,8 @@ class Liar(Recorder):
     """Honest until north is asked for the second sum, whose instruction no plan fixes."""
 
     thresholds = ()
+    way = "one sum"
+    tried = 0
 
     def ask(self, name, message):
         header, tensors = unpack(message)
@@ -63,13 +65,23 @@ class Liar(Recorder):
             "params/f.0.bias": torch.full((WIDTH,), -threshold),
             "params/head.weight": ramp.repeat(1, WIDTH),
         }
-        self.attempt = getattr(self, "attempt", header["attempt"]) + 1
+        north = self.parties["north"]
+        self.tried += 1
+        if self.way == "greeted again":
+            before = {unpack(message)[0]["kind"]: message for message in self.sent["north"]}
+            first, scalings = unpack(before["hello"])
+            other = pack({**first, "run": "f" * 16}, scalings)
+            for message in (other, before["hello"], before["plan"], before["signed"]):
+                north.answer(message)
+        k = header["k"] + (self.tried if self.way == "other sums" else 0)
         crafted = {
             **header,
-            "attempt": self.attempt,
-            "instruction": instruction_digest(header["round"], params),
+            "k": k,
+            "round": k,
+            "attempt": header["attempt"] + self.tried,
+            "instruction": instruction_digest(k, params),
         }
-        answer, _ = unpack(self.parties["north"].answer(pack(crafted, params)))
+        answer, _ = unpack(north.answer(pack(crafted, params)))
         return answer.get("error", "keys")
 
 
@@ -79,7 +91,7 @@ def attacked(tmp_path):
     data = write_all(tmp_path / "data")
     enrol(tmp_path / "kits", NAMES)
 
-    def attack(thresholds, **settings):
+    def attack(thresholds, way="one sum", **settings):
         said = []
         parties = {}
         for name in NAMES:
@@ -88,6 +100,7 @@ def attacked(tmp_path):
             parties[name] = Party(held.prepare, Site(tmp_path / "state" / name, owner, said.append))
         link = Liar(parties)
         link.thresholds = thresholds
+        link.way = way
         chosen = experiment(
             data,
             "classifier",
@@ -95,7 +108,7 @@ def attacked(tmp_path):
             method__hidden=[WIDTH] * 3,
             method__lr=0.05,
             strategy__local_epochs=1,
-            strategy__rounds=2,
+            strategy__rounds=60,
             privacy__range=1000.0,
             **settings,
         )
@@ -115,11 +128,14 @@ def test_no_answer_says_whether_a_sample_is_beyond_a_threshold(attacked, setting
     assert not north.done.is_set()
 
 
-def test_a_party_leaves_before_many_instructions_for_one_sum(attacked):
-    """The first one is free; the others count as refusals do, whatever their answer."""
+@pytest.mark.parametrize("way", ["one sum", "greeted again", "other sums"])
+def test_a_party_leaves_before_many_instructions_without_an_opened_sum(attacked, way):
+    """Whatever the answers are, and however often it is greeted in between."""
     attack, largest = attacked
-    answers, north, _ = attack(np.linspace(largest + 1, largest - 1, 2 * HINTS).tolist())
-    assert answers == ["keys"] * HINTS + ["refused-left"] * HINTS
+    answers, north, _ = attack(np.linspace(largest + 1, largest - 1, 2 * HINTS).tolist(), way=way)
+    kept = answers.index("refused-left")
+    assert answers == ["keys"] * kept + ["refused-left"] * (2 * HINTS - kept)
+    assert kept < HINTS
     assert north.done.is_set()
 
 

@@ -143,9 +143,6 @@ class PartySession:
         None  # the digest of the last instruction, and what was learned from it
     )
     _instruction: Instruction | None = None
-    _first: dict[tuple[str, int], str] = field(
-        default_factory=dict
-    )  # plan and sum -> the digest of the first instruction for it
 
     def __post_init__(self) -> None:
         self.spent = self.masks.spent(self.engine.strategy)  # what the run costs this party
@@ -208,14 +205,6 @@ class PartySession:
             )
         key = instruction_digest(int(header["round"]), tensors)
         return self._kept[1] if self._kept is not None and self._kept[0] == key else None
-
-    def another(self, header: Mapping[str, Any], tensors: Params) -> bool:
-        """Return whether a sum was asked for by another instruction before: an honest coordinator
-        has one, and a lying one would try many on the same samples.
-        """
-        place = self.accepted, int(header["k"])
-        digest = instruction_digest(int(header["round"]), tensors)
-        return self._first.setdefault(place, digest) != digest
 
     def keys(
         self, header: Mapping[str, Any], tensors: Params, instruction: Instruction, reply: Reply

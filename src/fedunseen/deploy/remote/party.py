@@ -182,7 +182,7 @@ class Party:
             if joined is not None and joined.session is not None:
                 return self._masked(joined, joined.session, header, tensors, message)
             if joined is not None and kind == "round":
-                return self._round(joined, header, tensors, message)
+                return self._round(joined, header, tensors)
             raise RefusedError("this party takes part in no masked sums", refusals.MESSAGE)
         raise RefusedError(f"{printable(kind, 40)!r} is not a request", refusals.MESSAGE)
 
@@ -388,9 +388,7 @@ class Party:
         checks = ready.raw, ready.check_removal, ready.present
         return masking.PartySession(self._secagg, ready.engine, facts, weight, *checks)
 
-    def _round(
-        self, joined: _Joined, header: Mapping[str, Any], tensors: Params, message: bytes
-    ) -> bytes:
+    def _round(self, joined: _Joined, header: Mapping[str, Any], tensors: Params) -> bytes:
         check_header(header)
         check_model(tensors)
         engine = joined.ready.engine
@@ -402,7 +400,7 @@ class Party:
         sent = wire.read_instruction(tensors, engine.worker.device)
         if session is not None and (learnt := session.known_reply(header, tensors)) is not None:
             return session.keys(header, tensors, sent, learnt)
-        if session is not None and self._has_tried(session, header, tensors, message):
+        if session is not None and self._has_tried(session, header, tensors):
             return self._leave()
         folder = self.site.state / str(joined.greeting[0]["run"])
         before = self._saved_state(folder, after, engine.worker.device)
@@ -435,18 +433,12 @@ class Party:
         self._say_what_is_cut(session, engine, reply, round)
         return session.keys(header, tensors, sent, reply)
 
-    def _has_tried(
-        self,
-        session: PartySession,
-        header: Mapping[str, Any],
-        tensors: Params,
-        message: bytes,
-    ) -> bool:
-        """Count another instruction for one masked sum as a refusal is counted; return whether
-        there were too many.
-        """
-        if session.another(header, tensors):
-            self._hints.add(message)
+    def _has_tried(self, session: PartySession, header: Mapping[str, Any], tensors: Params) -> bool:
+        """Count an instruction for a masked sum; return whether there were too many."""
+        from fedunseen.deploy.remote.masking import instruction_digest
+
+        digest = instruction_digest(int(header["round"]), tensors)
+        self._hints.instruct(session.accepted, int(header["k"]), digest)
         return self._hints.spent
 
     def _say_what_is_cut(
@@ -481,13 +473,14 @@ class Party:
                     header["client"] != joined.greeting[0]["client"]
                 ):  # another one's place in the partition is empty
                     raise SecAggError("the instruction is for another party")
-                return self._round(joined, header, tensors, message)
+                return self._round(joined, header, tensors)
             answer = session.answer_plan(header) if kind in _MASKING[:2] else session.answer(header)
         except (SecAggError, FedUnseenError) as error:
             self.say(printable(error))
             return self._refusal(error, message)
         if kind == "open":
             self._hints.remove(joined.mark)
+            self._hints.opened(session.accepted)
             self.say(f"round {int(header['content']['k']) + 1}: opened the sum")
         return answer
 

@@ -103,8 +103,9 @@ def described(code: object, text: str = "") -> str:
 class Hints:
     """The answers that may have revealed something of the data, counted over restarts.
 
-    A greeting counts until a sum of its plan is opened; a refusal counts always. The owner starts
-    the count again with ``--consent refusals``.
+    A greeting counts until a sum of its plan is opened, and so does the first instruction for each
+    of its sums; a refusal counts always, and so does another instruction for one sum. The owner
+    starts the count again with ``--consent refusals``.
 
     Args:
         path: the file of the count.
@@ -152,6 +153,24 @@ class Hints:
         """Do not count a greeting any more, since a sum of its plan was opened."""
         if mark in self._given:
             self._write([counted for counted in self._given if counted != mark], self._taken)
+
+    def instruct(self, plan: str, k: int, instruction: str) -> None:
+        """Count an instruction for sum ``k`` of a plan, durably: a coordinator that lies would try
+        many on the same samples.
+        """
+        place = f"{plan} {k} "
+        first = place + instruction
+        again = f"again {first}"
+        if first in self._given or again in self._given:
+            return
+        asked = any(mark.startswith(place) for mark in self._given)
+        self._write([*self._given, again if asked else first], self._taken)
+
+    def opened(self, plan: str) -> None:
+        """Do not count the first instructions for a plan's sums any more, since one was opened."""
+        kept = [mark for mark in self._given if not mark.startswith(f"{plan} ")]
+        if len(kept) < len(self._given):
+            self._write(kept, self._taken)
 
     def take(self, mark: str) -> bool:
         """Count a masked experiment, durably; return False if there were :data:`PLANS` before."""
