@@ -79,6 +79,28 @@ def test_a_sample_that_was_added_is_no_difference_of_two_rounds(once, consent, t
     assert (total(parties, parties.plan, values, 1) - before).tolist() == PHOTO.tolist()
 
 
+@pytest.mark.parametrize("restarted", [False, True], ids=["", "restarted"])
+@pytest.mark.parametrize("changed", [False, True], ids=["the same samples", "one more"])
+def test_a_sum_is_opened_for_the_samples_that_it_has(changed, restarted, tmp_path):
+    """A coordinator waits with opening a sum until the folder has another sample: the ledger would
+    keep this one, too, and let the next round show it.
+    """
+    parties = Parties(4, tmp_path)
+    rho, _ = parties.up_to_masked()
+    if changed:
+        add_photo(parties, parties.values)
+    if restarted:
+        parties.restart()  # which signs the plan again
+    else:
+        parties.sign("p0", parties.plan)
+    if not changed:
+        assert len(parties.open(rho)) == 4
+        return
+    assert code(parties.open, rho, names=["p0"]) == "samples-changed"
+    again, _ = parties.up_to_masked(attempt=1)  # asked for again, the sum has the new one, too
+    assert len(parties.open(again)) == 4
+
+
 def test_a_plan_that_was_signed_before_is_judged_again_when_its_sum_is_opened():
     parties = Parties(4)
     second = parties.new_plan()

@@ -664,10 +664,17 @@ def test_a_party_whose_clock_is_wrong_tells_the_coordinator(place, monkeypatch):
         assert not link.barred()
 
 
-@pytest.mark.parametrize("signs", ["statement", "other", "nothing"])
-def test_what_is_said_of_a_clock_lets_nobody_in(place, signs):
+@pytest.mark.parametrize(
+    ("signs", "clock"),
+    [
+        *((signs, "2031-01-01T00:00:00+00:00") for signs in ("statement", "other", "nothing")),
+        ("nothing", "0001-01-01T00:00:00+23:59"),  # before the first time that there is
+        ("nothing", "no time"),
+    ],
+)
+def test_what_is_said_of_a_clock_lets_nobody_in(place, signs, clock):
     """Not even the signature that connects lets a clock be told, nor the other way round."""
-    clock, key = "2031-01-01T00:00:00+00:00", kits.party_key(place.kit / "north", "north")
+    key = kits.party_key(place.kit / "north", "north")
     context = ssl.create_default_context(cafile=place.kit / "north" / "ca.crt")
 
     async def tell():

@@ -16,6 +16,7 @@ from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.files import holding
 from fedunseen.core.tensor_store import TensorStore, read_records
+from fedunseen.experiment.manifest import free_directory
 from fedunseen.federation.federation import State
 from fedunseen.federation.run_directory import RunDirectory, load_params, parts_of
 from refusals import message_of
@@ -356,3 +357,11 @@ def test_nothing_is_ever_unpickled(finished, tmp_path):
     ]
     torch.save({"a": torch.zeros(1)}, tmp_path / "model.safetensors")
     assert "cannot be read" in refusal(load_params, tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("name", ["../../escape", "/any/where", "a\\b"])
+def test_a_name_leads_nowhere_else(name):
+    experiment = Experiment.from_dict(
+        {"name": name, "data": {"name": "digit-pairs"}, "method": {"name": "gaussian"}}
+    )
+    assert free_directory(experiment).parent == Path("runs")

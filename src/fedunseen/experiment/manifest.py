@@ -181,9 +181,10 @@ def clients_of(federation: Federation) -> list[PartyStatus]:
 
 def free_directory(experiment: Experiment, kind: str = "") -> Path:
     """Return the default directory of a run: ``runs/NAME-seedN``, with a number added while that is
-    taken.
+    taken. A name is no path: an experiment may be a stranger's.
     """
-    return unused(Path("runs") / f"{kind}{experiment.name}-seed{experiment.run.seed}")
+    name = experiment.name.replace("/", "-").replace("\\", "-")
+    return unused(Path("runs") / f"{kind}{name}-seed{experiment.run.seed}")
 
 
 def unused(base: Path) -> Path:

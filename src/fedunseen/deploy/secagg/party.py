@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from fedunseen.core.errors import RefusedError
 from fedunseen.deploy.secagg import primitives
 from fedunseen.deploy.secagg.enrolment import Credentials, Enrolment
 from fedunseen.deploy.secagg.ledger import Ledger
@@ -172,6 +173,12 @@ class SecAggClient:
         samples = self._samples[plan]
         who = None if roster is None else set(roster)
         self.ledger.check(plan, content, samples, who, self.consent)
+
+    def _digest(self, plan: str) -> str:
+        """Return the digest of the samples that a plan was signed for last."""
+        if plan not in self._samples:
+            raise SecAggError("this party has to see the plan again after its restart")
+        return digest(b"fedunseen samples", *sorted(self._samples[plan])).hex()
 
     def accept(self, plan: Plan, signatures: object) -> None:
         """Take part in a plan that enough parties have signed."""
@@ -403,6 +410,7 @@ class SecAggClient:
             "rho": now.rho,
             "roster": sorted(now.roster),
             "shares": shares,
+            "samples": self._digest(now.keys["plan"]),
         }
         self.ledger.change_plan(now.keys["plan"], waiting=waiting)
         now.answers["masked"] = digest(request), hidden
@@ -428,6 +436,12 @@ class SecAggClient:
         assert isinstance(plan, str)
         content = record["content"]
         self._check(plan, content, waiting["roster"])
+        if waiting.get("samples") != self._digest(plan):
+            raise RefusedError(
+                "this party's samples have changed since it masked this sum, so that its ledger "
+                "would keep others than the sum has: ask for the sum again",
+                "samples-changed",
+            )
         self.ledger.release(plan, self._samples[plan])
         reply = {"party": self.name, "rho": rho, "shares": waiting["shares"]}
         done = {"k": k, "rho": rho, "reply": reply}

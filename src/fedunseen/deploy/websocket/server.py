@@ -271,7 +271,7 @@ class Connections:
         except _Refused as error:
             await connection.close(error.code, str(error))
             return
-        except (ConnectionClosed, ValueError, TypeError, KeyError):
+        except (ConnectionClosed, ValueError, TypeError, KeyError, OverflowError):
             return
         before = self.seen.get(party.name)
         self.seen[party.name] = party
@@ -305,9 +305,9 @@ class Connections:
         name = str(said["name"])
         signature = bytes.fromhex(said["signature"])
         if "clock" in said:
-            clock = datetime.fromisoformat(str(said["clock"])).astimezone(UTC)
-            self._verify(name, signature, messages.clock_statement(challenge, name, said["clock"]))
-            self._hear_clock(name, clock)
+            shown = str(said["clock"])
+            self._verify(name, signature, messages.clock_statement(challenge, name, shown))
+            self._hear_clock(name, datetime.fromisoformat(shown).astimezone(UTC))
             raise _Refused(messages.ENDED, "")
         token = str(said["token"])[:64]
         self._verify(name, signature, messages.statement(challenge, name, token))
