@@ -784,8 +784,9 @@ def _method_of(
     shape = saved["input_shape"]
     if not shape or not all(type(length) is int and length > 0 for length in shape):
         raise ValueError("the shape of a sample is no list of whole numbers above 0")
-    if strange := [key for key, value in settings.items() if _is_not_finite(value)]:
-        raise ValueError(f"method.{strange[0]} is not finite")
+    for key, value in settings.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"method.{key} is not finite")
     trained = None
     if saved["encoder"] is not None or encoder is not None:
         trained = _encoder_of(saved["encoder"], kind.takes, encoder)
@@ -797,10 +798,6 @@ def _method_of(
             make_backbone(trained, shape, kind.takes),
         )
     return method
-
-
-def _is_not_finite(value: object) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _encoder_of(
