@@ -13,7 +13,14 @@ from fedunseen.evaluation.diagnosis import (
     overconfident,
 )
 from fedunseen.evaluation.lighting import badly_lit
-from fedunseen.evaluation.summary import few_words, moved_rule, rule_advice, summarize, weak_classes
+from fedunseen.evaluation.summary import (
+    few_classes,
+    few_words,
+    moved_rule,
+    rule_advice,
+    summarize,
+    weak_classes,
+)
 
 NAMES = ("bear", "cow", "tiger", "orca", "ibex")
 SEEN, UNSEEN = "seen classes", "unseen classes"
@@ -414,15 +421,39 @@ def test_a_wrong_answer_that_is_unseen_too_is_said_to_be_so():
 
 
 def test_a_seen_class_with_one_training_sample_is_named():
-    found = few_words(
-        NAMES, np.array([3, 4]), {"client_counts": np.array([[1, 0, 0, 0, 0], [0, 9, 8, 0, 2]])}
-    )
-    assert found == [
-        "1 of 3 seen classes has fewer than 5 training samples: bear (1). Expect few right answers "
-        "about it, and add samples of it."
+    found = few_classes(NAMES, [1, 9, 8, 0, 0])
+    assert [few_words(found)] == [
+        "1 of 3 seen classes has few training samples, where the others have 8 (median): bear (1). "
+        "Expect few right answers about it, and add samples of it."
     ]
-    assert few_words(NAMES, np.array([3, 4]), {"client_counts": np.array([[4, 3, 8, 0, 0]])}) == []
-    assert few_words(NAMES, np.array([3, 4]), {}) == []
+    assert few_classes(NAMES, [4, 3, 8, 0, 0]) == []
+    assert few_classes(NAMES, [0] * 5) == []
+
+
+@pytest.mark.parametrize(
+    ("samples", "few"), [(4, True), (5, True), (9, True), (10, False), (19, False)]
+)
+def test_a_seen_class_with_far_fewer_training_samples_than_others_is_named(samples, few):
+    """Six pictures among classes of fifty: five train, and one tests."""
+    labels = np.repeat(np.arange(4), [1, 10, 10, 50])
+    answers = {
+        "labels": labels,
+        "zsl_answers": labels,
+        "gzsl_answers": labels,
+        "client_counts": np.array([[samples, 40, 0, 0], [0, 0, 40, 3]]),
+    }
+    found = summarize(CALIBRATED, answers, NAMES[:4], np.array([3]), True, "auto")
+    assert found["text"] == few * [
+        "1 of 3 seen classes has few training samples, where the others have 40 (median): bear "
+        f"({samples}; its own accuracy rests on 1 test sample). Expect few right answers about it, "
+        "and add samples of it."
+    ]
+    table = {"name": "bear", "samples": samples, "tested": 1, "usual": 40, "of": 3}
+    assert found["few_samples"] == few * [table]
+
+
+def test_many_samples_are_not_few_beside_more():
+    assert few_classes(NAMES, [20, 900, 900, 900]) == []
 
 
 def lit_pictures(dark=(), pale=(), all_dark=False):

@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +11,7 @@ from PIL import Image
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.experiment import assemble
-from fedunseen.experiment.dataset_checks import foreign_names, remarks, text_remarks
+from fedunseen.experiment.dataset_checks import few_samples, foreign_names, remarks, text_remarks
 
 
 def test_a_copy_and_a_picture_saved_again_are_found_across_classes_alone(tmp_path):
@@ -122,3 +123,21 @@ def test_three_pairs_of_copies_are_named(tmp_path):
     (found,) = text_remarks(classes)
     pairs = [f"{a} and {b}" for a, b in zip(*classes.values(), strict=True)]
     assert found.why == f"5 texts lie in both: {'; '.join(pairs[:3])}; and 2 more"
+
+
+def test_a_class_with_far_fewer_pictures_than_the_others_is_named():
+    counts = {"crab": 6, "bear": 50, "wolf": 48, "fox": 50}
+    (found,) = few_samples({name: [Path("a.png")] * count for name, count in counts.items()})
+    assert found.what == "few pictures of 1 class"
+    assert found.why.startswith("crab has 6, the others 50 (median): add some; ")
+    even = {name: [Path("a.png")] * count for name, count in {**counts, "crab": 20}.items()}
+    assert few_samples(even) == []
+    one, single = few_samples(
+        {
+            "crab": [Path("a")] * 6,
+            "fox": [Path("b")],
+            **{name: [Path("c")] * 50 for name in ("bear", "wolf", "seal", "hare")},
+        }
+    )
+    assert one.why.startswith("crab has 6, ")
+    assert single.what == "1 class with a single picture (fox)"

@@ -201,6 +201,23 @@ def test_what_seems_wrong_stands_in_a_box_above_everything(made, tmp_path):
     )
 
 
+def test_a_class_of_few_test_samples_is_neither_easiest_nor_hardest(made, tmp_path):
+    run = made()
+    labels = run.evaluation["labels"].copy()
+    few, other = run.space.seen[:2]
+    labels[np.flatnonzero(labels == few)[1:]] = other  # one of six is left
+    _, text = page_of(copied(run, tmp_path / "few", tensors={"labels": labels}), tmp_path)
+    part = text[text.index("<h2>Accuracy by class") :]
+    table = part[part.index(">hardest<") : part.index("</table>")]
+    named = dict(
+        re.findall(r'<td class="text[^"]*">([^<]+)</td><td>[\d.]+</td><td>(\d+)</td>', table)
+    )
+    assert run.space.names[few] not in named
+    assert {"6", "11"} == set(named.values())
+    assert "Left out: 1 with fewer than 5 test samples." in part
+    assert re.search(rf"<span>{run.space.names[few]}</span> <span[^>]*>[\d.]+ of 1<", part)
+
+
 def test_odd_pictures_that_chance_explains_have_a_part_of_their_own(made, tmp_path):
     stray = {"place": "lion", "like": "bear", "file": "lion/3.png"}
     odd = {"strays": [stray], "strays_by_chance": 3.6, "warnings": []}

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen import metrics
-from fedunseen.core.errors import part_of
+from fedunseen.core.errors import counted, part_of
 
 Ids = NDArray[np.int64]
 
@@ -27,6 +27,8 @@ NAMED = 10.0  # percent of a class's samples, from which on a wrong answer is na
 ALIKE = 20.0  # percent of the samples of each of two classes that are taken for the other one
 LEAST_MISTAKES = 3  # of a kind, for two classes that look alike
 ENOUGH = 5  # test samples of a seen class, for it to be weak; training samples, not to be named
+SCANT = 20  # samples of a class; below, it is named where it has few beside the others
+FAR_FEWER = 0.25  # of the median class's samples
 FILES = 3  # files that are named
 PAIRS = 3  # of classes that look alike, that are named
 
@@ -402,8 +404,8 @@ def summarize(
     described: bool,
     prior: Any = "balanced",
 ) -> dict[str, Any]:
-    """Return ``weak_unseen``, ``weak_seen``, ``weak_by_rule`` and ``calibration_falls``, lists of
-    tables, and ``text``, sentences.
+    """Return ``weak_unseen``, ``weak_seen``, ``weak_by_rule``, ``calibration_falls`` and
+    ``few_samples``, lists of tables, and ``text``, sentences.
 
     ``prior``: how the offset of seen classes was chosen (``evaluation.prior``).
     """
@@ -428,27 +430,26 @@ def summarize(
     by_data = {"unseen classes": alone, "seen classes": of_seen}
     weak_names = {item.name for item in (*alone, *lost, *weak_seen)}
     lit = [group for group in result.get("badly_lit", ()) if group["class"] in weak_names]
-    text = _of_data(by_data, counts, pairs, misplaced, lit) + few_words(names, unseen, answers)
+    text = _of_data(by_data, counts, pairs, misplaced, lit)
+    held = np.asarray(answers.get("client_counts", np.zeros((0, 0)))).sum(0)
+    held[np.isin(np.arange(len(held)), unseen)] = 0
+    few = few_classes(names, held.tolist(), np.bincount(labels, minlength=len(names)).tolist())
+    text += [few_words(few)] if few else []
     unseen_names = [names[c] for c in unseen.tolist()]
     advice = examples_advice(result, answers, unseen_names, bool(lost)) if described else ""
     for kind, weak in by_rule.items():
-        if not weak:
-            continue
-        setting = rule_advice(kind, prior, result, tested)
-        first = kind != "seen classes" and examples_first(advice, answers, result, prior, tested)
-        if first:
-            setting = " ".join(["Show examples of them first.", *_without_examples(setting)])
-        words = rule_words(weak, counts[kind], kind, setting, unseen_names)
-        text += [words.strip(), *([advice] if first else [])]
+        if weak:
+            text += _of_rule(weak, counts, kind, unseen_names, result, answers, prior, advice)
     text += [f"A likely cause of wrong answers: {lit_words(group)}." for group in lit]
     if (plain != gzsl).any():
         text.append(_cost(result, falls))
     text += [advice] if advice and advice not in text else []
-    weaknesses: dict[str, Sequence[Weak | Fall]] = {
+    weaknesses: dict[str, Sequence[Weak | Fall | Few]] = {
         "weak_unseen": alone,
         "weak_seen": weak_seen,
         "weak_by_rule": lost,
         "calibration_falls": falls,
+        "few_samples": few,
     }
     return {
         **{name: [item._asdict() for item in rows] for name, rows in weaknesses.items()},
@@ -456,22 +457,93 @@ def summarize(
     }
 
 
-def few_words(names: Sequence[str], unseen: Ids, answers: Mapping[str, NDArray[Any]]) -> list[str]:
-    """Name the seen classes with very few training samples, where others have more."""
-    held = answers.get("client_counts")
-    if held is None:
+def _of_rule(
+    weak: Sequence[Weak],
+    counts: Mapping[str, int],
+    kind: str,
+    unseen: Sequence[str],
+    result: Mapping[str, Any],
+    answers: Mapping[str, NDArray[Any]],
+    prior: Any,
+    advice: str,
+) -> list[str]:
+    """Return sentences on the classes of a kind that are weak by the decision rule.
+
+    Args:
+        weak: these classes.
+        counts: of unseen and of seen classes that were tested.
+        kind: ``seen classes`` or ``unseen classes``.
+        unseen: names.
+        result: of the run.
+        answers: of the run.
+        prior: how the offset of seen classes was chosen.
+        advice: to show examples.
+    """
+    tested = counts["unseen classes"], counts["seen classes"]
+    setting = rule_advice(kind, prior, result, tested)
+    first = kind != "seen classes" and examples_first(advice, answers, result, prior, tested)
+    if first:
+        setting = " ".join(["Show examples of them first.", *_without_examples(setting)])
+    words = rule_words(weak, counts[kind], kind, setting, unseen)
+    return [words.strip(), *([advice] if first else [])]
+
+
+class Few(NamedTuple):
+    """A class with few samples where others have many.
+
+    Attributes:
+        name: of the class.
+        samples: of it.
+        tested: its test samples; None where that is unknown.
+        usual: samples of the median class among the others.
+        of: how many classes have samples.
+    """
+
+    name: str
+    samples: int
+    tested: int | None
+    usual: int
+    of: int
+
+
+def few_classes(
+    names: Sequence[str], samples: Sequence[int], tests: Sequence[int] | None = None
+) -> list[Few]:
+    """Return the classes with few samples, by their number or beside the median class; nothing
+    where at least half of the classes are so.
+
+    Args:
+        names: of C classes.
+        samples: (C,) of each; a class without any does not count.
+        tests: (C,) test samples.
+    """
+    held = [c for c, count in enumerate(samples) if count]
+    median = float(np.median([samples[c] for c in held])) if held else 0.0
+    limit = max(ENOUGH, min(SCANT, FAR_FEWER * median))
+    few = [c for c in held if samples[c] < limit]
+    if not few or 2 * len(few) >= len(held):
         return []
-    samples = np.asarray(held, dtype=np.int64).sum(0)
-    seen = [c for c in np.flatnonzero(samples > 0).tolist() if c not in set(unseen.tolist())]
-    few = [c for c in seen if samples[c] < ENOUGH]
-    if not few or 2 * len(few) >= len(seen):
-        return []
-    verb, it = ("has", "it") if len(few) == 1 else ("have", "them")
-    of_each = listed([f"{names[c]} ({samples[c]})" for c in few])
+    usual = int(np.median([samples[c] for c in held if c not in few]))
     return [
-        f"{part_of(len(few), len(seen), 'seen classes')} {verb} fewer than {ENOUGH} training "
-        f"samples: {of_each}. Expect few right answers about {it}, and add samples of {it}."
+        Few(names[c], int(samples[c]), None if tests is None else int(tests[c]), usual, len(held))
+        for c in few
     ]
+
+
+def few_words(few: Sequence[Few]) -> str:
+    """Name the seen classes with few training samples."""
+    verb, it = ("has", "it") if len(few) == 1 else ("have", "them")
+    of_each = []
+    for item in few:
+        rests = ""
+        if item.tested is not None and item.tested < ENOUGH:
+            rests = f"; its own accuracy rests on {counted(item.tested, 'test sample')}"
+        of_each.append(f"{item.name} ({item.samples}{rests})")
+    return (
+        f"{part_of(len(few), few[0].of, 'seen classes')} {verb} few training samples, where the "
+        f"others have {few[0].usual} (median): {listed(of_each)}. Expect few right answers about "
+        f"{it}, and add samples of {it}."
+    )
 
 
 def _of_data(

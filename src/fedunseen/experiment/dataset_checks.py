@@ -20,6 +20,7 @@ from fedunseen.core.errors import DataError, counted
 from fedunseen.data.io.depth import Window, eight_bits
 from fedunseen.data.io.images import UNREADABLE, open_image, upright
 from fedunseen.data.io.texts import read_text
+from fedunseen.evaluation.summary import few_classes
 
 _MANY = 5000  # pictures: of more, only copies byte for byte are looked for
 _SIDE = 8  # of the thumbnails that are compared
@@ -94,16 +95,31 @@ def _spelled_alike(names: Iterable[str]) -> list[Remark]:
 
 
 def few_samples(classes: Mapping[str, Sequence[Path]], sample: str = "picture") -> list[Remark]:
-    """Return a remark on classes with one sample, which cannot both train and test."""
+    """Return remarks on classes with one sample, which cannot both train and test, and on classes
+    with far fewer than the others.
+    """
     single = [name for name, files in classes.items() if len(files) == 1]
+    few = few_classes(list(classes), [len(files) for files in classes.values()])
+    remarks = []
+    if few := [item for item in few if item.name not in single]:
+        of_each = ", ".join(f"{item.name} has {item.samples}" for item in few[:_NAMED])
+        more = f" and {len(few) - _NAMED} more" if len(few) > _NAMED else ""
+        remarks.append(
+            Remark(
+                f"few {sample}s of {counted(len(few), 'class')}",
+                f"{of_each}{more}, the others {few[0].usual} (median): add some; a model learns "
+                "little from so few, and hardly any are left to test with",
+            )
+        )
     if not single:
-        return []
+        return remarks
     return [
+        *remarks,
         Remark(
             f"{counted(len(single), 'class')} with a single {sample} ({', '.join(single[:3])}"
             f"{', ...' if len(single) > 3 else ''})",
             f"one {sample} says little of a class and nothing can be tested: put in at least eight",
-        )
+        ),
     ]
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedunseen import metrics
 from fedunseen.data import ClassSpace
 from fedunseen.evaluation.measures import TITLES, ZERO_SHOT, ZERO_SHOT_MEASURES
-from fedunseen.evaluation.summary import examples_advice, stopped, summarize, weak_words
+from fedunseen.evaluation.summary import ENOUGH, examples_advice, stopped, summarize, weak_words
 from fedunseen.pages.report import parts, statistics
 from fedunseen.pages.report.charts import Curve, Level, Scale, line_chart
 from fedunseen.pages.report.maps import confusion_map, coverage_map
@@ -215,7 +215,10 @@ def classes(facts: Facts) -> dict[str, Any]:
     )
     seen = np.setdiff1d(np.flatnonzero(samples), unseen)
     seen = seen[np.argsort(gzsl[seen], kind="stable")]
-    scored = [{"name": facts.names[c], "gzsl": float(gzsl[c])} for c in seen.tolist()]
+    scored = [
+        {"name": facts.names[c], "gzsl": float(gzsl[c]), "samples": int(samples[c])}
+        for c in seen.tolist()
+    ]
     tested = unseen[samples[unseen] > 0]
     order = tested[statistics.leaf_order(tensors["similarity"][np.ix_(tested, tested)])]
     table = metrics.confusion(labels, zsl_answers, order)
@@ -229,6 +232,8 @@ def classes(facts: Facts) -> dict[str, Any]:
         "together": False,
         "words": words["ranked"],
         "seen": scored,
+        "extremes": [one for one in scored if one["samples"] >= ENOUGH],
+        "enough": ENOUGH,
         "confusion": confusion_map(table, facts.of_classes(order)) if len(order) else None,
         "confusion_words": words["confused"],
         "confused": parts.most_confused(table, facts.of_classes(order)),
