@@ -51,6 +51,23 @@ def test_a_class_by_its_name_is_compared_with_its_neighbors_before_anything_is_a
     assert tiger["sentence"] in learned.err
 
 
+def test_a_name_that_is_almost_one_of_the_runs_own_is_a_warning(own_photos, picture, works):
+    warning = "warning: 'lionn' is close to the class 'lion': if you meant it, leave this out"
+    said = works("predict", own_photos, picture, "--class", "lionn", "--class", "tiger").err
+    assert said.index(warning) < said.index("'lionn'", said.index(warning) + len(warning))
+    assert said.count("is close to the class") == 1
+    shown_as = picture.parent / "shown" / "lionn"
+    shown_as.mkdir(parents=True)
+    picture.rename(shown_as / picture.name)
+    said = works("predict", own_photos, shown_as, "--support", shown_as.parent).err
+    assert said.count(warning) == 1
+    for by in (("--class", "lionn"), ("--support", shown_as.parent)):
+        out = picture.parent / by[0][2:]
+        learned = works("learn", own_photos, *by, "--out", out, "--json")
+        assert learned.answer["learnt"] == ["lionn"]
+        assert learned.err.count(warning) == 1
+
+
 def test_words_that_the_text_encoder_does_not_know_are_told_from_english_ones(own_photos):
     run = load_run(own_photos)
     strange = ["asdfgh", "qwertz", "żubr", "Hund", "собака", "jabłko", "Löwe"]

@@ -55,16 +55,17 @@ def learn(
         )
     from fedunseen.cli.bars import preparation_bars
 
+    names = class_names or []
     outlook: list[Outlook] = []
     with preparation_bars("learning classes"):
         run = open_run(path, client)
-        from fedunseen.experiment.new_names import announced, shown_by_examples
+        from fedunseen.experiment.new_names import announced, near_names, shown_by_examples
 
-        if class_names and support is None:
-            outlook, expectations = announced(run.first, class_names)
-            say(*expectations)
+        if names and support is None:
+            outlook, expectations = announced(run.first, names)
+            say(*near_names(run.first, names), *expectations)
         if not sums:
-            done = run.learn(class_names or classes, support, out)
+            done = run.learn(names or classes, support, out)
         else:
             from fedunseen.experiment.changed import read_all_class_sums
 
@@ -74,7 +75,8 @@ def learn(
         pages = write_pages(done)
     added = done.result["learnt"]
     shown = {name: n for name, n in done.result["shown"].items() if name in added}
-    expected = shown_by_examples(run.first, shown)
+    near = near_names(run.first, [name for name in added if support or name not in names])
+    expected = [*near, *shown_by_examples(run.first, shown)]
     if support is not None and (by_name := [name for name in added if name not in shown]):
         outlook, expectations = announced(run.first, by_name)
         expected += expectations

@@ -162,8 +162,9 @@ def _expectations(
     names = [name for name in names if name not in examples]
     if not names and not examples:
         return []
-    from fedunseen.experiment.new_names import announced, shown_by_examples
+    from fedunseen.experiment.new_names import announced, near_names, shown_by_examples
 
+    say(*near_names(run, [*examples, *names]))
     if examples and among == "all":
         say(*shown_by_examples(run, {name: len(rows) for name, rows in examples.items()}))
     if not names:

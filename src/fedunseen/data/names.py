@@ -10,6 +10,8 @@ from typing import Any
 
 from fedunseen.core.errors import DataError
 
+_SHORT = 7  # letters of a name that one more may be a misspelling of
+
 # Characters without width that Unicode counts as letters or accents: fillers and variation
 # selectors.
 _INVISIBLE = re.compile(
@@ -94,6 +96,42 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """
     close = difflib.get_close_matches(name, list(choices), n=1)
     return f": did you mean {close[0]!r}?" if close else ""
+
+
+def misspelled(name: str, choices: Iterable[str]) -> str:
+    """Return the known name that a new one may be a misspelling of: a letter apart, or two where
+    it has more than seven; "" without one. Names with digits are numbered, not misspelled.
+
+    Example:
+        >>> misspelled("lionn", ["lion", "zebra"]), misspelled("lino", ["lion", "zebra"])
+        ('lion', 'lion')
+        >>> misspelled("tiger", ["lion", "zebra"])
+        ''
+    """
+    wanted = plain(name)
+    near = []
+    for choice in choices:
+        known = plain(choice)
+        if known == wanted or any(letter.isdigit() for letter in wanted + known):
+            continue
+        allowed = 1 if len(known) <= _SHORT else 2
+        if abs(len(known) - len(wanted)) <= allowed:
+            distance = _edits(wanted, known)
+            near += [(distance, choice)] if distance <= allowed else []
+    return min(near, default=(0, ""))[1]
+
+
+def _edits(a: str, b: str) -> int:
+    """Return how many letters to add, drop, change or swap with the next take one to the other."""
+    rows = [list(range(len(b) + 1))]
+    for i, letter in enumerate(a):
+        row = [i + 1]
+        for j, other in enumerate(b):
+            row.append(min(row[j] + 1, rows[i][j + 1] + 1, rows[i][j] + (letter != other)))
+            if i and j and letter == b[j - 1] and a[i - 1] == other:
+                row[-1] = min(row[-1], rows[i - 1][j - 1] + 1)
+        rows.append(row)
+    return rows[-1][-1]
 
 
 def grouped(groups: Iterable[str]) -> dict[str, tuple[int, ...]]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedunseen.core.text import shown
 from fedunseen.data.class_table import describe
-from fedunseen.data.names import plain
+from fedunseen.data.names import misspelled, plain
 from fedunseen.encoders.hub import local_files_only
 from fedunseen.evaluation.new_class import Expected, can_expect, expected_of
 from fedunseen.evaluation.summary import EXAMPLES, GAIN, Gain, examples_gain, listed
@@ -143,6 +143,17 @@ def announced(
     said = [outlook.sentence() for outlook in expected]
     helped = [outlook.name for outlook in expected if not outlook.same_as]
     return expected, said + ([help_by_examples(run, helped)] if helped else [])
+
+
+def near_names(run: Run, names: Sequence[str]) -> list[str]:
+    """Return warnings of new classes whose names may be misspellings of the run's own."""
+    known = {plain(name) for name in run.space.names}
+    return [
+        f"warning: {shown(repr(name))} is close to the class {shown(repr(near))}: if you meant it, "
+        "leave this out"
+        for name in names
+        if plain(name) not in known and (near := misspelled(name, run.space.names))
+    ]
 
 
 def help_by_examples(run: Run, names: Sequence[str]) -> str:
