@@ -8,6 +8,7 @@ from fedunseen.confidence.held_out import HeldOut
 from fedunseen.confidence.measured import measured
 from fedunseen.evaluation.diagnosis import (
     adapted,
+    diagnose,
     lost_classes,
     misplaced_pictures,
     overconfident,
@@ -495,3 +496,86 @@ def test_dark_pictures_are_named_as_the_cause_and_as_a_warning():
     assert why == "A likely cause of wrong answers: 9 of 20 pictures of bear are almost black."
     (warned,) = misplaced_pictures(badly_lit=[group])
     assert warned.what.startswith("9 of 20 pictures of bear are almost black: 0.png, 1.png, 2.png")
+
+
+def test_dark_test_pictures_of_an_unseen_class_change_the_measurement_alone():
+    group = {"class": "bear", "how": "dark", "files": [f"{i}.png" for i in range(9)], "of": 20}
+    found = {"badly_lit": [group, {**group, "class": "cow"}]}
+    bear, cow = diagnose([], found, {}, NAMES, np.array([0, 3]))
+    assert bear.remedy == (
+        "Look at these 9: they are test pictures alone, as all of an unseen class. To replace them "
+        "or leave them out changes what is measured, not the model."
+    )
+    assert cow.remedy == (
+        "Look at these 9: replace them or leave them out, and run the experiment again."
+    )
+
+
+def by_both(without, **more):
+    """Return a summary of bears, of which 1 of 20 is right by the rule and so many without it; of
+    cows and tigers 16 and 18 are right in both ways.
+    """
+    labels = np.repeat(np.arange(4), 20)
+    right = [
+        np.concatenate([np.arange(20) < n for n in counts])
+        for counts in ((without, 16, 18, 20), (1, 16, 18, 20))
+    ]
+    plain, said = (np.where(mask, labels, other) for mask, other in zip(right, (1, 3), strict=True))
+    plain[labels == 1] = said[labels == 1] = np.where(np.arange(20) < 16, 1, 2)
+    answers = {
+        "labels": labels,
+        "zsl_answers": labels,
+        "gzsl_answers": said,
+        "uncalibrated_answers": plain,
+    }
+    return summarize({**CALIBRATED, **more}, answers, NAMES[:4], np.array([3]), True, "auto")
+
+
+@pytest.mark.parametrize(("without", "cause"), [(7, "both"), (8, "rule"), (14, "rule")])
+def test_samples_are_the_likelier_cause_of_a_class_that_is_weak_without_the_rule_too(
+    without, cause
+):
+    """The median seen class has 80 %: 35 % are less than half of it, 40 % are not."""
+    strays = [
+        {"place": "bear", "like": "cow", "file": "bear/3.png"},
+        {"place": "cow", "like": "bear", "file": "cow/1.png"},
+    ]
+    found = by_both(without, strays=strays)
+    assert [(one["name"], one["cause"]) for one in found["weak_seen"]] == [("bear", cause)]
+    assert found["text"][0].endswith("; 95 % are called orca (unseen)).") == (cause == "rule")
+    words = (
+        " Without calibration too, bear is right less than half as often as the median seen class. "
+        "Its samples are the likelier cause: look at them, first at bear/3.png (like cow). Labels "
+        "may be wrong, or the samples show different things."
+    )
+    assert found["text"][0].endswith(words) == (cause == "both")
+    assert ("look at them. Labels" in by_both(without)["text"][0]) == (cause == "both")
+
+
+def test_of_two_equally_frequent_wrong_answers_the_seen_and_more_alike_one_is_named():
+    """Bears are called cows, tigers and orcas three times each; two tigers are called bears."""
+    labels = np.repeat(np.arange(4), [20, 20, 20, 5])
+    said = labels.copy()
+    said[:15] = np.repeat([1, 2, 3], 5)
+    said[40:42] = 0
+    found = weak_classes(NAMES[:4], labels[:60], said[:60], surely=True, unseen=[3])
+    assert [list(one.called) for one in found] == [["tiger", "cow"]]
+    found = weak_classes(NAMES[:4], labels[:60], said[:60], surely=True, unseen=[1, 2])
+    assert [list(one.called) for one in found] == [["orca", "tiger"]]
+
+
+def test_a_share_that_rests_on_one_sample_is_not_named():
+    """Five bears, four of them called something else, each another."""
+    labels = np.repeat(np.arange(5), [5, 10, 10, 10, 10])
+    said = labels.copy()
+    said[:4] = [1, 2, 3, 4]
+    (bear,) = weak_classes(NAMES, labels, said, surely=True)
+    assert (bear.accuracy, bear.instead, bear.called) == (20.0, "", {})
+    answers = {"labels": labels, "zsl_answers": labels, "gzsl_answers": said}
+    found = summarize(CALIBRATED, answers, NAMES, np.array([], dtype=np.int64), True, "auto")
+    assert found["text"] == [
+        "1 of 5 seen classes has less than half of its samples right: bear (20 % of 5 samples "
+        "right). Compare samples of class bear with those of other classes: labels may be wrong "
+        "(only clear cases are found automatically), or both look alike. The choice between seen "
+        "and unseen classes is not the cause."
+    ]

@@ -3,7 +3,7 @@ remedy.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,6 +72,7 @@ def diagnose(
         result.get("strays", ()),
         result.get("strays_by_chance", 0.0),
         result.get("badly_lit", ()),
+        [names[c] for c in unseen.tolist()],
     )
     findings += adapted(result["adapted"]) if "adapted" in result else []
     if shown := result.get("shown_tests"):
@@ -132,10 +133,13 @@ def misplaced_pictures(
     strays: Sequence[Mapping[str, Any]] = (),
     strays_by_chance: float = 0.0,
     badly_lit: Sequence[Mapping[str, Any]] = (),
+    unseen: Collection[str] = (),
 ) -> Iterator[Finding]:
     """Warn of pictures in one class's folder that look like another's: groups, and single ones
     where there are more than chance explains. Warn of classes with many pictures that are almost
     black or almost white.
+
+    ``unseen``: names of classes whose pictures are test pictures alone.
     """
     for group in misplaced[:LISTED]:
         files = group["files"]
@@ -153,11 +157,16 @@ def misplaced_pictures(
         yield Finding(what, f"{why} Here there are more.", remedy)
     for group in badly_lit[:LISTED]:
         files = group["files"]
+        remedy = "replace them or leave them out, and run the experiment again."
+        if group["class"] in unseen:
+            remedy = (
+                "they are test pictures alone, as all of an unseen class. To replace them or leave "
+                "them out changes what is measured, not the model."
+            )
         yield Finding(
             f"{lit_words(group)}: {listed(files, NAMED)}. Of most other classes hardly any are.",
             "The model sees little in them, and answers about them are often wrong.",
-            f"Look at these {len(files)}: replace them or leave them out, and run the experiment "
-            "again.",
+            f"Look at these {len(files)}: {remedy}",
         )
 
 

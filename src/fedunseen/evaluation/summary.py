@@ -28,6 +28,7 @@ ALIKE = 20.0  # percent of the samples of each of two classes that are taken for
 LEAST_MISTAKES = 3  # of a kind, for two classes that look alike
 ENOUGH = 5  # test samples of a seen class, for it to be weak; training samples, not to be named
 SCANT = 20  # samples of a class; below, it is named where it has few beside the others
+LOW = 0.5  # of the median seen class's accuracy without calibration
 FAR_FEWER = 0.25  # of the median class's samples
 FILES = 3  # files that are named
 PAIRS = 3  # of classes that look alike, that are named
@@ -52,11 +53,13 @@ class Weak(NamedTuple):
     Attributes:
         name: of the class.
         accuracy: in percent.
-        instead: the most frequent wrong answer.
-        cause: ``rule`` where the decision between seen and unseen classes makes it weak; ``data``.
+        instead: the most frequent wrong answer; "" where no class is it twice.
+        cause: ``rule`` where the decision between seen and unseen classes makes it weak; ``both``
+            where a seen class is far below the others without this decision too; ``data``.
         otherwise: percent without this decision.
         samples: of it, that were tested.
-        called: the most frequent wrong answers, with the percentage of the class's samples.
+        called: the most frequent wrong answers, with the percentage of the class's samples; none
+            that rests on one sample.
         among_all: percent once seen classes compete, of a class that is weak without them.
     """
 
@@ -85,6 +88,7 @@ def weak_classes(
     otherwise: Ids | None = None,
     surely: bool = False,
     mislabeled: Collection[str] = (),
+    unseen: Sequence[int] | Ids = (),
 ) -> list[Weak]:
     """Return the weak classes, the weakest first.
 
@@ -96,6 +100,8 @@ def weak_classes(
         surely: none whose 95 % interval has the mean of all, before that decision, or half; and
             also classes far below that mean. None of fewer than ``ENOUGH`` samples.
         mislabeled: classes with labels that seem wrong, which are the cause then, not the decision.
+        unseen: of two wrong answers that are equally frequent, a seen class comes first, and then
+            the one that is more often taken for this class.
     """
     result = []
     now = _accuracies(true, said)
@@ -107,14 +113,19 @@ def weak_classes(
         chance = surely and (samples < ENOUGH or _at_most(accuracy, samples) >= usual)
         if accuracy < below and not chance:
             counts = np.bincount(said[(true == c) & (said != c)], minlength=len(names))
+            back = np.bincount(true[said == c], minlength=len(names))
+            seen = np.isin(np.arange(len(names)), unseen, invert=True)
+            order = np.lexsort((-back, ~seen, -counts))[:2].tolist()
             called = {
                 names[other]: round(100 * int(counts[other]) / samples, 1)
-                for other in np.argsort(-counts, kind="stable")[:2].tolist()
-                if counts[other]
+                for other in order
+                if counts[other] > 1
             }
             by_rule = without.get(c, accuracy) - accuracy >= RULE and names[c] not in mislabeled
             cause = "rule" if by_rule else "data"
-            instead = next(iter(called))
+            if by_rule and surely and without[c] < LOW * float(np.median(list(without.values()))):
+                cause = "both"
+            instead = next(iter(called), "")
             result.append(Weak(names[c], accuracy, instead, cause, without.get(c), samples, called))
     return sorted(result, key=lambda weak: (weak.accuracy, weak.name))
 
@@ -141,7 +152,7 @@ def weak_words(weak: Sequence[Weak], of: int, kind: str, also: str = "") -> str:
         f"{item.name} ({item.accuracy:.0f} % of {item.samples} "
         f"sample{'' if item.samples == 1 else 's'} right"
         f"{'' if item.among_all is None else f', {item.among_all:.0f} % once seen classes compete'}"
-        f"; {_called(item)})"
+        f"{_called(item)})"
         for item in weak
     ]
     verb, whose = ("has", "its") if len(weak) == 1 else ("have", "their")
@@ -153,18 +164,18 @@ def weak_words(weak: Sequence[Weak], of: int, kind: str, also: str = "") -> str:
 
 
 def _called(item: Weak, unseen: Collection[str] = (), mark: str = "also unseen") -> str:
-    """Say what a class's samples are called instead: ``45 % are called sunflower (also unseen)``.
+    """Say what a class's samples are called instead: ``; 45 % are called sunflower (also unseen)``.
 
     ``unseen``: names of unseen classes, to be marked by ``mark``.
     """
     most = {name: share for name, share in item.called.items() if share >= NAMED}
-    shares = most or dict(list(item.called.items())[:1]) or {item.instead: 0.0}
+    shares = most or dict(list(item.called.items())[:1])
     words = [
         f"{share:.0f} % {'are called ' if not place else ''}{name}"
         f"{f' ({mark})' if name in unseen else ''}"
         for place, (name, share) in enumerate(shares.items())
     ]
-    return ", ".join(words)
+    return f"; {', '.join(words)}" if words else ""
 
 
 def rule_words(
@@ -186,7 +197,7 @@ def rule_words(
     examples = [
         f"{item.name} ({item.accuracy:.0f} % of {item.samples} "
         f"sample{'' if item.samples == 1 else 's'} right, "
-        f"{item.otherwise:.0f} % {how}; {_called(item, unseen, mark)})"
+        f"{item.otherwise:.0f} % {how}{_called(item, unseen, mark)})"
         for item in weak
     ]
     return f"{part_of(len(weak), of, kind)} {where}: {listed(examples)}. {setting}"
@@ -418,8 +429,8 @@ def summarize(
     alone, lost = weak_unseen(answers, names, unseen) if described else ([], [])
     misplaced = result.get("misplaced", ())
     groups = {group["place"] for group in misplaced}
-    weak_seen = weak_classes(names, labels[shown], gzsl[shown], plain[shown], True, groups)
-    lost_seen = [weak for weak in weak_seen if weak.cause == "rule"]
+    weak_seen = weak_classes(names, labels[shown], gzsl[shown], plain[shown], True, groups, unseen)
+    lost_seen = [weak for weak in weak_seen if weak.cause != "data"]
     by_rule = {"seen classes": lost_seen, "unseen classes": lost}
     falls = calibration_falls(names, labels[shown], plain[shown], gzsl[shown])
     tested = len(np.unique(labels[~shown])), len(np.unique(labels[shown]))
@@ -484,8 +495,24 @@ def _of_rule(
     first = kind != "seen classes" and examples_first(advice, answers, result, prior, tested)
     if first:
         setting = " ".join(["Show examples of them first.", *_without_examples(setting)])
-    words = rule_words(weak, counts[kind], kind, setting, unseen)
+    likelier = [_samples_words(item, result) for item in weak if item.cause == "both"]
+    words = rule_words(weak, counts[kind], kind, " ".join([*likelier, setting]), unseen)
     return [words.strip(), *([advice] if first else [])]
+
+
+def _samples_words(item: Weak, result: Mapping[str, Any]) -> str:
+    """Say that the samples of a seen class are the likelier cause, and which to look at first."""
+    strays = [
+        f"{stray['file']} (like {stray['like']})"
+        for stray in result.get("strays", ())
+        if stray["place"] == item.name
+    ]
+    first = f", first at {listed(strays, FILES)}" if strays else ""
+    return (
+        f"Without calibration too, {item.name} is right less than half as often as the median seen "
+        f"class. Its samples are the likelier cause: look at them{first}. Labels may be wrong, or "
+        "the samples show different things."
+    )
 
 
 class Few(NamedTuple):
@@ -576,7 +603,11 @@ def _of_data(
                 "answers about them count as wrong."
             )
     if others := [item for item in weak[kind] if item.name not in known]:
-        those = [f"of class {item.name} with those of class {item.instead}" for item in others]
+        those = [
+            f"of class {item.name} with those of "
+            f"{f'class {item.instead}' if item.instead else 'other classes'}"
+            for item in others
+        ]
         words.append(
             f" Compare samples {listed(those)}: labels may be wrong (only clear cases are found "
             "automatically), or both look alike. The choice between seen and unseen classes is not "
@@ -611,7 +642,7 @@ def weak_unseen(
         for item in weak_classes(names, labels[mine], zsl[mine])
     ]
     weak = {item.name for item in alone}
-    among_all = weak_classes(names, labels[mine], gzsl[mine], zsl[mine])
+    among_all = weak_classes(names, labels[mine], gzsl[mine], zsl[mine], unseen=unseen)
     return alone, [item for item in among_all if item.name not in weak]
 
 
