@@ -216,10 +216,10 @@ class Party:
         if self.error is None:
             self.leave(
                 RefusedError(
-                    f"this party has refused {HINTS} messages or experiments under masks, or was "
-                    "asked again otherwise for one sum, and from many such answers a coordinator "
-                    "could read data: look at the messages above, and join with --consent "
-                    "refusals if they were in order",
+                    f"{HINTS} times this party has refused something under masks or was asked for "
+                    "a sum that was not opened, and from many such answers a coordinator could "
+                    "read data: look at the messages above, and join with --consent refusals if "
+                    "they were in order",
                     refusals.LEFT,
                 )
             )
