@@ -2,6 +2,7 @@
 their difference.
 """
 
+import hashlib
 import shutil
 from pathlib import Path
 
@@ -79,6 +80,52 @@ def test_a_sample_that_was_added_is_no_difference_of_two_rounds(once, consent, t
     assert (total(parties, parties.plan, values, 1) - before).tolist() == PHOTO.tolist()
 
 
+@pytest.mark.parametrize("corrected", [False, True], ids=["the same label", "another label"])
+def test_a_label_that_was_corrected_makes_another_sample(corrected, tmp_path):
+    """It moves from one class's sum to another's: the difference of two rounds would show it."""
+    parties = Parties(4, tmp_path)
+    parties.samples["p0"] = [(b"photo 0", b"cat"), (b"photo 1", b"dog")]
+    parties.agree(parties.plan)
+    parties.release()
+    if corrected:
+        parties.samples["p0"][0] = (b"photo 0", b"dog")
+        assert code(parties.restart) == "samples-changed"
+        assert code(parties.sign, "p0", parties.new_plan()) == "samples-again"
+        return
+    parties.restart()
+    parties.release(1)
+
+
+def test_all_labels_renamed_make_no_other_samples():
+    parties = Parties(4)
+    parties.samples["p0"] = [(b"photo 0", b"cat"), (b"photo 1", b"cat")]
+    parties.agree(parties.plan)
+    parties.release()
+    parties.samples["p0"] = [(b"photo 0", b"lynx"), (b"photo 1", b"lynx"), (b"photo 2", b"lynx")]
+    assert code(parties.sign, "p0", parties.new_plan()) == "samples-again"
+
+
+def test_a_ledger_that_kept_contents_alone_knows_them_still(tmp_path):
+    """That of an earlier version: a label may have changed since, so that nothing is removed."""
+    parties = Parties(4, tmp_path)
+    parties.samples["p0"] = [(b"photo 0", b"cat"), (b"photo 1", b"dog")]
+    parties.agree(parties.plan)
+    parties.release()
+    (file,) = (tmp_path / "p0").glob("released-*")
+    content = file.read_bytes().removeprefix(b"samples with classes\n")[:-32]
+    old = b"".join(content[start : start + 16] for start in range(0, len(content), 32))
+    file.write_bytes(old + hashlib.sha256(old).digest())
+    parties.restart()
+    parties.release(1)
+    assert len(file.read_bytes()) == len(old) + 32
+    assert code(parties.sign, "p0", parties.new_plan()) == "samples-again"
+    ledger = parties.ledgers["p0"]
+    digests = ledger.digests(parties.samples["p0"])
+    content = parties.plan.content()
+    with pytest.raises(RefusedError, match="in no sum that this party's ledger knows"):
+        ledger.check_removed("11" * 32, content, digests, ())
+
+
 @pytest.mark.parametrize("restarted", [False, True], ids=["", "restarted"])
 @pytest.mark.parametrize("changed", [False, True], ids=["the same samples", "one more"])
 def test_a_sum_is_opened_for_the_samples_that_it_has(changed, restarted, tmp_path):
@@ -119,7 +166,7 @@ def test_all_rounds_of_a_plan_are_answered_and_those_of_a_resumed_run(once, tmp_
         parties.restart()
     files = [*(tmp_path / "p0").glob("released-*")]
     assert len(files) == 1
-    assert len(files[0].read_bytes()) == 3 * 16 + 32
+    assert len(files[0].read_bytes()) == len("samples with classes\n") + 3 * 32 + 32
 
 
 def test_a_plan_goes_on_without_new_consent_after_another_that_its_owner_allowed(tmp_path):

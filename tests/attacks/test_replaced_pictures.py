@@ -105,7 +105,7 @@ def test_a_picture_with_size_and_time_of_another_is_not_taken_for_it(change, pho
         place = names.index("cat/7.bmp")
         raw = list(raw_samples(photos, party.benchmark, party.benchmark.train, party.stamps))
         features = party.benchmark.features[party.benchmark.train[place]]
-        return features.ravel()[0], raw[place]
+        return features.ravel()[0], raw[place][0]
 
     assert read() == (40, hashlib.sha256(path.read_bytes()).digest())
     kept_time(lambda: change(path), path)

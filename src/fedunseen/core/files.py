@@ -69,7 +69,8 @@ def is_occupied(path: Path, ours: Callable[[str], bool] = lambda name: False) ->
 
 def free_folder(folder: str | Path, remedy: str = "name another with --out") -> Path:
     """Return the path of a folder that may be written: a new or an empty one."""
-    if is_occupied(Path(os.path.realpath(folder))):  # not yet/.. is the folder above, too
+    # a folder that is not there yet with .. behind it is the one above
+    if is_occupied(Path(folder)) or is_occupied(Path(os.path.realpath(folder))):
         raise RunDirectoryError(f"{folder} is not an empty folder: {remedy}")
     return Path(folder)
 

@@ -73,7 +73,7 @@ from fedunseen.methods.closed_form.set_apart import Moments
 from fedunseen.methods.closed_form.statistics import in_large_classes
 
 if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
-    from fedunseen.deploy.secagg.ledger import Ledger
+    from fedunseen.deploy.secagg.ledger import Ledger, Sample
 
 _HUB = ("weights", "text", "text_encoder", "words")
 """Settings that name an encoder of a hub, or a folder or a file; those of EfficientNet a file."""
@@ -903,21 +903,25 @@ def _stamp(path: Path) -> FileStamp | None:
 
 def raw_samples(
     folder: Path, benchmark: Benchmark, rows: NDArray[np.int64], stamps: Stamps | None = None
-) -> Iterator[bytes]:
-    """Yield the bytes of samples as the owner has them, which no setting of a coordinator changes:
-    their files, their rows of a table, or their features before any scaling.
+) -> Iterator[Sample]:
+    """Yield samples as the owner has them, which no setting of a coordinator changes: their rows of
+    a table, or their files, or their features before any scaling, with their classes.
 
     Raises:
         DataError: code ``other-samples``: a file is not the one that was there when samples were
             read (``stamps``), so that sums have another sample than a ledger would.
     """
+    if benchmark.originals is not None:
+        yield from (benchmark.originals.digests[row].tobytes() for row in rows)
+        return
     for row in rows:
-        if benchmark.originals is not None:
-            yield benchmark.originals.digests[row].tobytes()
-        elif benchmark.files is not None:
-            yield _of_file(folder, benchmark.files[row], stamps)
+        if benchmark.files is not None:
+            content = _of_file(folder, benchmark.files[row], stamps)
         else:
-            yield np.ascontiguousarray(benchmark.features[row]).tobytes()
+            content = np.ascontiguousarray(benchmark.features[row]).tobytes()
+        label = benchmark.labels[row]
+        name = "" if label < 0 else benchmark.space.names[label]
+        yield content, name.encode(errors="surrogateescape")
 
 
 def _present(benchmark: Benchmark) -> list[bytes] | None:

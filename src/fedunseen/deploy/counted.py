@@ -285,7 +285,8 @@ def _digest_of(party: PartyData, benchmark: Benchmark) -> str:
     digest = hashlib.sha256(json.dumps(benchmark.space.names).encode())
     digest.update(benchmark.labels[benchmark.train].astype("<i8").tobytes())
     for sample in raw_samples(party.folder, benchmark, benchmark.train, party.stamps):
-        digest.update(hashlib.sha256(sample).digest())
+        content = sample[0] if isinstance(sample, tuple) else sample  # labels are in it already
+        digest.update(hashlib.sha256(content).digest())
     return digest.hexdigest()
 
 

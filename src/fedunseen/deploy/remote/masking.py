@@ -32,7 +32,7 @@ from fedunseen.deploy.remote.wire import (
 )
 from fedunseen.deploy.secagg.driver import Exchange, Stage, gather, open_total
 from fedunseen.deploy.secagg.enrolment import Credentials, Enrolment
-from fedunseen.deploy.secagg.ledger import Ledger
+from fedunseen.deploy.secagg.ledger import Ledger, Sample
 from fedunseen.deploy.secagg.masks import BEYOND, Masks, digest_of
 from fedunseen.deploy.secagg.party import Message, SecAggClient
 from fedunseen.deploy.secagg.plan import Plan, signers
@@ -133,7 +133,7 @@ class PartySession:
     engine: InProcess
     facts: Mapping[str, Any]
     weight: float
-    samples: Callable[[], Iterable[bytes]]
+    samples: Callable[[], Iterable[Sample]]
     check_removal: Callable[[Ledger, str], None] = lambda ledger, plan: None
     present: Callable[[], Iterable[bytes] | None] = lambda: None
     _plan: Plan | None = None

@@ -40,7 +40,7 @@ from fedunseen.strategies import Instruction, Reply
 if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
     from fedunseen.deploy.remote.masking import PartySession
     from fedunseen.deploy.secagg.enrolment import Enrolment
-    from fedunseen.deploy.secagg.ledger import Ledger
+    from fedunseen.deploy.secagg.ledger import Ledger, Sample
     from fedunseen.deploy.secagg.party import SecAggClient
     from fedunseen.deploy.site import Site
 
@@ -63,7 +63,7 @@ class Ready:
     keep: Callable[[Mapping[str, Any], Params], Path] | None = None
     held: tuple[str, ...] = ()
     brought: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
-    raw: Callable[[], Iterable[bytes]] = tuple
+    raw: Callable[[], Iterable[Sample]] = tuple
     present: Callable[[], Iterable[bytes] | None] = lambda: None
     """Returns all rows of a table, whose cells may change; None of samples that are files."""
     names: tuple[str, ...] = ()  # of the classes whose samples take part; () where no labels do

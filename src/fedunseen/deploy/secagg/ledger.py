@@ -2,8 +2,9 @@
 
 ``ledger.json`` holds the pinned federation, the accepted plans with the last opened sum of each and
 its reply, the sum that waits for its opening, and all rosters of opened sums and of answers to a
-first look. ``released-PLAN.bin`` holds a keyed digest of each sample whose sums were released under
-that plan. Files are whole or absent. Keys and seeds of an attempt are never written.
+first look. ``released-PLAN.bin`` holds keyed digests of each sample whose sums were released under
+that plan: of its content, and of its class, which decides what it adds to a sum, too. Files are
+whole or absent. Keys and seeds of an attempt are never written.
 
 :meth:`Ledger.check` is the one rule that decides which sums are released: over a network, in a
 federation of Flower or NVFlare, and by file.
@@ -14,6 +15,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,12 @@ from fedunseen.core.files import holding, parse_json, replacing
 from fedunseen.deploy.secagg.enrolment import Enrolment
 from fedunseen.deploy.secagg.primitives import canonical
 
-_DIGEST = 16  # bytes of a sample's digest
+Sample = bytes | tuple[bytes, bytes]
+"""A sample's content, alone or with its class: a row of a table holds its class itself."""
+
+_CONTENT = 16  # bytes of the digest of a sample's content
+_DIGEST = 2 * _CONTENT  # with that of its class behind it
+_WITH_CLASSES = b"samples with classes\n"  # begins a file; earlier versions kept contents alone
 _FIRST = frozenset({"key", "authority", "serial", "data", "plans", "rosters", "released"})
 _KEYS = _FIRST | {"writes", "history"}  # a file of the first version lacks two of them
 ASKING = "asking"
@@ -142,17 +149,21 @@ class Ledger:
         if (added := sorted(roster)) not in self.rosters:
             self.write({"rosters": [*self.rosters, added]})
 
-    def digests(self, samples: Iterable[bytes]) -> frozenset[bytes]:
+    def digests(self, samples: Iterable[Sample]) -> frozenset[bytes]:
         """Return the keyed digests of samples."""
         return frozenset(self.digests_in_order(samples))
 
-    def digests_in_order(self, samples: Iterable[bytes]) -> list[bytes]:
+    def digests_in_order(self, samples: Iterable[Sample]) -> list[bytes]:
         """Return the keyed digest of each sample."""
-        key = bytes.fromhex(self._content["key"])
-        return [
-            hashlib.blake2b(sample, key=key, digest_size=_DIGEST, person=b"sample").digest()
-            for sample in samples
-        ]
+        hashed = partial(
+            hashlib.blake2b, key=bytes.fromhex(self._content["key"]), digest_size=_CONTENT
+        )
+        digests = []
+        for sample in samples:
+            content, label = sample if isinstance(sample, tuple) else (sample, b"")
+            digest = hashed(content, person=b"sample").digest()
+            digests.append(digest + hashed(digest + label, person=b"class of sample").digest())
+        return digests
 
     def compare_with(self, rows: Iterable[bytes] | None) -> None:
         """Compare samples with those of earlier plans as rows of a table, which are edited, or
@@ -177,17 +188,18 @@ class Ledger:
         return {
             other_plan: digests
             for other_plan, digests in other_plans.items()
-            if not digests.isdisjoint(samples)
+            if not _contents(digests).isdisjoint(_contents(samples))
         }
 
     def release(self, plan: str, samples: frozenset[bytes]) -> None:
         """Keep durably that samples (digests) are released under a plan."""
         before = self._all_released().get(plan)
-        digests = samples if before is None else before | samples
+        digests = samples if before is None else before | _like(before, samples)
         if digests == before and plan in self._content["released"]:
             return
         if self.folder is not None:
             text = b"".join(sorted(digests))
+            text = text if digests == _contents(digests) else _WITH_CLASSES + text
             _write(self._path(f"released-{plan}.bin"), text + hashlib.sha256(text).digest())
         self._released[plan] = digests
         if plan not in self._content["released"]:
@@ -241,7 +253,7 @@ class Ledger:
     ) -> None:
         released = self._all_released()
         if plan in released:  # what came before was allowed with the plan's first sum
-            if released[plan] != samples:
+            if released[plan] != _like(released[plan], samples):
                 raise RefusedError(
                     "this party's samples have changed since the round before, and the difference "
                     "of two sums can reveal single samples: the owner must consent with --consent "
@@ -260,12 +272,13 @@ class Ledger:
             theirs = released.get(other_plan)
             if other_plan == plan or (theirs is not None and self._are_others(theirs, samples)):
                 continue
-            if theirs == samples and not content["once"] and self._has_chosen(other_plan):
+            same = theirs is not None and theirs == _like(theirs, samples)
+            if same and not content["once"] and self._has_chosen(other_plan):
                 continue
-            if theirs == samples and self._asks_about(content, other_plan):
+            if same and self._asks_about(content, other_plan):
                 continue
             why = "" if differs is None else differs(other_plan)
-            if theirs != samples:
+            if not same:
                 why = "this party's samples have changed since"
             if differs is None or why:
                 raise RefusedError(
@@ -279,7 +292,7 @@ class Ledger:
     def _are_others(self, theirs: frozenset[bytes], samples: frozenset[bytes]) -> bool:
         """Say whether the samples of another plan are certainly others."""
         all_present = self._present is None or theirs <= self._present
-        return all_present and theirs.isdisjoint(samples)
+        return all_present and _contents(theirs).isdisjoint(_contents(samples))
 
     def _has_chosen(self, plan: str) -> bool:
         """Say whether a plan's updates only chose rounds and settings, on validation classes, for a
@@ -469,10 +482,12 @@ class Ledger:
             if plan not in self._released:
                 text = path.read_bytes()
                 text, check = text[:-32], text[-32:]
-                if hashlib.sha256(text).digest() != check or len(text) % _DIGEST:
+                width = _DIGEST if text.startswith(_WITH_CLASSES) else _CONTENT
+                digests = text.removeprefix(_WITH_CLASSES)
+                if hashlib.sha256(text).digest() != check or len(digests) % width:
                     raise RefusedError(_damaged(path))
-                rows = range(0, len(text), _DIGEST)
-                self._released[plan] = frozenset(text[row : row + _DIGEST] for row in rows)
+                rows = range(0, len(digests), width)
+                self._released[plan] = frozenset(digests[row : row + width] for row in rows)
         return self._released
 
     def _read(self) -> dict[str, Any] | None:
@@ -498,6 +513,16 @@ class Ledger:
         except (OSError, ValueError, TypeError, AttributeError):
             raise RefusedError(_damaged(path)) from None
         return dict(content)
+
+
+def _contents(digests: Iterable[bytes]) -> frozenset[bytes]:
+    """Return the digests of contents alone: a sample under another class is no other sample."""
+    return frozenset(digest[:_CONTENT] for digest in digests)
+
+
+def _like(theirs: frozenset[bytes], samples: frozenset[bytes]) -> frozenset[bytes]:
+    """Return the digests of samples as an earlier version kept them, if it kept ``theirs``."""
+    return _contents(samples) if theirs and theirs == _contents(theirs) else samples
 
 
 def _damaged(path: Path) -> str:

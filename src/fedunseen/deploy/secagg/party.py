@@ -24,7 +24,7 @@ import numpy as np
 from fedunseen.core.errors import RefusedError
 from fedunseen.deploy.secagg import primitives
 from fedunseen.deploy.secagg.enrolment import Credentials, Enrolment
-from fedunseen.deploy.secagg.ledger import Ledger
+from fedunseen.deploy.secagg.ledger import Ledger, Sample
 from fedunseen.deploy.secagg.plan import Plan, signers
 from fedunseen.deploy.secagg.primitives import (
     Elements,
@@ -149,7 +149,7 @@ class SecAggClient:
 
     # The plan
 
-    def sign(self, plan: Plan, samples: Iterable[bytes] = ()) -> str:
+    def sign(self, plan: Plan, samples: Iterable[Sample] = ()) -> str:
         """Return this party's signature of a plan; the caller has compared it with what this party
         expects.
         """
