@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from fedunseen.core.errors import RefusedError
+from fedunseen.deploy.client_data import PartyData
 from fedunseen.deploy.secagg.ledger import Ledger
 from fedunseen.deploy.secagg.server import MaskedTotal
 from masked_parties import Parties
+from small_federation import experiment, greeting, write_all
 
 FIRST = Path(__file__).parent / "first_version"
 PHOTO = np.array([0.125, -0.5])  # the gradient of one more photo
@@ -124,6 +126,34 @@ def test_a_ledger_that_kept_contents_alone_knows_them_still(tmp_path):
     content = parties.plan.content()
     with pytest.raises(RefusedError, match="in no sum that this party's ledger knows"):
         ledger.check_removed("11" * 32, content, digests, ())
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["written anew", "others come"])
+def test_features_that_were_written_anew_are_no_other_samples(kept, tmp_path):
+    """Another processor gives them another last bit: one more sample would be the difference."""
+    data = write_all(tmp_path / "data")
+    greeted = greeting(experiment(data), tmp_path / "run")
+    path = data / "north" / "features.npz"
+    before = dict(np.load(path))
+    ledger, plan = Ledger(), Parties(3).plan
+
+    def ready():
+        return PartyData(data / "north", masked=True).prepare(*greeted)
+
+    ledger.change_plan(plan.digest, content=plan.content(), opened=None)
+    ledger.release(plan.digest, ledger.digests(ready().raw()))
+    anew = {**before, "features": np.nextafter(before["features"], np.float32(9))}
+    if kept:  # beside those of the plan
+        anew = {key: np.concatenate([before[key], anew[key]]) for key in before}
+    np.savez(path, **anew)
+    now = ready()
+    samples = ledger.digests(now.raw())
+    ledger.compare_with(now.present())
+    if kept:
+        samples -= ledger._all_released()[plan.digest]
+        ledger.check("00" * 32, plan.content(), samples, None, ())
+        return
+    assert code(ledger.check, "00" * 32, plan.content(), samples, None, ()) == "samples-again"
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["", "restarted"])

@@ -138,6 +138,11 @@ def test_a_folder_has_the_statistics_and_marks_of_the_command_without_engine(
     rows, names = run_samples
     arrays = {"features": rows, "labels": names, "split": np.full(len(rows), "train")}
     np.savez(folder / "features.npz", **arrays)
+    (tmp_path / "linked.partial").symlink_to(tmp_path / "of the user")
+    with pytest.raises(DataError) as refused:
+        write_statistics(run.first, folder, tmp_path / "linked")
+    assert refused.value.code == "run-link"
+    assert not (tmp_path / "of the user").exists()
     here = write_statistics(run.first, folder, tmp_path / "here")
     assert spread.statistics(counting_run, str(folder), tmp_path / "there", Loop()) == here
 

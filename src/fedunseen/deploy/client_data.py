@@ -317,7 +317,7 @@ class PartyData(OwnSamples):
             len(samples),
             keep,
             raw=partial(raw_samples, self.folder, party_benchmark, rows, self.stamps),
-            present=partial(_present, party_benchmark),
+            present=partial(_present, self.folder, party_benchmark, self.stamps),
             names=() if self._soft else tuple(benchmark.space.names[c] for c in classes),
             left_out=cells.left_out,
             check_removal=partial(self._check_removal, engine, party_benchmark, cells, client),
@@ -924,11 +924,15 @@ def raw_samples(
         yield content, name.encode(errors="surrogateescape")
 
 
-def _present(benchmark: Benchmark) -> list[bytes] | None:
-    """Return the bytes of all rows that a table has now; None of samples that keep theirs."""
-    if benchmark.originals is None:
-        return None
-    return [digest.tobytes() for digest in benchmark.originals.digests]
+def _present(folder: Path, benchmark: Benchmark, stamps: Stamps) -> Iterator[Sample]:
+    """Yield all samples that there are now: where one of an earlier plan is gone, another may be
+    the same, written anew.
+    """
+    if benchmark.originals is not None:
+        yield from (digest.tobytes() for digest in benchmark.originals.digests)
+        return
+    rows = np.union1d(benchmark.train, benchmark.unlabelled)
+    yield from raw_samples(folder, benchmark, rows, stamps)
 
 
 def _path_of(folder: Path, name: str) -> tuple[Path, int | None]:

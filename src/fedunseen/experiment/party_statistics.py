@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.files import refuse_link
 from fedunseen.experiment.own_samples import OwnSamples
 from fedunseen.experiment.result.stored import StoredRun
 from fedunseen.statistics import Statistics
@@ -58,6 +59,7 @@ def write_statistics(
     names = np.array(benchmark.space.names)
     whose = benchmark.fingerprint()[:16]
     rows = benchmark.train
+    refuse_link(partial)
     if partial.exists():
         before = Statistics.load(partial)
         total.check_same_plan(before)

@@ -24,6 +24,7 @@ from fedunseen.core.files import (
     check_unlinked,
     free_folder,
     parse_json,
+    refuse_link,
     replacing,
     whole_folder,
     write_json,
@@ -189,8 +190,7 @@ def _parts(out: Path, what: list[Any]) -> Path:
     """Return the folder of the blocks, once it is known to be of the same samples and plan."""
     parts = out.with_name(f"{out.name}.blocks")
     record = parts / "source.json"
-    if parts.is_symlink():
-        raise DataError(f"{parts} is a link: remove it, or choose another --out", "run-link")
+    refuse_link(parts)
     check_unlinked(parts)
     try:
         same = not record.exists() or parse_json(record.read_bytes()) == what

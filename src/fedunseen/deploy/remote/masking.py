@@ -135,7 +135,7 @@ class PartySession:
     weight: float
     samples: Callable[[], Iterable[Sample]]
     check_removal: Callable[[Ledger, str], None] = lambda ledger, plan: None
-    present: Callable[[], Iterable[bytes] | None] = lambda: None
+    present: Callable[[], Iterable[Sample] | None] = lambda: None
     _plan: Plan | None = None
     _signed: tuple[str, str] = "", ""  # the digest of the last plan that was signed, the signature
     _round: int = -1

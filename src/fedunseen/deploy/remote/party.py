@@ -64,7 +64,7 @@ class Ready:
     held: tuple[str, ...] = ()
     brought: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     raw: Callable[[], Iterable[Sample]] = tuple
-    present: Callable[[], Iterable[bytes] | None] = lambda: None
+    present: Callable[[], Iterable[Sample] | None] = lambda: None
     """Returns all rows of a table, whose cells may change; None of samples that are files."""
     names: tuple[str, ...] = ()  # of the classes whose samples take part; () where no labels do
     left_out: str = ""  # what this party alone reads of classes that are in no sum

@@ -165,14 +165,14 @@ class Ledger:
             digests.append(digest + hashed(digest + label, person=b"class of sample").digest())
         return digests
 
-    def compare_with(self, rows: Iterable[bytes] | None) -> None:
-        """Compare samples with those of earlier plans as rows of a table, which are edited, or
-        written again with another column: they are others only while the table still has those.
+    def compare_with(self, present: Iterable[Sample] | None) -> None:
+        """Compare samples with those of earlier plans, which are edited, or written anew: they are
+        others only while the folder or table still has those.
 
         Args:
-            rows: all that the table has now; None: samples keep their bytes.
+            present: all samples that there are now; None: samples keep their bytes.
         """
-        self._present = None if rows is None else self.digests(rows)
+        self._present = None if present is None else self.digests(present)
 
     def released_elsewhere(
         self, plan: str, samples: frozenset[bytes]
@@ -291,7 +291,7 @@ class Ledger:
 
     def _are_others(self, theirs: frozenset[bytes], samples: frozenset[bytes]) -> bool:
         """Say whether the samples of another plan are certainly others."""
-        all_present = self._present is None or theirs <= self._present
+        all_present = self._present is None or theirs <= _like(theirs, self._present)
         return all_present and _contents(theirs).isdisjoint(_contents(samples))
 
     def _has_chosen(self, plan: str) -> bool:
