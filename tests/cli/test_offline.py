@@ -273,11 +273,10 @@ def test_changed_data_need_consent(answered, offline, refused):
     np.savez("data/north/features.npz", **arrays)
     offline.plan("more")
     assert "samples have changed since" in offline.act("answer", "north", "more", call=refused)
-    arrays["features"] = (
-        1 - arrays["features"]
-    )  # its own ledger has none of these, and the others' is what helps
+    arrays["features"] = 1 - arrays["features"]  # all others, or the same ones written anew
     np.savez("data/north/features.npz", **arrays)
-    offline.act("answer", "north", "more")
+    assert "--consent again" in offline.act("answer", "north", "more", call=refused)
+    offline.act("answer", "north", "more", more=("--consent", "again"))
     assert "asked the same parties" in offline.act("answer", "south", "more", call=refused)
 
 

@@ -9,9 +9,10 @@ from dataclasses import asdict, replace
 import pytest
 
 from fedunseen import Experiment, load_run, run
-from fedunseen.core.errors import ExperimentError, RefusedError
+from fedunseen.core.errors import ExperimentError, RefusedError, RunDirectoryError
 from fedunseen.deploy.rosters import FILE, Roster, continued, read, record, shut_out
 from fedunseen.experiment.deal import deal
+from fedunseen.federation.run_directory import RunDirectory
 from processes import Deployment, sets
 from same import same
 from small_runs import experiment as small
@@ -241,3 +242,18 @@ def test_a_party_that_comes_back_while_a_run_goes_on_is_on_the_list_again(finish
     shut_out(finished, first, set())
     assert [version.expected for version in read(finished)] == [NAMES[:3], NAMES[:2], NAMES[:3]]
     assert continued(finished, first, {})[1]["partition.clients"] == 3
+
+
+def test_a_run_that_a_process_uses_is_not_opened_for_further_rounds(finished):
+    """As by a second coordinator at another port."""
+    files = {
+        path: path.read_bytes()
+        for path in finished.rglob("*")
+        if path.name != ".lock" and path.is_file()
+    }
+    with (
+        RunDirectory(finished).locked(),
+        pytest.raises(RunDirectoryError, match="is in use by another process"),
+    ):
+        continued(finished, Roster(0, NAMES, NAMES, 4), {"strategy.rounds": 2})
+    assert all(path.read_bytes() == content for path, content in files.items())

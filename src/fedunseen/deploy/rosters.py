@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from fedunseen.core.errors import DataError, ExperimentError, RefusedError
-from fedunseen.core.files import parse_json, write_json
+from fedunseen.core.files import check_unlinked, parse_json, write_json
 from fedunseen.core.runs import read_manifest
 from fedunseen.experiment.parsing import in_closed_form
 from fedunseen.federation.partition import NEVER, PartitionSettings
@@ -95,7 +95,18 @@ def continued(out: Path, now: Roster, settings: Mapping[str, Any]) -> tuple[Rost
         RefusedError: the list is older than the run's, lacks a party of it, or masks do not allow
             the change.
         ExperimentError: no round is left for the new parties.
+        RunDirectoryError: a process uses the run, or it holds links.
     """
+    read_manifest(out)
+    check_unlinked(out)
+    with RunDirectory(out).locked():
+        return _continued(out, now, settings)
+
+
+def _continued(
+    out: Path, now: Roster, settings: Mapping[str, Any]
+) -> tuple[Roster, dict[str, Any]]:
+    """Do what :func:`continued` says, while no other process uses the run."""
     experiment = read_manifest(out)["experiment"]
     versions = read(out)
     clients = int(experiment["partition"]["clients"])

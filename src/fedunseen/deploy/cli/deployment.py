@@ -102,8 +102,12 @@ def host(
     roster = _enrolled(kit, names)  # PyTorch comes with it
     before = settings
     if resume and out is not None and (out / "manifest.json").exists():
+        from fedunseen.deploy import websocket
+        from fedunseen.deploy.remote.link import Host
         from fedunseen.deploy.rosters import continued
 
+        # a run is opened for further rounds only by a command that can listen
+        websocket.check(Host(out / "engine", at, port, kit, tuple(names)))
         roster, settings = continued(out, roster, settings)
     else:
         roster = replace(roster, parties=roster.expected)
