@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedunseen import Experiment, load_run, run
-from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.errors import FedUnseenError, RefusedError
 from fedunseen.data import Scaler
 from fedunseen.deploy.client_data import PartyData, Removal
 from fedunseen.deploy.remote.masking import plan_facts
@@ -73,6 +73,18 @@ def taken(folder, greeted, ledger, samples, consent=False, min_samples=5, plan=R
     ledger.change_plan(plan.digest, content=plan.content(), opened=None)
     ledger.release(plan.digest, digests)
     return sums
+
+
+@pytest.mark.parametrize("consent", [False, True])
+@pytest.mark.parametrize("method", ["classifier", "fedzsl"])
+def test_a_removal_is_asked_in_closed_form_alone(method, consent, place, tmp_path):
+    """A trained method has no rule of small classes, and would learn from what is to be removed."""
+    greeted = greeting(experiment(place, method, data__features=["centre", "l2"]), tmp_path)
+    header, tensors = greeted
+    header = {**header, "names": list(NAMES), "removing": [NAMES[0]]}
+    held = PartyData(place / "large", masked=True, removal=Removal(WHOLE, consent))
+    with pytest.raises(RefusedError, match="by a method that is trained"):
+        held.prepare(header, tensors)
 
 
 def sums_of(ready):

@@ -292,6 +292,12 @@ class PartyData(OwnSamples):
     def _ready(self, read: Reading) -> Ready:
         """Return the party with its engine, which trains on the samples that take part."""
         closed = isinstance(read.federation.method, ClosedForm)
+        if self.removal is not None and not closed:  # no rule of sums would be applied
+            raise RefusedError(
+                "the coordinator asks to remove samples by a method that is trained, which would "
+                "train on them again: sums of a method in closed form alone are subtracted",
+                REFUSED,
+            )
         if closed and read.cells.minimum > 1 and "moments" not in self.consent:
             read = self._without_alone(read)
         benchmark = read.benchmark
