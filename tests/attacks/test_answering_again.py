@@ -98,6 +98,25 @@ def test_a_label_that_was_corrected_makes_another_sample(corrected, tmp_path):
     parties.release(1)
 
 
+@pytest.mark.parametrize("now", [1, 3], ids=["one copy less", "one copy more"])
+def test_another_number_of_copies_makes_other_samples(now, tmp_path):
+    """A sum has each of them, so that the difference of two rounds is the sample."""
+    parties = Parties(4, tmp_path)
+    parties.samples["p0"] = [(b"photo 0", b"cat"), *[(b"photo 1", b"cat")] * 2]
+    parties.agree(parties.plan)
+    parties.release()
+    parties.samples["p0"] = [*[(b"photo 1", b"cat")] * now, (b"photo 0", b"cat")]
+    assert code(parties.restart) == "samples-changed"
+
+
+def test_a_removal_asks_for_no_counts_of_answers():
+    parties = Parties(4, consent=["removal"])
+    ledger = parties.ledgers["p0"]
+    content = {**parties.plan.content(), "removing": ["p0"], "confidence": "asking"}
+    with pytest.raises(RefusedError, match="counts of answers, which subtract nothing"):
+        ledger.check("11" * 32, content, ledger.digests([b"p0 0"]), None, ("removal",))
+
+
 def test_all_labels_renamed_make_no_other_samples():
     parties = Parties(4)
     parties.samples["p0"] = [(b"photo 0", b"cat"), (b"photo 1", b"cat")]

@@ -565,10 +565,14 @@ def test_samples_are_known_by_their_files_or_raw_features(tmp_path):
     """A coordinator that asks for other scalings or sizes meets the same digests."""
     (tmp_path / "a.png").write_bytes(b"photo")
     rows = np.arange(6.0).reshape(3, 2)
-    files = SimpleNamespace(files=("a.png", "gone.png"), features=rows, originals=None)
+    classes = {"labels": np.array([0, 1, -1]), "space": SimpleNamespace(names=("cat", "dog"))}
+    files = SimpleNamespace(files=("a.png", "gone.png"), features=rows, originals=None, **classes)
     raw = raw_samples(tmp_path, files, np.array([0, 1]))
-    assert next(raw) == hashlib.sha256(b"photo").digest()
+    assert next(raw) == (hashlib.sha256(b"photo").digest(), b"cat")
     with pytest.raises(DataError, match=r"gone\.png cannot be read"):
         next(raw)  # its features would depend on settings
-    own = SimpleNamespace(files=None, features=rows, originals=None)
-    assert list(raw_samples(tmp_path, own, np.array([2]))) == [rows[2].tobytes()]
+    own = SimpleNamespace(files=None, features=rows, originals=None, **classes)
+    assert list(raw_samples(tmp_path, own, np.array([1, 2]))) == [
+        (rows[1].tobytes(), b"dog"),
+        (rows[2].tobytes(), b""),  # it has no label
+    ]

@@ -375,7 +375,9 @@ class PartyData(OwnSamples):
         here = ledger.digests_in_order(raw(train))
         of_class = dict(zip(here, party_benchmark.labels[train].tolist(), strict=True))
         if not self.removal.consent:
-            check_saved_once(sum(sample in removed for sample in here), len(removed))
+            different = ledger.contents(removed)
+            copies = sum(not different.isdisjoint(ledger.contents([sample])) for sample in here)
+            check_saved_once(copies, len(different))
         sums_of_plans = ledger.remaining(plan, removed)
         for released, sums in sums_of_plans:
             # the removal must hide the features that these sums have hidden

@@ -3,8 +3,8 @@
 ``ledger.json`` holds the pinned federation, the accepted plans with the last opened sum of each and
 its reply, the sum that waits for its opening, and all rosters of opened sums and of answers to a
 first look. ``released-PLAN.bin`` holds keyed digests of each sample whose sums were released under
-that plan: of its content, and of its class, which decides what it adds to a sum, too. Files are
-whole or absent. Keys and seeds of an attempt are never written.
+that plan: of its content, and of its class and which of its copies it is, since a sum has all of
+them. Files are whole or absent. Keys and seeds of an attempt are never written.
 
 :meth:`Ledger.check` is the one rule that decides which sums are released: over a network, in a
 federation of Flower or NVFlare, and by file.
@@ -14,6 +14,7 @@ import copy
 import hashlib
 import os
 import secrets
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ Sample = bytes | tuple[bytes, bytes]
 """A sample's content, alone or with its class: a row of a table holds its class itself."""
 
 _CONTENT = 16  # bytes of the digest of a sample's content
-_DIGEST = 2 * _CONTENT  # with that of its class behind it
+_DIGEST = 2 * _CONTENT  # with that of its class and its number behind it
 _WITH_CLASSES = b"samples with classes\n"  # begins a file; earlier versions kept contents alone
 _FIRST = frozenset({"key", "authority", "serial", "data", "plans", "rosters", "released"})
 _KEYS = _FIRST | {"writes", "history"}  # a file of the first version lacks two of them
@@ -154,7 +155,8 @@ class Ledger:
         return frozenset(self.digests_in_order(samples))
 
     def digests_in_order(self, samples: Iterable[Sample]) -> list[bytes]:
-        """Return the keyed digest of each sample."""
+        """Return the keyed digest of each sample; copies are told apart by their number."""
+        copies = Counter[tuple[bytes, bytes]]()
         hashed = partial(
             hashlib.blake2b, key=bytes.fromhex(self._content["key"]), digest_size=_CONTENT
         )
@@ -162,8 +164,16 @@ class Ledger:
         for sample in samples:
             content, label = sample if isinstance(sample, tuple) else (sample, b"")
             digest = hashed(content, person=b"sample").digest()
-            digests.append(digest + hashed(digest + label, person=b"class of sample").digest())
+            number = copies[digest, label].to_bytes(8, "little")
+            copies[digest, label] += 1
+            text = digest + number + label
+            digests.append(digest + hashed(text, person=b"class of sample").digest())
         return digests
+
+    @staticmethod
+    def contents(digests: Iterable[bytes]) -> frozenset[bytes]:
+        """Return the digests of contents alone: a sample under another class is no other sample."""
+        return frozenset(digest[:_CONTENT] for digest in digests)
 
     def compare_with(self, present: Iterable[Sample] | None) -> None:
         """Compare samples with those of earlier plans, which are edited, or written anew: they are
@@ -188,7 +198,7 @@ class Ledger:
         return {
             other_plan: digests
             for other_plan, digests in other_plans.items()
-            if not _contents(digests).isdisjoint(_contents(samples))
+            if not Ledger.contents(digests).isdisjoint(Ledger.contents(samples))
         }
 
     def release(self, plan: str, samples: frozenset[bytes]) -> None:
@@ -199,7 +209,7 @@ class Ledger:
             return
         if self.folder is not None:
             text = b"".join(sorted(digests))
-            text = text if digests == _contents(digests) else _WITH_CLASSES + text
+            text = text if digests == Ledger.contents(digests) else _WITH_CLASSES + text
             _write(self._path(f"released-{plan}.bin"), text + hashlib.sha256(text).digest())
         self._released[plan] = digests
         if plan not in self._content["released"]:
@@ -292,7 +302,7 @@ class Ledger:
     def _are_others(self, theirs: frozenset[bytes], samples: frozenset[bytes]) -> bool:
         """Say whether the samples of another plan are certainly others."""
         all_present = self._present is None or theirs <= _like(theirs, self._present)
-        return all_present and _contents(theirs).isdisjoint(_contents(samples))
+        return all_present and Ledger.contents(theirs).isdisjoint(Ledger.contents(samples))
 
     def _has_chosen(self, plan: str) -> bool:
         """Say whether a plan's updates only chose rounds and settings, on validation classes, for a
@@ -411,6 +421,11 @@ class Ledger:
         """Refuse to remove samples (digests) twice, or without ``removal`` those of no released sum
         with the scaling, quantization and noise of the removal: it would be a sum of its own.
         """
+        if content["confidence"] == ASKING:
+            raise RefusedError(
+                "the removal asks for counts of answers, which subtract nothing: ask for a plan "
+                "without them"
+            )
         other_plans = self.released_elsewhere(plan, samples)
         contents = {
             other_plan: self.plans.get(other_plan, {}).get("content", {})
@@ -515,14 +530,9 @@ class Ledger:
         return dict(content)
 
 
-def _contents(digests: Iterable[bytes]) -> frozenset[bytes]:
-    """Return the digests of contents alone: a sample under another class is no other sample."""
-    return frozenset(digest[:_CONTENT] for digest in digests)
-
-
 def _like(theirs: frozenset[bytes], samples: frozenset[bytes]) -> frozenset[bytes]:
     """Return the digests of samples as an earlier version kept them, if it kept ``theirs``."""
-    return _contents(samples) if theirs and theirs == _contents(theirs) else samples
+    return Ledger.contents(samples) if theirs and theirs == Ledger.contents(theirs) else samples
 
 
 def _damaged(path: Path) -> str:
