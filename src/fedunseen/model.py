@@ -783,7 +783,7 @@ def _method_of(
     saved = content["backbone"]
     shape = saved["input_shape"]
     if not shape or not all(type(length) is int and length > 0 for length in shape):
-        raise ValueError("the shape of a sample is no list of whole numbers above 0")
+        raise ValueError("the shape of a sample must be a list of whole numbers above 0")
     for key, value in settings.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"method.{key} is not finite")

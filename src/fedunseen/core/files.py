@@ -111,10 +111,10 @@ def check_unlinked(folder: Path, without: Collection[str] = ()) -> None:
                     )
 
 
-def refuse_link(path: Path, remedy: str = "remove it, or choose another --out") -> None:
+def refuse_link(path: Path) -> None:
     """Refuse a link at a place that a command has chosen: somebody else has made it."""
     if path.is_symlink():
-        raise DataError(f"{path} is a link: {remedy}", "run-link")
+        raise DataError(f"{path} is a link: remove it, or choose another --out", "run-link")
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -376,8 +376,8 @@ class PartyData(OwnSamples):
         of_class = dict(zip(here, party_benchmark.labels[train].tolist(), strict=True))
         if not self.removal.consent:
             different = ledger.contents(removed)
-            copies = sum(not different.isdisjoint(ledger.contents([sample])) for sample in here)
-            check_saved_once(copies, len(different))
+            copies = (bool(different & ledger.contents([sample])) for sample in here)
+            check_saved_once(sum(copies), len(different))
         sums_of_plans = ledger.remaining(plan, removed)
         for released, sums in sums_of_plans:
             # the removal must hide the features that these sums have hidden

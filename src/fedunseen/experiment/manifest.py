@@ -181,7 +181,7 @@ def clients_of(federation: Federation) -> list[PartyStatus]:
 
 def free_directory(experiment: Experiment, kind: str = "") -> Path:
     """Return the default directory of a run: ``runs/NAME-seedN``, with a number added while that is
-    taken. A name is no path: an experiment may be a stranger's.
+    taken. The name cannot lead elsewhere: an experiment may be a stranger's.
     """
     name = experiment.name.replace("/", "-").replace("\\", "-")
     return unused(Path("runs") / f"{kind}{name}-seed{experiment.run.seed}")

@@ -155,7 +155,7 @@ class Ledger:
         return frozenset(self.digests_in_order(samples))
 
     def digests_in_order(self, samples: Iterable[Sample]) -> list[bytes]:
-        """Return the keyed digest of each sample; copies are told apart by their number."""
+        """Return the keyed digest of each sample; each copy has a number."""
         copies = Counter[tuple[bytes, bytes]]()
         hashed = partial(
             hashlib.blake2b, key=bytes.fromhex(self._content["key"]), digest_size=_CONTENT
@@ -172,7 +172,7 @@ class Ledger:
 
     @staticmethod
     def contents(digests: Iterable[bytes]) -> frozenset[bytes]:
-        """Return the digests of contents alone: a sample under another class is no other sample."""
+        """Return the digests of contents alone, which a sample keeps under another class."""
         return frozenset(digest[:_CONTENT] for digest in digests)
 
     def compare_with(self, present: Iterable[Sample] | None) -> None:

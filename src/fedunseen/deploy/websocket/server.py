@@ -514,7 +514,7 @@ class Credentials:
         return True
 
     def _shut_out(self) -> None:
-        """Let nobody in by a key that is revoked."""
+        """Shut out who has come with a revoked key."""
         keys = kit.without_revoked(self.kit, self.connections.keys or {})
         valid = {name: span for name, span in self.connections.valid.items() if name in keys}
         self.connections.admit(keys, valid)
@@ -532,7 +532,7 @@ class Credentials:
         """Take what is new in the folder, and say which certificates end soon, or have ended."""
         if (stamp := self._stamped()) != self._stamp:
             self._stamp = stamp
-            # each by itself: whatever else is damaged, who was shut out leaves
+            # each by itself: damage to one does not keep a revoked party in
             taken = [self._taken(part) for part in (self._shut_out, self._admit, self._present)]
             if all(taken):
                 _log.info("the credentials in %s are new, and count from now on", self.kit)
