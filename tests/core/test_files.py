@@ -84,6 +84,16 @@ def test_tensors_and_arrays_are_read_back_as_they_were(tmp_path):
     torch.testing.assert_close(load_file(tmp_path / "t.safetensors"), expected, rtol=0, atol=0)
 
 
+def test_tensors_are_written_from_where_they_are(tmp_path, monkeypatch):
+    written = {}
+    monkeypatch.setattr("safetensors.torch.save_file", lambda tensors, *_: written.update(tensors))
+    one = torch.arange(6.0)
+    tensors = {"one": one, "same": one, "alone": torch.ones(3), "part": torch.ones(4)[1:]}
+    files.write_tensors(tmp_path / "t.safetensors", tensors)
+    copied = {name for name in tensors if written[name].data_ptr() != tensors[name].data_ptr()}
+    assert copied == {"same"}
+
+
 def test_the_cache_folder_is_where_the_user_says(monkeypatch, tmp_path):
     monkeypatch.delenv("FEDUNSEEN_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

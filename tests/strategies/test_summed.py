@@ -1,11 +1,14 @@
+import ctypes
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from fedunseen.core.errors import FedUnseenError
-from fedunseen.core.parameters import of_each_client
+from fedunseen.core.parameters import of_each_client, size_in_bytes
+from fedunseen.core.tensor_store import TensorStore
 from fedunseen.core.trainer import LocalResult
 from fedunseen.data import ClassSpace, Quantization
 from fedunseen.encoders.backbone import Backbone
@@ -45,6 +48,26 @@ def test_the_total_is_the_sum_in_client_order_whoever_came_when(inner):
     late, again = merged(strategy, late, [1, 3, 4], 2)
     assert torch.equal(again["total"], wanted)
     assert late.keys() == state.keys()
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="of glibc")
+def test_of_sums_that_are_kept_memory_holds_one_copy():
+    def memory():
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+
+    def validate(sums):
+        torch.cat([sums["total"] * 2.0] * 2)  # a check takes several times as much
+        return ""
+
+    store = TensorStore()
+    large = {"count": torch.zeros(100), "total": torch.ones(300_000, dtype=torch.float64)}
+    replies = [Reply(client, store.put(large), 0, 0) for client in range(20)]
+    strategy = Summed(FedAvg(), {n: v * 0 for n, v in large.items()}, validate=validate)
+    strategy.merge({}, large, replies[:1], 0)
+    before = memory()
+    state, _ = strategy.merge({}, large, replies, 0)
+    assert memory() - before < 1.25 * size_in_bytes(state)
 
 
 def test_nothing_is_sent_to_clients_and_their_sums_are_sent_as_they_are():

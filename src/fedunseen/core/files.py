@@ -307,21 +307,25 @@ def write_tensors(
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    # Copies, because safetensors refuses two names for one tensor (a server state that keeps the
-    # parameters, say).
-    copies = {
-        name: value.detach().to("cpu", copy=True).contiguous()
-        if isinstance(value, torch.Tensor)
-        else torch.from_numpy(np.array(value, order="C"))
-        for name, value in tensors.items()
-    }
+    apart: dict[str, torch.Tensor] = {}
+    places: set[int] = set()
+    for name, value in tensors.items():
+        if isinstance(value, torch.Tensor):
+            kept = value.detach().cpu().contiguous()
+            place = kept.untyped_storage().data_ptr()
+            # A copy, because safetensors refuses two names for one tensor (a server state that
+            # keeps the parameters, say); a copy of all would need the memory twice.
+            apart[name] = kept.clone() if place in places else kept
+            places.add(place)
+        else:
+            apart[name] = torch.from_numpy(np.array(value, order="C"))
     with replacing(path, follow, private) as temporary:
         # safetensors moves a file of its own here, which only the owner may read: restore the usual
         # rights.
         temporary.touch()
         rights = temporary.stat().st_mode
         try:
-            save_file(copies, temporary, dict(metadata or {}))
+            save_file(apart, temporary, dict(metadata or {}))
         except SafetensorError as error:
             raise OSError(f"{path} cannot be written: {error}") from None
         temporary.chmod(rights)

@@ -2,11 +2,13 @@
 collection.
 """
 
+import ctypes
 import gc
 import mmap
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -53,6 +55,25 @@ def free_pages(array: object) -> None:
     written = getattr(array, "mode", "") == "c" and not isinstance(array, Mapped)
     if pages is not None and advice is not None and not written:
         pages.madvise(advice)
+
+
+@cache
+def _trim() -> Callable[[int], int]:
+    """Return glibc's ``malloc_trim``; where there is none, what does nothing."""
+    if not sys.platform.startswith("linux"):
+        return lambda spare: 0
+    trim: Callable[[int], int] = getattr(ctypes.CDLL(None), "malloc_trim", lambda spare: 0)
+    return trim
+
+
+def free_heap() -> None:
+    """Return to the system what large arrays that are gone have left on the heap, where its C
+    library does so.
+
+    Small ones that stay lie in the holes, so that the next large ones do not fit and the heap
+    grows. It takes some milliseconds.
+    """
+    _trim()(0)
 
 
 def peak_memory() -> int:

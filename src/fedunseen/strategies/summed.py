@@ -5,15 +5,19 @@ out of the state leaves a total that it was never part of, bit for bit.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedunseen.core.errors import OTHER_SPACE, FedUnseenError
-from fedunseen.core.parameters import Params, of_each_client, under
+from fedunseen.core.memory import free_heap
+from fedunseen.core.parameters import Params, of_each_client, size_in_bytes, under
 from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import Instruction, Reply, Strategy
+
+_LARGE = 2**20  # bytes of sums after which memory is tidied up
 
 NOT_ALLOWED = (
     "its statistics hold samples of {}, a class that it must not send: leave it out, or allow the "
@@ -128,10 +132,13 @@ class Summed(Strategy):
         """Keep what clients have sent, and add up all that is kept, in client order."""
         state = dict(state)
         for reply in replies:
-            if why := self.check(reply):
+            sums = dict(reply.update.items())  # read once, where they are on disk
+            if why := self.check(replace(reply, update=sums)):
                 raise FedUnseenError(f"client {reply.client}: {why}")
             if self.each:
-                state |= under(f"client/{reply.client}/", dict(reply.update.items()))
+                state |= under(f"client/{reply.client}/", sums)
+            if size_in_bytes(sums) >= _LARGE:
+                free_heap()  # checks make larger ones, whose room would be taken again and again
         if self.each:
             return state, _total(self.nothing, of_each_client(state).values())
         return {}, _total(self.nothing, (dict(reply.update.items()) for reply in replies))
