@@ -14,10 +14,10 @@ from fedunseen.deploy.remote.party import Party
 from fedunseen.deploy.remote.refusals import HINTS
 from fedunseen.deploy.remote.wire import pack, unpack
 from fedunseen.deploy.secagg.enrolment import enrol
-from fedunseen.deploy.secagg.masks import Masks
+from fedunseen.deploy.secagg.masks import BEYOND, Masks
 from fedunseen.deploy.secagg.ring import RangeError
 from fedunseen.deploy.site import Owner, Site
-from small_federation import NAMES, Recorder, experiment, host, write_all
+from small_federation import NAMES, Recorder, experiment, greeting, host, write_all
 
 WIDTH = 4
 HUGE = 1e15
@@ -39,6 +39,7 @@ class Liar(Recorder):
     thresholds = ()
     way = "one sum"
     tried = 0
+    keys = None
 
     def ask(self, name, message):
         header, tensors = unpack(message)
@@ -67,8 +68,11 @@ class Liar(Recorder):
         }
         north = self.parties["north"]
         self.tried += 1
+        before = {unpack(message)[0]["kind"]: message for message in self.sent["north"]}
+        if self.way == "opened again":
+            stored, _ = unpack(north.answer(before["open"]))
+            assert stored.get("error", "refused-left") == "refused-left"
         if self.way == "greeted again":
-            before = {unpack(message)[0]["kind"]: message for message in self.sent["north"]}
             first, scalings = unpack(before["hello"])
             other = pack({**first, "run": "f" * 16}, scalings)
             for message in (other, before["hello"], before["plan"], before["signed"]):
@@ -82,6 +86,7 @@ class Liar(Recorder):
             "instruction": instruction_digest(k, params),
         }
         answer, _ = unpack(north.answer(pack(crafted, params)))
+        self.keys = answer.get("keys", self.keys)
         return answer.get("error", "keys")
 
 
@@ -114,7 +119,7 @@ def attacked(tmp_path):
         )
         with pytest.raises(ReadError):
             host(chosen, link, tmp_path / "run", tmp_path / "kits")
-        return link.answers, parties["north"], said
+        return link, parties["north"], said
 
     return attack, float(np.load(data / "north" / "features.npz")["features"][:, 0].max())
 
@@ -122,17 +127,19 @@ def attacked(tmp_path):
 @pytest.mark.parametrize("settings", [{}, NOISE], ids=["no noise", "noise of clients"])
 def test_no_answer_says_whether_a_sample_is_beyond_a_threshold(attacked, settings):
     attack, largest = attacked
-    answers, north, said = attack([largest + 1e-3, largest - 1e-3], **settings)
-    assert answers == ["keys", "keys"]
+    link, north, said = attack([largest + 1e-3, largest - 1e-3], **settings)
+    assert link.answers == ["keys", "keys"]
+    assert (BEYOND in link.keys["extra"]) == (not settings)  # in the sum it would have no noise
     assert sum("did not fit under the masks" in text for text in said) >= 1  # its owner alone
     assert not north.done.is_set()
 
 
-@pytest.mark.parametrize("way", ["one sum", "greeted again", "other sums"])
+@pytest.mark.parametrize("way", ["one sum", "greeted again", "opened again", "other sums"])
 def test_a_party_leaves_before_many_instructions_without_an_opened_sum(attacked, way):
     """Whatever the answers are, and however often it is greeted in between."""
     attack, largest = attacked
-    answers, north, _ = attack(np.linspace(largest + 1, largest - 1, 2 * HINTS).tolist(), way=way)
+    link, north, _ = attack(np.linspace(largest + 1, largest - 1, 2 * HINTS).tolist(), way=way)
+    answers = link.answers
     kept = answers.index("refused-left")
     assert answers == ["keys"] * kept + ["refused-left"] * (2 * HINTS - kept)
     assert kept < HINTS
@@ -149,5 +156,37 @@ def test_a_refusal_would_say_it(attacked, monkeypatch):
 
     monkeypatch.setattr(Masks, "cut", refusing)
     attack, largest = attacked
-    answers, *_ = attack([largest + 1e-3, largest - 1e-3])
-    assert answers == ["keys", "refused-data"]
+    link, *_ = attack([largest + 1e-3, largest - 1e-3])
+    assert link.answers == ["keys", "refused-data"]
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "opened again"])
+@pytest.mark.parametrize("confidence", ["none", "asking"])
+def test_a_party_leaves_before_many_greetings_without_an_opened_sum(tmp_path, confidence, again):
+    """A greeting is accepted or refused, as samples are: no answer that is repeated, and no
+    question about answers, makes many free.
+    """
+    data = write_all(tmp_path / "data")
+    enrol(tmp_path / "kits", NAMES)
+    parties = {}
+    for name in NAMES:
+        owner = Owner(data / name, tmp_path / "kits" / name, (), True)
+        held = PartyData(data / name, masked=True)
+        parties[name] = Party(held.prepare, Site(tmp_path / "state" / name, owner))
+    link = Recorder(parties)
+    host(experiment(data, "classifier"), link, tmp_path / "run", tmp_path / "kits")
+    opened = next(m for m in link.sent["north"] if unpack(m)[0]["kind"] == "open")
+    header, tensors = greeting(experiment(data, "gaussian"), tmp_path / "other")
+    answers = []
+    for number in range(2 * HINTS):
+        crafted = {**header, "run": f"{number:016x}"}
+        chosen = {**header["experiment"].get("evaluation", {}), "confidence": confidence}
+        crafted["experiment"] = {**header["experiment"], "evaluation": chosen}
+        answer, _ = unpack(parties["north"].answer(pack(crafted, tensors)))
+        answers.append(answer.get("error", "accepted"))
+        if again and answers[-1] == "accepted":
+            stored, _ = unpack(parties["north"].answer(opened))
+            assert stored.get("error", "refused-left") == "refused-left"
+    kept = answers.index("refused-left")
+    assert answers == ["accepted"] * kept + ["refused-left"] * (2 * HINTS - kept)
+    assert HINTS // 2 <= kept <= HINTS

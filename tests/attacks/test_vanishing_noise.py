@@ -35,7 +35,7 @@ from fedunseen.deploy.site import Owner, Site
 from fedunseen.experiment.deal import deal
 from fedunseen.methods.closed_form.statistics import packed
 from fedunseen.safety.privacy.client_level import (
-    _MASKED,
+    _LEAST,
     PrivacySettings,
     Private,
     epsilon,
@@ -192,6 +192,8 @@ def test_a_feature_without_noise_is_zero_in_what_leaves():
         (1e-6, 64.0, ""),
         (1e-6, 2.0**20, "noise-too-small"),
         (1.0, 2.0, "noise-too-large"),
+        (1.0, 1 + 8 / math.sqrt(3) - 1e-6, "noise-too-large"),  # the clip and eight deviations
+        (1.0, 1 + 8 / math.sqrt(3) + 1e-6, ""),
         (1e6, 64.0, "noise-too-large"),
     ],
 )
@@ -227,7 +229,7 @@ def test_noise_under_masks_is_many_steps_of_a_ring_element():
     step = numbers.step(Field("sum", (), "sum"))
     assert (16 * step, 2.0**47 / 16) == MASKED_FLOATS  # a ring element's whole part is below 2^47
     most = 64.0 * 2**16  # range times the largest weight
-    assert _MASKED[0] * 64.0 >= 16 * numbers.step(Field("update", (), "number", most))
+    assert 16 * numbers.step(Field("update", (), "number", most)) <= _LEAST * 64.0
 
 
 # At a party

@@ -156,6 +156,11 @@ class PartySession:
             record["content"].get("experiment") == mine and record["opened"] for record in plans
         )
 
+    def last_opened(self, plan: str) -> int:
+        """Return which sum of a plan was opened last; -1 before the first one."""
+        opened = self.client.ledger.plans[plan]["opened"]
+        return -1 if opened is None else int(opened["k"])
+
     @property
     def accepted(self) -> str:
         """The digest of the plan that this party has accepted; "" before."""
@@ -198,13 +203,20 @@ class PartySession:
             raise SecAggError("the instruction is of another round than the sum")
         if k == 0 and digest_of(within("params/", tensors)) != self._plan.model:
             raise SecAggError("the first model is not that of the plan")
-        opened = self.client.ledger.plans[self._plan.digest]["opened"]
-        if opened is not None and int(header["after"]) < opened["k"] < k:
+        opened = self.last_opened(self._plan.digest)
+        if int(header["after"]) < opened < k:
             raise SecAggError(
                 "the instruction starts from an older state of this party than its last opened sum"
             )
         key = instruction_digest(int(header["round"]), tensors)
-        return self._kept[1] if self._kept is not None and self._kept[0] == key else None
+        if self._kept is not None and self._kept[0] == key:
+            return self._kept[1]
+        if k <= opened:
+            raise SecAggError(
+                f"this party has opened sum {opened + 1} of the plan, and trains for none up to it "
+                "again"
+            )
+        return None
 
     def keys(
         self, header: Mapping[str, Any], tensors: Params, instruction: Instruction, reply: Reply
@@ -222,7 +234,8 @@ class PartySession:
         k = header["k"]
         attempt = header["attempt"]
         # whether numbers were cut is in the sum alone, not in which terms there are
-        terms = sorted(reply.terms if self.engine.strategy.adds else {*reply.terms, BEYOND})
+        cuts = {BEYOND} if self.masks.counts_cuts(self.engine.strategy) else set()
+        terms = sorted({*reply.terms, *cuts})
         keys = self.client.keys(self._plan.digest, k, attempt, instructed, terms)
         return pack({"keys": keys})
 

@@ -373,8 +373,8 @@ class Party:
             header, statistics, self._secagg.enrolment, strategy.adds, strategy.rounds
         )
         weight = float(weight_of(strategy, Reply(0, {}, ready.classes, ready.samples)))
-        # the ledger takes answers once for each plan that announces them
-        if facts["confidence"] != ASKING and not self._hints.take(facts["experiment"]):
+        asks = facts["confidence"] == ASKING
+        if not self._hints.take(facts["experiment"], asks):
             raise RefusedError(
                 f"this party has taken {PLANS} masked experiments, and many of them could be made "
                 "to single out a sample: join with --consent refusals if these were yours",
@@ -479,8 +479,10 @@ class Party:
             self.say(printable(error))
             return self._refusal(error, message)
         if kind == "open":
-            self._hints.remove(joined.mark)
-            self._hints.opened(session.accepted)
+            content = header["content"]  # perhaps of an earlier plan, whose answer is repeated
+            self._hints.opened(content["plan"], session.last_opened(content["plan"]))
+            if session.opened:
+                self._hints.remove(joined.mark)
             self.say(f"round {int(header['content']['k']) + 1}: opened the sum")
         return answer
 

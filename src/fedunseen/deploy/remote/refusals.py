@@ -56,9 +56,10 @@ masks.
 """
 
 PLANS = 8
-"""So many masked experiments a party takes: from many, made for it, a coordinator could read single
-samples.
+"""So many masked experiments a party takes, and as many questions about answers: from many, made
+for it, a coordinator could read single samples.
 """
+_QUESTION = "question "
 
 _BUDGET = ("epsilon-unbounded", "epsilon-limit", "epsilon-unknown", "delta-limit")
 _CONSENT = ("look-consent", "look-again", "plan-clear")
@@ -166,17 +167,22 @@ class Hints:
         asked = any(mark.startswith(place) for mark in self._given)
         self._write([*self._given, again if asked else first], self._taken)
 
-    def opened(self, plan: str) -> None:
-        """Do not count the first instructions for a plan's sums any more, since one was opened."""
-        kept = [mark for mark in self._given if not mark.startswith(f"{plan} ")]
+    def opened(self, plan: str, k: int) -> None:
+        """Do not count the first instructions for the sums of a plan up to ``k`` any more, which
+        was opened.
+        """
+        kept = [mark for mark in self._given if not _is_instruction(mark, plan, k)]
         if len(kept) < len(self._given):
             self._write(kept, self._taken)
 
-    def take(self, mark: str) -> bool:
-        """Count a masked experiment, durably; return False if there were :data:`PLANS` before."""
+    def take(self, experiment: str, asks: bool = False) -> bool:
+        """Count a masked experiment or a question, durably; return False if there were
+        :data:`PLANS` of its kind before.
+        """
+        mark = f"{_QUESTION}{experiment}" if asks else experiment
         if mark in self._taken:
             return True
-        if len(self._taken) >= PLANS:
+        if sum(taken.startswith(_QUESTION) == asks for taken in self._taken) >= PLANS:
             return False
         self._write(self._given, [*self._taken, mark])
         return True
@@ -205,3 +211,9 @@ class Hints:
         write_json(self.path, {"answers": given, "experiments": taken})
         self._given = given
         self._taken = taken
+
+
+def _is_instruction(mark: str, plan: str, k: int) -> bool:
+    """Say whether a mark is of the first instruction for a sum of a plan up to ``k``."""
+    parts = mark.split(" ")
+    return len(parts) == 3 and parts[0] == plan and int(parts[1]) <= k

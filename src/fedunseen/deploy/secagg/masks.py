@@ -133,6 +133,12 @@ class Masks:
         count += len(reply.terms) - len(terms)
         return replace(reply, update=update, terms=terms), count
 
+    def counts_cuts(self, strategy: Strategy) -> bool:
+        """Say whether sums have the term :data:`BEYOND`. It is of updates, and has no noise: where
+        merging is private, it would show more of a client than the accountant counts.
+        """
+        return not strategy.adds and not self.noisy
+
     def _most(self, strategy: Strategy, value: Tensor) -> float:
         """Return the largest number of an update that fits."""
         if not is_sum(value):
@@ -162,7 +168,7 @@ class Masks:
             rho: names the sum.
             round: counted from 0.
             cut: take numbers that do not fit for the nearest ones that do, so that whether a sum is
-                refused says nothing of samples, and count the client in the term :data:`BEYOND`.
+                refused says nothing of samples, and count the client if :meth:`counts_cuts`.
 
         Raises:
             RangeError: numbers do not fit, and are not to be cut.
@@ -171,7 +177,8 @@ class Masks:
             reply = strategy.add_local_noise(reply, self.least, round)
         if cut:
             reply, beyond = self.cut(strategy, reply)
-            reply = replace(reply, terms={**reply.terms, BEYOND: float(beyond > 0)})
+            if self.counts_cuts(strategy):
+                reply = replace(reply, terms={**reply.terms, BEYOND: float(beyond > 0)})
         weight = weight_of(strategy, reply)
         if weight > self._heaviest(strategy):
             raise RangeError("it holds more samples or classes than masks can weight by")

@@ -41,9 +41,13 @@ Accountant = Literal["pld", "rdp"]
 _MASKING = frozenset({"dropouts", "range"})
 # of updates whose shortening float32 still does exactly enough; longer ones count as not finite
 _LONGEST = 1e30
-_MASKED = (2.0**-32, 2.0**-3)
-"""Deviations of noise under masks, as shares of ``privacy.range``: 16 steps of a ring element with
-the largest weight and number of parties, and an eighth of the range."""
+_LEAST = 2.0**-32
+"""The least deviation of noise under masks, as a share of ``privacy.range``: 16 steps of a ring
+element with the largest weight and number of parties."""
+_TAILS = 8
+"""So many deviations of its noise an update under masks has room for beside ``privacy.clip``. A
+number that is cut would show one client's part of the noise, which the accountant does not count;
+beyond eight deviations lies one number in 10^15."""
 
 _MEANINGLESS = 5000.0  # an epsilon above which it protects nothing
 _ORDERS = [
@@ -369,14 +373,16 @@ class Private(Filter):
                 noise.
         """
         deviation = self.noise * self.clip / math.sqrt(parties)
+        largest = self.clip + _TAILS * deviation  # parties elsewhere weigh alike, by a rule
         for wrong, code in (
-            (not deviation >= _MASKED[0] * self.privacy.range, "noise-too-small"),
-            (not deviation <= _MASKED[1] * self.privacy.range, "noise-too-large"),
+            (not deviation >= _LEAST * self.privacy.range, "noise-too-small"),
+            (not largest <= self.privacy.range, "noise-too-large"),
         ):
             if wrong:
                 raise RefusedError(
-                    f"masks with privacy.range = {self.privacy.range:g} cannot carry noise of the "
-                    f"standard deviation {deviation:.3g}: ask the coordinator for another range",
+                    f"masks with privacy.range = {self.privacy.range:g} cannot carry updates of "
+                    f"length {self.clip:g} with noise of the standard deviation {deviation:.3g}: "
+                    "ask the coordinator for another range",
                     code,
                 )
         return self.cost(self.rounds), self.privacy.delta
