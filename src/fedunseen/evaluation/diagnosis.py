@@ -30,10 +30,10 @@ DIVERGED = 3.0  # times the cross-entropy of guessing; where a network collapses
 LEAD = 3.0  # percentage points by which another closed form has to lead on classes left out
 CLIPPED = 0.01  # share of features that may be clipped without a warning
 _SCALED = "data.features = ['centre', 'l2']"
-CONFIDENT = 30  # answers above 90 % from which on their share says something
-FEWER = 10  # that do if chance alone hardly explains it
-BY_CHANCE = 0.05  # probability of so few right ones, if each is right with 90 %
-TRUSTED = 80.0  # percent of them that should be right
+CONFIDENT = 10  # answers above a percentage from which on their share says something
+BAND = 10  # percentage points between the percentages that are looked at
+BY_CHANCE = 0.05  # probability of so few right ones, if each is as often right as stated
+DOUBTED = 10.0  # percentage points less often right than stated, from which on it is said
 MEASURABLE = 3  # test samples of a class on which an offset may be chosen
 EMPTIED = 0.2  # of the accuracy without calibration
 
@@ -62,18 +62,22 @@ def diagnose(
     ``prior``: by which the calibration is chosen (``evaluation.prior``), for any method; None where
     it is not chosen.
     """
+    trained = any(line.get("losses") for line in lines)
     findings = [
-        rising_loss(lines, scaled) or worse_than_guessing(lines, len(names), scaled),
+        (rising_loss(lines, scaled) or worse_than_guessing(lines, len(names), scaled))
+        if trained
+        else None,
         clipped_features(result) if result.get("clipped", 0.0) > CLIPPED else None,
         curved(result) if "curved" in result else None,
     ]
-    findings += misplaced_pictures(
-        result.get("misplaced", ()),
-        result.get("strays", ()),
-        result.get("strays_by_chance", 0.0),
-        result.get("badly_lit", ()),
-        [names[c] for c in unseen.tolist()],
-    )
+    if result.keys() & {"misplaced", "strays", "badly_lit"}:
+        findings += misplaced_pictures(
+            result.get("misplaced", ()),
+            result.get("strays", ()),
+            result.get("strays_by_chance", 0.0),
+            result.get("badly_lit", ()),
+            [names[c] for c in unseen.tolist()],
+        )
     findings += adapted(result["adapted"]) if "adapted" in result else []
     if shown := result.get("shown_tests"):
         measured = sum(shown.values()) <= len(answers.get("left_out_tests", ()))
@@ -88,7 +92,6 @@ def diagnose(
             of_unseen = np.isin(labels, unseen)
             unseen_labels = labels[of_unseen]
             answered = answers["zsl_answers"][of_unseen]
-            trained = any(line.get("losses") for line in lines)
             findings.append(at_chance(unseen_labels, answered, len(unseen), trained, scaled))
             findings.append(never_answered(unseen_labels, answered, names, "unseen"))
         tested = (
@@ -437,24 +440,23 @@ def never_answered(labels: Ids, answers: Ids, names: Sequence[str], kind: str) -
 
 
 def overconfident(result: Mapping[str, Any], lost: Sequence[str] = ()) -> Finding | None:
-    """Warn of high probabilities that are wrong too often.
+    """Warn of answers that are the surest ones and wrong too often: those above 90 %, or, where
+    these are few, above the next percentage that enough answers exceed.
 
     ``lost``: unseen classes that the decision rule makes weak.
     """
-    confidence = result.get("confidence")
-    if confidence is None or confidence["high"]["right"] is None:
+    rows = [
+        row for kind in result.get("confidence", {}).get("reliability", {}).values() for row in kind
+    ]
+    confident, right, above = _surest(rows)
+    share = 100 * right / max(confident, 1)
+    if confident < CONFIDENT or share >= above - DOUBTED:
         return None
-    answers = sum(row[0] for rows in confidence["reliability"].values() for row in rows)
-    share = confidence["high"]["share"]
-    right = confidence["high"]["right"]
-    confident = round(share / 100 * answers)
-    if confident < FEWER or right >= TRUSTED:
-        return None
-    if confident < CONFIDENT and _chance_of(right, confident) >= BY_CHANCE:
+    if _chance_of(right, confident, above / 100) >= BY_CHANCE:
         return None
     return Finding(
-        f"High probabilities are not reliable here: of the {confident} answers above 90 %, "
-        f"{right:.0f} % are right.",
+        f"The surest answers are not reliable here: of the {confident} with a stated probability "
+        f"above {above} %, {share:.0f} % are right.",
         "The unseen classes differ more from what their descriptions predict than the seen classes "
         "that these probabilities were tried on. "
         + (
@@ -468,12 +470,31 @@ def overconfident(result: Mapping[str, Any], lost: Sequence[str] = ()) -> Findin
     )
 
 
-def _chance_of(right: float, answers: int) -> float:
-    """Return how probable it is that at most this percentage of answers is right, if each of them
-    is right with a probability of 90 % (binomial distribution).
+def _surest(rows: Sequence[Sequence[float]]) -> tuple[int, int, int]:
+    """Return how many answers are the surest ones, how many of them are right, and above which
+    percentage: the highest that enough answers exceed.
+
+    ``rows``: answers, mean stated percentage and percentage of right ones, of each band of some
+    answers.
     """
-    most = round(right / 100 * answers)
-    return sum(math.comb(answers, k) * 0.9**k * 0.1 ** (answers - k) for k in range(most + 1))
+    answers = right = 0
+    for above in range(100 - BAND, -1, -BAND):
+        for count, stated, share in rows:
+            if min(int(stated // BAND) * BAND, 100 - BAND) == above:
+                answers += int(count)
+                right += round(share / 100 * count)
+        if answers >= CONFIDENT:
+            break
+    return answers, right, above
+
+
+def _chance_of(right: int, answers: int, each: float) -> float:
+    """Return how probable it is that at most so many answers are right, if each of them is right
+    with this probability (binomial distribution).
+    """
+    return sum(
+        math.comb(answers, k) * each**k * (1 - each) ** (answers - k) for k in range(right + 1)
+    )
 
 
 def emptied(

@@ -21,7 +21,7 @@ in B and in A says whether it is one of B's. Clear ones are taken for B's, and a
 so that they do not hide each other.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +31,7 @@ from fedunseen.data import Benchmark
 from fedunseen.evaluation.lighting import badly_lit
 
 LEAST = 3  # samples of a group
+FIRST = 3  # samples to look at first, of a class beside another
 ENOUGH = 8  # samples of a class that give a median and a spread
 MANY = 20_000  # samples: of more, none are looked for
 STRENGTH = 0.01  # of the ridge regression, times the number of samples
@@ -124,6 +125,25 @@ def strays(features: NDArray[Any], labels: NDArray[np.int64]) -> list[Stray]:
     ]
 
 
+def most_alike(features: NDArray[Any], labels: NDArray[np.int64]) -> list[Group]:
+    """Return, for each two classes of which several samples of the first look like the second, the
+    few that do most. That is no sign of a mistake: samples of classes alike look so, too.
+    """
+    labeled, names, classes, large = _classes_of(labels)
+    if large.sum() < 2 or len(labeled) > MANY:
+        return []
+    answers = _left_out(_directions(features[labeled], classes))(classes)
+    nearest = answers.argmax(1)
+    result = []
+    for a, b in np.unique(np.stack([classes, nearest], 1)[classes != nearest], axis=0):
+        rows = np.flatnonzero((classes == a) & (nearest == b))
+        if len(rows) >= LEAST and large[a] and large[b]:
+            margins = answers[rows, b] - answers[rows, a]
+            first = rows[np.argsort(-margins, kind="stable")[:FIRST]]
+            result.append(Group(int(names[a]), int(names[b]), labeled[first]))
+    return result
+
+
 def misplaced_files(benchmark: Benchmark) -> dict[str, Any]:
     """Return what looks misplaced in a benchmark of one's own pictures, once a frozen encoder has
     made features of them: groups (``misplaced``) and single ones (``strays``); and classes with
@@ -131,20 +151,12 @@ def misplaced_files(benchmark: Benchmark) -> dict[str, Any]:
     """
     if benchmark.files is None or benchmark.pictures is None:
         return {}
-    features = benchmark.features
     names = benchmark.space.names
-    vectors = features if features.ndim == 2 else features.reshape(*features.shape[:2], -1).mean(-1)
+    vectors = _vectors_of(benchmark)
     groups = misplaced(vectors, benchmark.labels)
     grouped = {row for group in groups for row in group.rows.tolist()}
     remarks: dict[str, Any] = {
-        "misplaced": [
-            {
-                "place": names[place],
-                "like": names[like],
-                "files": [benchmark.files[i] for i in rows],
-            }
-            for place, like, rows in groups
-        ],
+        "misplaced": _named(groups, benchmark),
         "strays": [
             {"place": names[place], "like": names[like], "file": benchmark.files[row]}
             for row, place, like in strays(vectors, benchmark.labels)
@@ -155,6 +167,36 @@ def misplaced_files(benchmark: Benchmark) -> dict[str, Any]:
         remarks["strays_by_chance"] = round(BY_CHANCE * float((benchmark.labels >= 0).sum()), 2)
     found = {key: items for key, items in remarks.items() if items}
     return found | badly_lit(benchmark.pictures, benchmark.files, benchmark.labels, names)
+
+
+def most_alike_files(benchmark: Benchmark) -> dict[str, Any]:
+    """Return ``most_alike``: pictures of a benchmark to look at first where a model confuses two
+    classes (:func:`most_alike`). Nothing where there are none.
+    """
+    if benchmark.files is None or benchmark.pictures is None:
+        return {}
+    found = _named(most_alike(_vectors_of(benchmark), benchmark.labels), benchmark)
+    return {"most_alike": found} if found else {}
+
+
+def _vectors_of(benchmark: Benchmark) -> NDArray[Any]:
+    """Return one vector of features a sample (n, d): of maps of places, their mean."""
+    features = benchmark.features
+    return features if features.ndim == 2 else features.reshape(*features.shape[:2], -1).mean(-1)
+
+
+def _named(groups: Sequence[Group], benchmark: Benchmark) -> list[dict[str, Any]]:
+    """Return groups by the names of classes and files."""
+    assert benchmark.files is not None
+    names = benchmark.space.names
+    return [
+        {
+            "place": names[place],
+            "like": names[like],
+            "files": [benchmark.files[i] for i in rows],
+        }
+        for place, like, rows in groups
+    ]
 
 
 def _classes_of(

@@ -144,7 +144,8 @@ def weak_words(weak: Sequence[Weak], of: int, kind: str, also: str = "") -> str:
 
     ``also``: what is said of the causes.
     """
-    alone = ", where only unseen classes compete" if kind == "unseen classes" and of > 1 else ""
+    of_unseen = kind.endswith("unseen classes")
+    alone = ", where only unseen classes compete" if of_unseen and of > 1 else ""
     if not weak:
         whose = part_of(1, 1, kind) if of == 1 else f"Each of the {of} {kind}"
         return f"{whose} has at least half of its samples right{alone}."
@@ -185,7 +186,7 @@ def rule_words(
 
     ``unseen``: names of unseen classes.
     """
-    if kind == "seen classes":
+    if not kind.endswith("unseen classes"):
         where = f"{'is' if len(weak) == 1 else 'are'} often called an unseen class"
         how = "without calibration"
         mark = "unseen"
@@ -433,25 +434,25 @@ def summarize(
     lost_seen = [weak for weak in weak_seen if weak.cause != "data"]
     by_rule = {"seen classes": lost_seen, "unseen classes": lost}
     falls = calibration_falls(names, labels[shown], plain[shown], gzsl[shown])
-    tested = len(np.unique(labels[~shown])), len(np.unique(labels[shown]))
-    counts = dict(zip(("unseen classes", "seen classes"), tested, strict=True))
+    held = np.asarray(answers.get("client_counts", np.zeros((0, 0)))).sum(0)
+    held[np.isin(np.arange(len(held)), unseen)] = 0
+    counts = _tested(labels, unseen, int((held > 0).sum()))
     of_seen = [item for item in weak_seen if item.cause == "data"]
     alike = alike_classes(names, labels[shown], gzsl[shown])
     pairs = [pair for pair in alike if not groups & set(pair.names)]
     by_data = {"unseen classes": alone, "seen classes": of_seen}
     weak_names = {item.name for item in (*alone, *lost, *weak_seen)}
     lit = [group for group in result.get("badly_lit", ()) if group["class"] in weak_names]
-    text = _of_data(by_data, counts, pairs, misplaced, lit)
-    held = np.asarray(answers.get("client_counts", np.zeros((0, 0)))).sum(0)
-    held[np.isin(np.arange(len(held)), unseen)] = 0
+    unseen_names = [names[c] for c in unseen.tolist()]
+    text = _of_data(by_data, counts, pairs, misplaced, lit, result)
     few = few_classes(names, held.tolist(), np.bincount(labels, minlength=len(names)).tolist())
     text += [few_words(few)] if few else []
-    unseen_names = [names[c] for c in unseen.tolist()]
     advice = examples_advice(result, answers, unseen_names, bool(lost)) if described else ""
     for kind, weak in by_rule.items():
         if weak:
             text += _of_rule(weak, counts, kind, unseen_names, result, answers, prior, advice)
-    text += [f"A likely cause of wrong answers: {lit_words(group)}." for group in lit]
+    if lit or misplaced:
+        text += _of_pictures(lit, misplaced, weak_names, unseen_names)
     if (plain != gzsl).any():
         text.append(_cost(result, falls))
     text += [advice] if advice and advice not in text else []
@@ -468,9 +469,29 @@ def summarize(
     }
 
 
+class Tested(NamedTuple):
+    """How many classes of a kind have test samples, and what these are called."""
+
+    number: int
+    words: str
+
+
+def _tested(labels: Ids, unseen: Ids, held: int) -> dict[str, Tested]:
+    """Return what is said of classes of each kind; ``held``: how many seen classes have samples."""
+    of_unseen = np.isin(labels, unseen)
+    numbers = {
+        "unseen classes": (len(np.unique(labels[of_unseen])), len(unseen)),
+        "seen classes": (len(np.unique(labels[~of_unseen])), held),
+    }
+    return {
+        kind: Tested(number, f"tested {kind}" if number < of else kind)
+        for kind, (number, of) in numbers.items()
+    }
+
+
 def _of_rule(
     weak: Sequence[Weak],
-    counts: Mapping[str, int],
+    counts: Mapping[str, Tested],
     kind: str,
     unseen: Sequence[str],
     result: Mapping[str, Any],
@@ -490,13 +511,21 @@ def _of_rule(
         prior: how the offset of seen classes was chosen.
         advice: to show examples.
     """
-    tested = counts["unseen classes"], counts["seen classes"]
+    tested = counts["unseen classes"].number, counts["seen classes"].number
     setting = rule_advice(kind, prior, result, tested)
     first = kind != "seen classes" and examples_first(advice, answers, result, prior, tested)
     if first:
         setting = " ".join(["Show examples of them first.", *_without_examples(setting)])
     likelier = [_samples_words(item, result) for item in weak if item.cause == "both"]
-    words = rule_words(weak, counts[kind], kind, " ".join([*likelier, setting]), unseen)
+    if kind != "seen classes":
+        said = [(group["place"], group["like"]) for group in result.get("misplaced", ())]
+        pairs = {(item.instead, item.name) for item in weak if item.instead not in unseen}
+        if files := _first_files(pairs.difference(said), result):
+            likelier.append(
+                "Pictures of them in the folders of other classes would teach the model a wrong "
+                f"name. Look whether there are any, first at {files}."
+            )
+    words = rule_words(weak, *counts[kind], " ".join([*likelier, setting]), unseen)
     return [words.strip(), *([advice] if first else [])]
 
 
@@ -575,10 +604,11 @@ def few_words(few: Sequence[Few]) -> str:
 
 def _of_data(
     weak: Mapping[str, Sequence[Weak]],
-    counts: Mapping[str, int],
+    counts: Mapping[str, Tested],
     pairs: Sequence[Alike],
     misplaced: Sequence[Mapping[str, Any]],
     lit: Sequence[Mapping[str, Any]] = (),
+    result: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Return sentences on the classes of each kind that are weak by the data. Of seen ones they say
     why: labels that seem wrong, a class that looks alike, or something else.
@@ -589,10 +619,12 @@ def _of_data(
         pairs: seen classes that look alike.
         misplaced: groups of pictures in one class's folder that look like another's.
         lit: weak classes of any kind with pictures that are almost black or white.
+        result: of the run, with a few pictures of one class that look most like another.
     """
     kind = "seen classes"
-    text = [weak_words(of, counts[side], side) for side, of in weak.items() if of and side != kind]
+    text = [weak_words(of, *counts[side]) for side, of in weak.items() if of and side != kind]
     known = {name for pair in pairs for name in pair.names} | {group["class"] for group in lit}
+    known |= {group["like"] for group in misplaced}
     words = []
     for group in misplaced:
         if any(item.name == group["place"] for item in weak[kind]):
@@ -603,19 +635,63 @@ def _of_data(
                 "answers about them count as wrong."
             )
     if others := [item for item in weak[kind] if item.name not in known]:
-        those = [
-            f"of class {item.name} with those of "
-            f"{f'class {item.instead}' if item.instead else 'other classes'}"
-            for item in others
-        ]
-        words.append(
-            f" Compare samples {listed(those)}: labels may be wrong (only clear cases are found "
-            "automatically), or both look alike. The choice between seen and unseen classes is not "
-            "the cause."
-        )
+        words.append(_compare_words(others, result or {}))
     if weak[kind]:
-        text.append(weak_words(weak[kind], counts[kind], kind, "".join(words)))
+        text.append(weak_words(weak[kind], *counts[kind], "".join(words)))
     return text + [alike_words(pair) for pair in pairs[:PAIRS]]
+
+
+def _compare_words(weak: Sequence[Weak], result: Mapping[str, Any]) -> str:
+    """Advise to compare samples of weak classes with those of the classes that they are called, and
+    name those to look at first: of either class the ones that look most like the other.
+    """
+    those = [
+        f"of class {item.name} with those of "
+        f"{f'class {item.instead}' if item.instead else 'other classes'}"
+        for item in weak
+    ]
+    pairs = {(item.name, item.instead) for item in weak}
+    pairs |= {(like, place) for place, like in pairs}
+    files = _first_files(pairs, result) if "most_alike" in result else ""
+    begin = f" Look first at {files}." if files else ""
+    return (
+        f" Compare samples {listed(those)}: labels may be wrong, or both look alike. Most wrong "
+        f"labels between classes that look alike are not found automatically.{begin} The choice "
+        "between seen and unseen classes is not the cause."
+    )
+
+
+def _first_files(pairs: Collection[tuple[str, str]], result: Mapping[str, Any]) -> str:
+    """Name the pictures to look at first of some pairs of classes, (that of the folder, the other
+    one); "" without any.
+    """
+    return "; ".join(
+        f"{listed(group['files'], FILES)} (like {group['like']})"
+        for group in result.get("most_alike", ())
+        if (group["place"], group["like"]) in pairs
+    )
+
+
+def _of_pictures(
+    lit: Sequence[Mapping[str, Any]],
+    misplaced: Sequence[Mapping[str, Any]],
+    weak: Collection[str],
+    unseen: Collection[str],
+) -> list[str]:
+    """Return what pictures are a likely cause of weak classes: almost black ones, and those in the
+    folder of another class, from which the model learns that one's name.
+    """
+    cause = "A likely cause of wrong answers:"
+    text = [f"{cause} {lit_words(group)}." for group in lit]
+    for group in misplaced:
+        place, like, files = (group[key] for key in ("place", "like", "files"))
+        if like in weak and place not in unseen:
+            text.append(
+                f"{cause} {len(files)} pictures in the folder of {place} look like {like} "
+                f"({listed(files, FILES)}). If they show {like}, the model learns from them to "
+                f"call {like} {place}. Move them to {like} and run again, before other remedies."
+            )
+    return text
 
 
 def lit_words(group: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ from fedunseen.experiment import rules
 from fedunseen.experiment.dataset_checks import foreign_names
 from fedunseen.experiment.encoding import encode, make_backbone
 from fedunseen.experiment.hooks import Hooks, Scene, hides_samples, hooks
+from fedunseen.experiment.names_as_read import strange_names, strange_words
 from fedunseen.experiment.rules import DataFacts, ModelFacts, PresenceFacts
 from fedunseen.experiment.scales import bits_of, fit_scalings, scaler_of
 from fedunseen.experiment.schema import Experiment
@@ -45,16 +46,24 @@ from fedunseen.strategies.compression import Codec
 def load_data(experiment: Experiment, seed: int) -> Benchmark:
     """Return the benchmark, with features instead of images where the encoder is frozen."""
     benchmark: Benchmark = find("data", experiment.data.name).load(experiment.data, seed)
-    if benchmark.space.from_texts and (strange := foreign_names(benchmark.space.names)):
+    if benchmark.space.from_texts and (strange := _strange(experiment, benchmark.space)):
         warnings.warn(
-            f"{len(strange)} of {len(benchmark.space.names)} class names say little to the text "
-            f"encoder, which was trained on English, such as {strange[0]!r}: give English names, "
-            "or describe them by attributes",
+            f"{strange_words(benchmark.space.names, strange)}: it was trained on English. Give "
+            "English names, or describe the classes by attributes in classes.csv",
             stacklevel=2,
         )
     if said := twins(benchmark.space, find("method", experiment.method.name)):
         warnings.warn(said, stacklevel=2)
     return encode(experiment, benchmark)
+
+
+def _strange(experiment: Experiment, space: ClassSpace) -> list[str]:
+    """Return the names of classes that a text encoder described and does not know, as ``init``
+    counts them.
+    """
+    if getattr(experiment.data, "text_encoder", None) is None:
+        return foreign_names(space.names)
+    return strange_names(space.names, experiment.data, space.semantics)
 
 
 def twins(space: ClassSpace, method: type[Method]) -> str:

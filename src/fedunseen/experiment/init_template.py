@@ -655,7 +655,11 @@ def name_remarks(names: Sequence[str], named: str = "the folders") -> list[Remar
     """Return what looks odd about names that a text encoder of English reads: words that it does
     not know, two names that it takes for one. ``named``: what else has the names.
     """
-    from fedunseen.experiment.new_names import alike_names, strange_names  # loads PyTorch
+    from fedunseen.experiment.names_as_read import (  # loads PyTorch
+        alike_names,
+        strange_names,
+        strange_words,
+    )
 
     settings = OwnData(text_encoder="minilm")
     remarks = []
@@ -665,10 +669,7 @@ def name_remarks(names: Sequence[str], named: str = "the folders") -> list[Remar
             "names, or describe the classes by attributes in classes.csv, and call init again with "
             "--force"
         )
-        subject = "1 name says" if len(strange) == 1 else f"{len(strange)} names say"
-        remarks.append(
-            Remark(f"warning: {subject} little to the text encoder, such as {strange[0]}", why)
-        )
+        remarks.append(Remark(f"warning: {strange_words(names, strange)}", why))
     spellings = {frozenset(pair) for pair in alike_spellings(names)}
     return remarks + [
         Remark(f"look at {first} and {second}", "the text encoder reads them as almost the same")

@@ -8,35 +8,21 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedunseen.core.text import shown
-from fedunseen.data.class_table import describe
 from fedunseen.data.names import misspelled, plain
-from fedunseen.encoders.hub import local_files_only
 from fedunseen.evaluation.new_class import Expected, can_expect, expected_of
 from fedunseen.evaluation.summary import EXAMPLES, GAIN, Gain, examples_gain, listed
+from fedunseen.experiment.names_as_read import ROUNDING, plurals_likeness, strange_names, unit
 
 if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
 
-MADE_UP = (
-    "bodok", "cuvim", "dazeg", "fipol", "gokus", "hujan", "jibet", "kewip",
-    "lozuk", "mavur", "nupeb", "pigor", "rofud", "sebik", "tovaz", "vuned",
-    "bhqzt", "cvkplw", "dwrgxn", "fjtyqk", "ghzvbd", "hxlcpm", "kqwnrt", "lmdgsv",
-    "mzpxkr", "njbwfh", "pqrtvl", "rkxdzc", "sgvhqm", "tnwlbj", "vzfkgp", "wdcrxs",
-)  # fmt: skip
-"""Words of no language, half of them pronounceable: what a text encoder makes of a word that it
-does not know."""
-_AS_STRANGE = 0.25  # share of made-up words that may be less strange than a name
 _NEIGHBORS = 2  # that are named
 _PLURALS = 50  # classes whose plurals are compared with them
-_MOST_NAMES = 500  # whose pairs are looked at
-_ROUNDING = 1e-3  # of a text encoder, by the sentences that it reads at once
 
 
 class Outlook(NamedTuple):
@@ -113,20 +99,20 @@ def outlooks(run: Run, names: Sequence[str], beside_all: bool = True) -> list[Ou
     if beside_all and can_expect(run.model):
         expected = list(expected_of(run.model, rows, left_out(run)))
     strange = set(strange_names(names, run.describing))
-    usual = float(np.median(_plurals(space.names[:_PLURALS], run.describing)))
+    usual = float(np.median(plurals_likeness(space.names[:_PLURALS], run.describing)))
     outcomes = []
     for name, row, estimate in zip(names, rows, expected, strict=True):
-        likeness = _unit(space.semantics) @ _unit(row[None])[0]
+        likeness = unit(space.semantics) @ unit(row[None])[0]
         likeness[space.undescribed] = -1.0
         order = np.argsort(-likeness, kind="stable")[:_NEIGHBORS]
         nearest = space.names[order[0]]
-        plural = float(_plurals([nearest], run.describing)[0])
+        plural = float(plurals_likeness([nearest], run.describing)[0])
         outcomes.append(
             Outlook(
                 name,
                 None if estimate is None else estimate.right,
                 tuple(space.names[c] for c in order),
-                nearest if likeness[order[0]] >= min(usual, plural) - _ROUNDING else "",
+                nearest if likeness[order[0]] >= min(usual, plural) - ROUNDING else "",
                 name in strange,
                 None if estimate is None else (estimate.low, estimate.high),
                 run.sample,
@@ -209,67 +195,6 @@ def shown_by_examples(run: Run, counts: Mapping[str, int]) -> list[str]:
         f"{gain.among_all[0]:.0f} to be recognized. So many were right of this run's own unseen "
         f"classes with {EXAMPLES} examples each, if all classes compete."
     ]
-
-
-def strange_names(names: Sequence[str], settings: Any) -> list[str]:
-    """Return the names that look like made-up words to a text encoder, or have letters that
-    English does not.
-
-    Args:
-        names: of classes.
-        settings: with ``text_encoder`` and ``prompt``.
-    """
-    encoder = getattr(settings, "text_encoder", None)
-    if encoder is None or not names:
-        return []
-    center, limit = _made_up(encoder, settings.prompt)
-    likeness = _unit(_embedded(list(names), encoder, settings.prompt)) @ center
-    return [
-        name
-        for name, value in zip(names, likeness, strict=True)
-        if value >= limit or not name.isascii()
-    ]
-
-
-def alike_names(names: Sequence[str], settings: Any) -> list[tuple[str, str]]:
-    """Return pairs of names that a text encoder takes for one: as much alike as a name and its
-    plural.
-    """
-    if len(names) < 2 or len(names) > _MOST_NAMES:
-        return []
-    rows = _unit(_embedded(list(names), settings.text_encoder, settings.prompt))
-    plurals = _plurals(names, settings)
-    limit = np.minimum(plurals, np.median(plurals)) - _ROUNDING
-    alike = np.triu(rows @ rows.T >= np.minimum(limit[:, None], limit), 1)
-    return [(names[a], names[b]) for a, b in np.argwhere(alike).tolist()]
-
-
-@lru_cache(maxsize=4)
-def _made_up(encoder: str, prompt: str) -> tuple[NDArray[np.float64], float]:
-    """Return the direction of made-up words, and how far along it a strange name lies."""
-    rows = _unit(_embedded(list(MADE_UP), encoder, prompt))
-    others = _unit((rows.sum(0) - rows) / (len(rows) - 1))
-    return _unit(rows.mean(0)[None])[0], float(np.quantile((rows * others).sum(1), _AS_STRANGE))
-
-
-def _plurals(names: Sequence[str], settings: Any) -> NDArray[np.float64]:
-    """Return how much each name is like its own plural, to the text encoder."""
-    plurals = [f"{name.strip()}s" for name in names]
-    ones, more = (
-        _unit(_embedded(list(words), settings.text_encoder, settings.prompt))
-        for words in (names, plurals)
-    )
-    return np.asarray((ones * more).sum(1))
-
-
-def _embedded(names: list[str], encoder: str, prompt: str) -> NDArray[np.float64]:
-    with local_files_only():
-        return np.asarray(describe(names, encoder, prompt)[0], dtype=np.float64)
-
-
-def _unit(rows: NDArray[Any]) -> NDArray[np.float64]:
-    rows = np.asarray(rows, dtype=np.float64)
-    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
 
 
 def left_out(run: Run) -> float | None:

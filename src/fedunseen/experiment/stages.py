@@ -16,7 +16,7 @@ from fedunseen.core.errors import DataError, FedUnseenError
 from fedunseen.core.files import replacing, write_tensors
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, fit_semantics
-from fedunseen.evaluation.misplaced import misplaced_files
+from fedunseen.evaluation.misplaced import misplaced_files, most_alike_files
 from fedunseen.experiment.assemble import resolve_defaults
 from fedunseen.experiment.calibration_folds import offset_of_folds
 from fedunseen.experiment.changed import adapted_numbers
@@ -433,8 +433,8 @@ def report(setup: Setup) -> Setup:
     if remarks or setup.partition.remote:
         result["notes"] = remarks
     # The warnings of a coordinator go to the parties, who have the files.
-    if not setup.partition.remote:
-        result |= misplaced_files(setup.benchmark)
+    if not setup.partition.remote and setup.benchmark.files is not None:
+        result |= misplaced_files(setup.benchmark) | most_alike_files(setup.benchmark)
     if not setup.partition.remote and (curved := curved_boundaries(experiment, setup.benchmark)):
         result["curved"] = curved
     setup.benchmark.space.save(directory.path / "classes.csv")
