@@ -99,6 +99,20 @@ def test_the_reply_of_all_is_the_weighted_mean():
     assert done.reply.terms == {"loss": (1 + 6 + 12) / 8, "first": 4.0}
 
 
+def test_numbers_that_do_not_fit_are_cut_and_counted_and_others_are_left_as_they_are():
+    masks = Masks(range=2.0, clients=3)
+    inside = torch.tensor([-2.0, 2.0], dtype=torch.float16)
+    outside = torch.tensor([-2.5, 1.0, torch.nan, torch.inf])
+    reply = Reply(0, {"in": inside, "out": outside, "none": torch.zeros(0, 2)}, 1, 1)
+    found, count = masks.cut(FedAvg(), reply)
+    assert (found.update["in"] is inside, count) == (True, 3)
+    assert found.update["out"].tolist() == [-2.0, 1.0, 0.0, 2.0]
+    most = 2**62 // 3
+    whole = {"count": torch.tensor([most + 2**40, -(2**63), 7]), "space": torch.ones(2).byte()}
+    found, count = masks.cut(Summed(FedAvg(), whole), Reply(0, whole, 1, 1))
+    assert (found.update["count"].tolist(), count) == ([most, -most, 7], 2)
+
+
 def test_integer_statistics_add_up_bit_for_bit():
     like = {
         "count": torch.zeros(2, dtype=torch.int64),
@@ -120,13 +134,14 @@ def test_integer_statistics_add_up_bit_for_bit():
     assert torch.equal(found["space"], like["space"])
 
 
-@pytest.mark.parametrize(("threshold", "count"), [(3, 4), (7, 10)])
+@pytest.mark.parametrize(("threshold", "count"), [(3, 4), (7, 10), (5, 1024)])
 def test_fewer_shares_than_the_threshold_say_nothing_of_a_seed(threshold, count):
     seed = bytes(range(16))
     shares = split(seed, threshold, count)[-threshold:]
     holders = range(count - threshold, count)
     assert restore(holders, [shares, shares]) == [seed, seed]
     assert restore(holders[1:], [shares[1:]]) != [seed]
+    assert Shamir.combine([(k + 1, part) for k, part in zip(holders, shares, strict=True)]) == seed
 
 
 @given(st.data())

@@ -212,7 +212,8 @@ def _check(name: str, value: object, depth: int, setting: bool = False) -> None:
     bound = NUMBERS.get(name)
     if len(name) > TEXT or (isinstance(value, str) and len(value) > TEXT):
         raise _refused(name, "a text", f"{TEXT:,} characters are the most", OUTSIDE)
-    if isinstance(value, (list, tuple, Mapping)):
+    # most values are texts, of which the second question takes the longest
+    if not isinstance(value, str) and isinstance(value, (list, tuple, Mapping)):
         _check_length(name, value, depth, setting)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         default_bound = ANY_SETTING if setting else ANY_WHOLE

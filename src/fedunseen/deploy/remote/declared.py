@@ -167,6 +167,7 @@ def undeclared(
 ) -> list[str]:
     """Return the fields of an answer that must not be sent, since nothing declares them."""
     fields, kind = (REFUSAL, "refusal") if "error" in header else (SENT, str(kind))
+    fields = tuple(field for field in fields if field.kind == kind)  # once for hundreds of shares
     sent = paths(header) | set(tensors)
     return sorted(path for path in sent if declaration(fields, kind, masked, path) is None)
 

@@ -233,7 +233,7 @@ def fields(message: bytes) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 def is_failure(answer: bytes) -> bool:
     """Return whether a party's own answer is a :func:`failure`."""
-    return answer[4:].startswith(b'{"error"')
+    return answer.startswith(b'{"error"', LENGTH)
 
 
 def read_holdings(

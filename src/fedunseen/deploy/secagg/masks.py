@@ -65,6 +65,14 @@ def weight_of(strategy: Strategy, reply: Reply) -> int:
     ]
 
 
+def _within(value: Tensor, most: float) -> bool:
+    """Return whether all numbers are at most so large; of NaN, false."""
+    if not value.numel():
+        return True
+    least, greatest = (float(number) for number in torch.aminmax(value))
+    return max(-least, greatest) <= float(most)
+
+
 @dataclass(frozen=True, eq=False)
 class Masks:
     """How the clients of a federation mask what they send."""
@@ -122,12 +130,13 @@ class Masks:
         count = 0
         for name, value in reply.update.items():
             most = self._most(strategy, value)
+            if _within(value, most):
+                update[name] = value
+                continue
             inside = value.double().abs() <= most  # also false for NaN
             count += int((~inside).sum())
-            if not bool(inside.all()):
-                value = value.double() if value.is_floating_point() else value
-                value = value.nan_to_num(0.0).clamp(-most, most)
-            update[name] = value
+            value = value.double() if value.is_floating_point() else value
+            update[name] = value.nan_to_num(0.0).clamp(-most, most)
         weight = weight_of(strategy, reply)
         terms = {n: term for n, term in reply.terms.items() if abs(weight * term) <= LARGEST_SUM}
         count += len(reply.terms) - len(terms)

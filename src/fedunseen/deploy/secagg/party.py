@@ -76,7 +76,7 @@ def check_keys(message: object, name: str, enrolment: Enrolment) -> None:
         from_hex(message[key], 32)
 
 
-def exchanged(private: bytes, message: Mapping[str, Any], key: str, purpose: bytes) -> bytes:
+def exchanged(private: Any, message: Mapping[str, Any], key: str, purpose: bytes) -> bytes:
     """Return the key that this side and the sender of a keys message have in common."""
     try:
         return primitives.agree(private, bytes.fromhex(message[key]), purpose)
@@ -274,9 +274,10 @@ class SecAggClient:
             zip(members, split(now.seed, self.enrolment.threshold, len(members)), strict=True)
         )
         peers = [holder for holder in members if holder != self.name]
-        sealing = {peer: exchanged(now.seal, roster[peer], "seal", SEALING) for peer in peers}
+        own_seal, own_pair = (primitives.exchange_key(key) for key in (now.seal, now.pair))
+        sealing = {peer: exchanged(own_seal, roster[peer], "seal", SEALING) for peer in peers}
         pairs = {
-            peer: exchanged(now.pair, roster[peer], "pair", b"fedunseen pair " + rho.encode())
+            peer: exchanged(own_pair, roster[peer], "pair", b"fedunseen pair " + rho.encode())
             for peer in peers
         }
         encrypted = {

@@ -3,7 +3,7 @@
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -51,7 +51,8 @@ class Plan:
 
     def content(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
-        return asdict(self) | {"weights": dict(self.weights), "removing": list(self.removing)}
+        content = {part.name: getattr(self, part.name) for part in fields(self)}
+        return content | {"weights": dict(self.weights), "removing": list(self.removing)}
 
     @classmethod
     def read(cls, content: object) -> "Plan":

@@ -106,11 +106,16 @@ def exchange_public(private: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
-def agree(private: bytes, public: bytes, purpose: bytes) -> bytes:
+def exchange_key(private: bytes) -> X25519PrivateKey:
+    """Return a private key as :func:`agree` takes it, for who agrees with many."""
+    return X25519PrivateKey.from_private_bytes(private)
+
+
+def agree(private: bytes | X25519PrivateKey, public: bytes, purpose: bytes) -> bytes:
     """Return the key of 32 bytes that only the owners of two X25519 keys can compute.
 
     Args:
-        private: key of one.
+        private: key of one, or what :func:`exchange_key` made of it.
         public: key of the other.
         purpose: what the key is for; both sides must use the same.
 
@@ -123,9 +128,8 @@ def agree(private: bytes, public: bytes, purpose: bytes) -> bytes:
         True
     """
     try:
-        shared = X25519PrivateKey.from_private_bytes(private).exchange(
-            X25519PublicKey.from_public_bytes(public)
-        )
+        own = exchange_key(private) if isinstance(private, bytes) else private
+        shared = own.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
         raise SecAggError("a public key is invalid") from None
     return HKDF(SHA256(), 32, None, purpose).derive(shared)

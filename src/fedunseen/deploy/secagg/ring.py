@@ -97,9 +97,14 @@ class Layout:
 
     def encode(self, values: Mapping[str, Any], rho: bytes) -> Elements:
         """Return a party's numbers as ring elements."""
-        parts = [self._encoded(field, _flat(values[field.name])) for field in self.fields]
-        elements = np.concatenate(parts) if parts else np.zeros(0, dtype=np.uint64)
-        return np.append(elements, self._check(elements, rho))
+        elements = np.empty(self.length, dtype=np.uint64)
+        start = 0
+        for field in self.fields:
+            stop = start + field.elements
+            elements[start:stop] = self._encoded(field, _flat(values[field.name]))
+            start = stop
+        elements[-1] = self._check(elements[:-1], rho)
+        return elements
 
     def decode(self, elements: Elements, count: int, rho: bytes) -> dict[str, NDArray[Any]]:
         """Return the sums, float64 (``whole``: int64), from the sum of the ring elements of
@@ -120,14 +125,14 @@ class Layout:
     def _encoded(self, field: Field, values: NDArray[Any]) -> Elements:
         assert values.size == math.prod(field.shape), field
         if field.kind == "whole":
-            if not bool((np.abs(values.astype(np.float64)) * self.parties < 2.0**63).all()):
+            if not _largest(values) * self.parties < 2.0**63:
                 raise RangeError(
                     f"{field.name!r} holds a whole number beyond the range of the masks"
                 )
             return values.astype(np.int64).view(np.uint64)
         numbers = values.astype(np.float64)
         most = LARGEST_SUM if field.kind == "sum" else field.most
-        if not bool((np.abs(numbers) <= most).all()):  # also false for NaN
+        if not _largest(numbers) <= most:  # also false for NaN
             raise RangeError(f"{field.name!r} holds a number beyond the range of the masks")
         if field.kind == "number":
             return np.rint(numbers / self.step(field)).astype(np.int64).view(np.uint64)
@@ -159,6 +164,11 @@ class Layout:
         for place, factors in stream_blocks(key, len(elements)):
             total += int((elements[place] * (factors | np.uint64(1))).sum(dtype=np.uint64))
         return np.uint64(total % 2**64)
+
+
+def _largest(values: NDArray[Any]) -> float:
+    """Return the largest absolute value as a float, of NaN NaN; 0 where there is none."""
+    return max(-float(values.min()), float(values.max())) if values.size else 0.0
 
 
 def _flat(value: Any) -> NDArray[Any]:

@@ -16,6 +16,7 @@ SEED = 16
 """Bytes of a seed: an element of GF(2^128)."""
 
 _MODULUS = 1 << 128 | 0b10000111  # x^128 + x^7 + x^2 + x + 1
+_ELEMENT = (1 << 128) - 1
 
 
 def times(one: int, other: int) -> int:
@@ -52,13 +53,23 @@ def split(seed: bytes, threshold: int, count: int) -> list[bytes]:
     nothing.
     """
     drawn = [int.from_bytes(secrets.token_bytes(SEED), "big") for _ in range(threshold - 1)]
-    shares = []
-    for place in range(1, count + 1):
-        value = 0
-        for coefficient in (*drawn, int.from_bytes(seed, "big")):
-            value = times(value, place) ^ coefficient
-        shares.append(value.to_bytes(SEED, "big"))
-    return shares
+    coefficients = (*drawn, int.from_bytes(seed, "big"))
+    return [_value(coefficients, place).to_bytes(SEED, "big") for place in range(1, count + 1)]
+
+
+def _value(coefficients: Sequence[int], place: int) -> int:
+    """Return the value of a polynomial, the coefficient of its highest power first, at a place
+    below 2^16: what :func:`times` gives, in fewer steps.
+    """
+    shifts = [bit for bit in range(place.bit_length()) if place >> bit & 1]
+    value = 0
+    for coefficient in coefficients:
+        product = 0
+        for shift in shifts:
+            product ^= value << shift
+        over = product >> 128  # x^128 = x^7 + x^2 + x + 1
+        value = product & _ELEMENT ^ over ^ over << 1 ^ over << 2 ^ over << 7 ^ coefficient
+    return value
 
 
 def weights(places: Sequence[int]) -> list[int]:
