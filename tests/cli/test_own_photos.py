@@ -52,7 +52,9 @@ def test_a_class_by_its_name_is_compared_with_its_neighbors_before_anything_is_a
     assert tiger["sentence"] in learned.err
 
 
-def test_a_name_that_is_almost_one_of_the_runs_own_is_a_warning(own_photos, picture, works):
+def test_a_name_that_is_almost_one_of_the_runs_own_is_a_warning(
+    own_photos, picture, works, command
+):
     warning = "warning: 'lionn' is close to the class 'lion': if you meant it, leave this out"
     said = works("predict", own_photos, picture, "--class", "lionn", "--class", "tiger").err
     assert said.index(warning) < said.index("'lionn'", said.index(warning) + len(warning))
@@ -67,6 +69,8 @@ def test_a_name_that_is_almost_one_of_the_runs_own_is_a_warning(own_photos, pict
         learned = works("learn", own_photos, *by, "--out", out, "--json")
         assert learned.answer["learnt"] == ["lionn"]
         assert learned.err.count(warning) == 1
+        refused = command("learn", own_photos, *by, "--out", out)  # said before anything is written
+        assert (refused.code, refused.err.count(warning)) == (2, 1)
 
 
 def test_words_that_the_text_encoder_does_not_know_are_told_from_english_ones(own_photos):
@@ -245,6 +249,26 @@ def test_the_folder_for_pictures_names_the_classes_of_which_none_was_shown(digit
     said = _readme(run).partition("shown no picture of these: ")[2].partition(".")[0].split(", ")
     assert names[second] in said
     assert names[first] not in said
+
+
+def test_the_folder_for_pictures_says_how_often_classes_without_a_picture_are_right(digits):
+    run = load_run(digits)
+    first, second, third, *_ = (run.space.names[c] for c in run.space.unseen)
+    run.result.update(gzsl_unseen=39.3, gzsl_seen=71.7)
+    weak = {"name": first, "accuracy": 70.0, "among_all": 12.0}
+    lost = {"name": second, "accuracy": 30.0, "among_all": None}
+    run.result["summary"] = {"weak_unseen": [weak], "weak_by_rule": [lost]}
+    run.manifest["learnt"] = [third]
+    said = _readme(run)
+    assert "python predict.py holiday/ " in said
+    assert (
+        "In its test, 39 of 100 pictures of such classes got the right name, and 72 of 100 of the "
+        "other classes." in said
+    )
+    assert (
+        f"Expect mostly wrong answers about pictures of: {first} (12 of 100), {second} (30" in said
+    )
+    assert f"by a name or description alone, and never tested: {third}. Expect many wrong" in said
 
 
 def test_a_class_by_examples_has_the_expectation_of_the_runs_own_unseen_classes(

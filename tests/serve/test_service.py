@@ -953,6 +953,10 @@ def test_a_class_of_which_only_the_name_is_known_competes_and_wins(named, client
     assert asked.post("/predict", json=sample).json() == before
     described = asked.post("/classes", json={"name": "rex", "sentence": "a black dog"}).json()
     assert described["outlook"].startswith("'rex' is known by its description alone. The most")
+    close = asked.post("/classes", json={"name": "black catt"}).json()["outlook"]
+    assert close.startswith(
+        "'black catt' is close to the class 'black cat': if you meant it, leave this out. 'black catt'"
+    )
 
 
 def test_what_is_no_description_is_refused(named, client):

@@ -5,7 +5,7 @@ run without training.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,7 +18,6 @@ from fedunseen.core.small_cells import MIN_SAMPLES, left_out_sentence
 from fedunseen.experiment.traces import sentences
 
 if TYPE_CHECKING:
-    from fedunseen.experiment.new_names import Outlook
     from fedunseen.experiment.result.run import Run
 
 New = Annotated[Path, typer.Option("--out", metavar="NEW", help="The new run directory.")]
@@ -54,40 +53,34 @@ def learn(
             "--sums FILE"
         )
     from fedunseen.cli.bars import preparation_bars
+    from fedunseen.cli.predict import expectations
 
-    names = class_names or []
-    outlook: list[Outlook] = []
+    outlook: list[dict[str, object]] = []
     with preparation_bars("learning classes"):
         run = open_run(path, client)
-        from fedunseen.experiment.new_names import announced, near_names, shown_by_examples
-
-        if names and support is None:
-            outlook, expectations = announced(run.first, names)
-            say(*near_names(run.first, names), *expectations)
         if not sums:
-            done = run.learn(names or classes, support, out)
+            examples: Any = run.first.read_examples(support)
+            outlook = expectations(run.first, class_names, classes, "all", examples or {})
+            done = run.learn(class_names or classes, examples, out)
         else:
             from fedunseen.experiment.changed import read_all_class_sums
+            from fedunseen.experiment.new_names import near_names, shown_by_examples
 
             run = run.first
-            new, examples = read_all_class_sums(run, sums)
-            done = run.learn(new or None, examples, out)
+            new, summed = read_all_class_sums(run, sums)
+            counts = {name: int(part.count) for name, part in summed.items()}
+            say(*near_names(run, list(counts)), *shown_by_examples(run, counts))
+            done = run.learn(new or None, summed, out)
         pages = write_pages(done)
     added = done.result["learnt"]
-    shown = {name: n for name, n in done.result["shown"].items() if name in added}
-    near = near_names(run.first, [name for name in added if support or name not in names])
-    expected = [*near, *shown_by_examples(run.first, shown)]
-    if support is not None and (by_name := [name for name in added if name not in shown]):
-        outlook, expectations = announced(run.first, by_name)
-        expected += expectations
-    say(*texts.learned(added, run.result, done.result), *expected, *pages)
+    say(*texts.learned(added, run.result, done.result), *pages)
     answer: dict[str, object] = {
         "run": str(done.path),
         "learnt": added,
         "classes": len(done.space.names),
     }
     if outlook:
-        answer["new_classes"] = [line.content() for line in outlook]
+        answer["new_classes"] = outlook
     print_json(as_json, answer)
 
 

@@ -116,7 +116,7 @@ def predict(
         if sets is not None:
             done.first.model.checked_confidence()
         examples = done.first.read_examples(support)
-        added = _expectations(done.first, class_names, classes, among, examples or {})
+        added = expectations(done.first, class_names, classes, among, examples or {})
         ranked = list(
             _ranked(done, inputs, class_names or classes, among, examples, Details(sets, why, heat))
         )
@@ -146,7 +146,7 @@ def predict(
             _show(answer, scores, len(ranking) == 1)
 
 
-def _expectations(
+def expectations(
     run: Any,
     class_names: list[str] | None,
     classes: Path | None,
@@ -169,9 +169,9 @@ def _expectations(
         say(*shown_by_examples(run, {name: len(rows) for name, rows in examples.items()}))
     if not names:
         return []
-    expectations, sentences = announced(run, names, beside_all=among == "all")
+    outlooks, sentences = announced(run, names, beside_all=among == "all")
     say(*sentences)
-    return [expectation.content() for expectation in expectations]
+    return [outlook.content() for outlook in outlooks]
 
 
 def _show(answer: dict[str, Any], scores: bool, only: bool) -> None:

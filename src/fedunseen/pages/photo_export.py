@@ -244,15 +244,46 @@ def _readme(run: Run) -> str:
     return (
         f"# {inert(run.path.name)}\n\n"
         "Names what is in a picture, without the internet and without FedUnseen."
-        "\n\n```sh\npip install numpy onnxruntime pillow\npython predict.py cat.jpg\n```\n\n"
+        "\n\n```sh\npip install numpy onnxruntime pillow\npython predict.py cat.jpg\n"
+        "python predict.py holiday/                  # every picture in a folder and its folders\n"
+        "python predict.py holiday/ --top 1 --json   # one class each, for a program\n```\n\n"
+        "Of a folder, files that are no pictures are named and left out.\n"
         "DICOM files also need `pip install pydicom pylibjpeg-openjpeg python-gdcm`.\n\n"
         f"It chooses among {len(names)} classes: {', '.join(names)}.\n"
-        + (f"The model was shown no picture of these: {', '.join(unseen)}.\n" if unseen else "")
+        + (_of_unseen(run, unseen) if unseen else "")
         + "\nIt always answers with one of these classes, also where a picture shows something "
         "else. Where that is unlike all pictures that it knows, it says so in place of percentages "
         "(`unfamiliar` with `--json`).\n`model.json` has the versions that it was made with. The "
         "license of the encoder's weights is in `LICENSE-weights.txt`.\n"
     )
+
+
+def _of_unseen(run: Run, unseen: list[str]) -> str:
+    """Say how often classes without a picture are right, and which were never tested."""
+    result = run.result
+    learned = {inert(name) for name in run.manifest.get("learnt", ())}
+    untested = [name for name in unseen if name in learned]
+    text = f"\nThe model was shown no picture of these: {', '.join(unseen)}.\n"
+    if {"gzsl_unseen", "gzsl_seen"} <= result.keys() and len(untested) < len(unseen):
+        text += (
+            f"In its test, {result['gzsl_unseen']:.0f} of 100 pictures of such classes got the "
+            f"right name, and {result['gzsl_seen']:.0f} of 100 of the other classes.\n"
+        )
+    summary = result.get("summary", {})
+    weak = []
+    for item in (*summary.get("weak_unseen", ()), *summary.get("weak_by_rule", ())):
+        among_all = item.get("among_all")
+        right = item["accuracy"] if among_all is None else among_all
+        if inert(item["name"]) in unseen:
+            weak.append(f"{inert(item['name'])} ({right:.0f} of 100)")
+    if weak:
+        text += f"Expect mostly wrong answers about pictures of: {', '.join(weak)}.\n"
+    if untested:
+        text += (
+            f"Added by a name or description alone, and never tested: {', '.join(untested)}. "
+            "Expect many wrong answers about them, until the model is shown examples.\n"
+        )
+    return text
 
 
 def _licence(run: Run) -> str:

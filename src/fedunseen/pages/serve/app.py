@@ -67,7 +67,7 @@ class ClassEntry(BaseModel):
     examples: int | None = None
     attributes: list[float] | None = None
     outlook: str | None = None
-    """Of a class that was added by its name, or a few words, alone: what to expect of it."""
+    """What to expect of a class that was added, and whether its name is close to a known one's."""
 
 
 class Classes(BaseModel):
@@ -328,11 +328,14 @@ async def add_class(request: Request, served: Served) -> ClassEntry:
             attributes = model.imagine(words)
         added = Added(body.name, attributes, examples, body.lasting)
         model.add(added)
+        near = model.near_name(body.name)
+        outlook = None
         if examples is not None:
-            return {**model.entry(added), "outlook": model.outlook_shown(body.name, len(examples))}
-        if words is None:
-            return model.entry(added)
-        return {**model.entry(added), "outlook": model.outlook(body.name, words)}
+            outlook = model.outlook_shown(body.name, len(examples))
+        elif words is not None:
+            outlook = model.outlook(body.name, words)
+        said = ". ".join(filter(None, [near, outlook]))
+        return {**model.entry(added), "outlook": said or None}
 
     entry = await served.ask(add)
     served.measured.added.set(len(model.added))

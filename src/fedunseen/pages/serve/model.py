@@ -24,7 +24,7 @@ from fedunseen.data.names import is_visible, plain
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.experiment.class_descriptions import semantics_of_names
 from fedunseen.experiment.inputs import read_sample
-from fedunseen.experiment.new_names import outlooks, shown_by_examples
+from fedunseen.experiment.new_names import near_names, outlooks, shown_by_examples
 from fedunseen.experiment.result.reader import RunReader
 from fedunseen.experiment.result.run import Run
 from fedunseen.federation.run_directory import load_params
@@ -343,6 +343,10 @@ class Recognizer:
     def outlook_shown(self, name: str, examples: int) -> str | None:
         """Say what to expect of a new class that is known by so many examples."""
         return next(iter(shown_by_examples(self.run, {name: examples})), None)
+
+    def near_name(self, name: str) -> str:
+        """Say that a new class's name may be a misspelling of a known one; "" where it is none."""
+        return "".join(near_names(self.run, [name])).removeprefix("warning: ")
 
     def describe(self, attributes: Mapping[str, Any] | Sequence[Any]) -> NDArray[np.float64]:
         """Return a class's attributes (attributes,), from all values or from those that are not 0
