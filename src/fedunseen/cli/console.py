@@ -30,10 +30,11 @@ def print_json(as_json: bool, result: object) -> None:
 
 
 LEGEND = (
-    "  ZSL: right answers about unseen classes (no one trained on them), if only unseen classes "
-    "can be the answer.\n  GZSL: right answers if all classes can be the answer, as in use. "
-    "Harmonic (H) is high only if unseen and seen both are.\n  All are percentages of test "
-    "samples; every class counts the same."
+    "  ZSL: of 100 test samples of unseen classes, which no one trained on, so many get the right "
+    "name if only unseen classes can be the answer.\n  GZSL: the same if every class can be the "
+    "answer, as in daily use: of unseen classes, of seen ones (which were trained on), and of all."
+    "\n  The harmonic mean (H) sums up unseen and seen: it is low where one of them is. In each "
+    "number every class counts the same."
 )
 """What the headline of a run with unseen classes means."""
 
