@@ -406,3 +406,37 @@ def test_a_preset_has_the_settings_that_its_paper_prints(preset):
     sections = (chosen.partition, chosen.method, chosen.strategy)
     merged = {key: value for section in sections for key, value in dict(section).items()}
     assert {key: merged[key] for key in PRINTED[preset]} == PRINTED[preset]
+
+
+SYMBOLS = {
+    "weight decay": "weight_decay", "batch": "batch_size", "local epochs": "local_epochs",
+    "mu": "kl", "tau": "temperature", "delta": "alpha", "KL": "kl",
+    "alpha (`method.inner_lr`)": "inner_lr", "gamma (`method.mi`)": "mi",
+}  # fmt: skip
+"""Words of the papers' pages -> settings; others have the name of the setting."""
+
+
+@pytest.mark.parametrize(
+    ("paper", "preset", "count"),
+    [
+        ("distzsl", "cub-distzsl", 9),
+        ("fedfsl", "miniimagenet-maml-mi-adv", 2),
+        ("fedzsl", "cub-fedzsl", 9),
+        ("fzsl", "cub-clswgan", 4),
+    ],
+)
+def test_the_printed_numbers_of_a_paper_s_page_are_those_of_its_preset(paper, preset, count):
+    page = PAPERS[NAMES.index(paper)].read_text("utf-8")
+    found = []
+    for label, printed in re.findall(r"^\| ([^|]+) \| ([^|]+) \| [^|]+ \|$", page, re.MULTILINE):
+        numbers = re.findall(r"\d[\d.e-]*", printed)
+        words = re.findall(r"([A-Za-z]+) \d", printed) if label.startswith("weights on") else []
+        names = [SYMBOLS.get(name, name) for name in words or label.split(", ")]
+        if len(names) == len(numbers):
+            found += [
+                (name, float(number))
+                for name, number in zip(names, numbers, strict=True)
+                if name in PRINTED[preset]
+            ]
+    assert len(found) == count
+    assert found == [(name, PRINTED[preset][name]) for name, _ in found]
