@@ -424,7 +424,7 @@ def beside(root: Path, dataset: str, rounds: int) -> Experiment:
     }
     quick |= {"evaluation.selection": "last", "strategy.rounds": rounds}
     base = (
-        Experiment.load("digit-pairs")
+        Experiment.load("digit-pairs-fedavg")
         if dataset == "digit-pairs"
         else trained(root, dataset, rounds)
     )

@@ -39,6 +39,7 @@ CELLS: tuple[tuple[str, ...], ...] = (
 )
 PRESETS = {
     "digit-pairs": ZERO_SHOT,
+    "digit-pairs-fedavg": ZERO_SHOT,
     "digit-pairs-gaussian": ZERO_SHOT,
     "digit-pairs-classifier": ZERO_SHOT,
     "digit-pairs-clswgan": ZERO_SHOT,

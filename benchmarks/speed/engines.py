@@ -291,13 +291,15 @@ def whole_run(place: Path, mode: str, options: Sequence[str]) -> None:
     """Run an experiment into ``place/run``."""
     with Machine(place) as machine:
         if mode != "deployment":
-            machine.run("run", "digit-pairs", *options, f"--set=engine.mode={mode}", "--out", "run")
+            machine.run(
+                "run", "digit-pairs-fedavg", *options, f"--set=engine.mode={mode}", "--out", "run"
+            )
             return
         machine.deal()
         at = f"127.0.0.1:{free_port()}"
         words = [
             "host",
-            "digit-pairs",
+            "digit-pairs-fedavg",
             *options,
             "--kit",
             "kits/coordinator",
@@ -397,7 +399,7 @@ def measure(asked: argparse.Namespace) -> None:
         "partition.clients": len(NAMES),
         "method.hidden": [asked.width], "strategy.local_epochs": 1, "evaluation.selection": "last",
     }  # fmt: skip
-    experiment = Experiment.load("digit-pairs", settings)
+    experiment = Experiment.load("digit-pairs-fedavg", settings)
     benchmark, partition = prepared(experiment, False)
     if deployed:
         from fedunseen.federation.partition import elsewhere
@@ -540,7 +542,7 @@ def fault(place: Path, made: Path, kind: str, stage: str) -> dict[str, Any]:
     at = f"127.0.0.1:{free_port()}"
     words = [
         "host",
-        "digit-pairs",
+        "digit-pairs-fedavg",
         *COMMON,
         *SMALL,
         "--kit",
@@ -789,7 +791,7 @@ def smallest() -> None:
         (folder / "events").touch()
         words = [
             "run",
-            "digit-pairs",
+            "digit-pairs-fedavg",
             *COMMON,
             *SMALL[1:],
             "--set=strategy.rounds=1",

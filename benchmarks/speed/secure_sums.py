@@ -299,7 +299,7 @@ def malicious(args: argparse.Namespace) -> None:
         Private.add_local_noise = real if binds else honest  # type: ignore[method-assign]
         with tempfile.TemporaryDirectory() as folder:
             before, after = run(
-                Experiment.load("digit-pairs", attacked | more), Path(folder) / "run"
+                Experiment.load("digit-pairs-fedavg", attacked | more), Path(folder) / "run"
             ).metrics[-2:]
         numbers = (before["zsl"], after["zsl"], before["backdoor"], after["backdoor"])
         print(

@@ -260,7 +260,9 @@ def test_a_calibration_that_left_no_offset_is_not_advised_again(prior, more, why
 )  # fmt: skip
 def test_a_remedy_removes_its_warning(settings, warning, remedy, tmp_path):
     def warned(changes, out):
-        done = run(Experiment.load("digit-pairs", {**SMALL, **settings, **changes}), tmp_path / out)
+        done = run(
+            Experiment.load("digit-pairs-fedavg", {**SMALL, **settings, **changes}), tmp_path / out
+        )
         return [item["remedy"] for item in done.result["warnings"] if warning in item["what"]]
 
     (text,) = warned({}, "before")

@@ -26,7 +26,7 @@ from same import same
 from small_runs import experiment
 
 SMALL = {"data__train_per_class": 8, "data__test_per_class": 4, "partition__clients": 4}
-few = partial(experiment, **SMALL, method__kl=0.0, method__hidden=[256])
+few = partial(experiment, "digit-pairs-fedavg", **SMALL, method__kl=0.0, method__hidden=[256])
 
 
 def federation_of(experiment, strategy=None):

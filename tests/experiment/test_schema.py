@@ -22,9 +22,8 @@ FLOAT = "input should be a number that float32 holds, at most 3.4e38, not"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("strategy.round=3", "strategy: unknown key 'round': did you mean 'rounds'? (known: "
-         "fraction, head_epochs, local_epochs, name, personal_epochs, rounds, server_lr, shared, "
-         "stop_after, weights)"),
+        ("strategy.round=3", "strategy: unknown key 'round': did you mean 'rounds'? (the "
+         "nearest: rounds, fraction, shared)"),
         ("strtegy.rounds=3", "strtegy.rounds: unknown section 'strtegy': did you mean 'strategy'? "
          f"{known(SECTIONS, 'strtegy')}"),
         (".x=3", f".x: unknown section '' {known(SECTIONS, '')}"),
@@ -208,6 +207,19 @@ def test_another_name_leaves_behind_what_the_new_choice_does_not_know():
     assert base.with_overrides({"strategy.name": "fedprox"}) == base
 
 
+def test_another_strategy_takes_no_rate_that_means_something_else_there():
+    adam = Experiment.load("digit-pairs").strategy
+    assert (adam.name, adam.server_lr) == ("fedadam", 0.03)  # of a step of the server
+    for name, rate in {"fedprox": 1.0, "fedavgm": 1.0, "fedyogi": 0.03}.items():
+        other = Experiment.load("digit-pairs", {"strategy.name": name}).strategy
+        assert (other.server_lr, other.rounds) == (rate, adam.rounds), name
+    chosen = {"strategy.name": "fedprox", "strategy.mu": 0.5}
+    moon = Experiment.load("digit-pairs", chosen).with_overrides({"strategy.name": "moon"})
+    assert moon.strategy.mu == 1.0  # FedProx's weighs another loss
+    given = {"strategy.server_lr": 0.5, "strategy.name": "fedavg"}
+    assert Experiment.load("digit-pairs", given).strategy.server_lr == 0.5
+
+
 def test_overrides_of_tables_add_to_them():
     changes = [
         parse_override(t)
@@ -250,7 +262,7 @@ def test_an_experiment_cannot_be_changed():
     with pytest.raises(ValueError, match="frozen"):
         experiment.strategy.rounds = 3
     changed = experiment.with_overrides({"strategy.rounds": 3})
-    assert (changed.strategy.rounds, experiment.strategy.rounds) == (3, 40)
+    assert (changed.strategy.rounds, experiment.strategy.rounds) == (3, 100)
 
 
 def test_a_missing_file_names_the_nearest_three_presets(tmp_path):

@@ -196,6 +196,8 @@ def _override(sections: dict[str, Any], key: str, value: Any) -> None:
             new
         )  # a learning rate, say, means something else in another family
         content = {k: v for k, v in content.items() if alike and k in new.model_fields}
+        if section == "strategy":  # a server's rate of FedAdam is a hundredth of FedAvg's
+            content = {k: v for k, v in content.items() if _default(new, k) == _default(old, k)}
         if section == "method" and in_closed_form(
             {"method": {"name": value}}
         ):  # which needs no other's rounds
@@ -236,6 +238,11 @@ def _family(settings: type[BaseModel]) -> type[BaseModel]:
     """
     bases = settings.__mro__
     return bases[max(0, bases.index(NamedSettings) - 1)] if NamedSettings in bases else settings
+
+
+def _default(settings: type[BaseModel], key: str) -> Any:
+    """Return the default of a setting, None where there is no such setting."""
+    return settings.model_fields[key].default if key in settings.model_fields else None
 
 
 def validated(kind: type[BaseModel], section: str, content: Mapping[str, Any]) -> BaseModel:

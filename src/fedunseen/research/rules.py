@@ -51,7 +51,11 @@ READING: Sequence[Rule[ConfigFacts]] = (
             "attack.rounds = {attack.rounds!r} begins after the last of {strategy.rounds} rounds"
         ),
         remedy="let the attack begin earlier, or run more rounds (strategy.rounds)",
-        example={"evaluation.selection": "last", "attack.name": "sign-flip", "attack.rounds": "50"},
+        example={
+            "evaluation.selection": "last",
+            "attack.name": "sign-flip",
+            "attack.rounds": "150",
+        },
     ),
     Rule(
         "attack-needs-last-round",
