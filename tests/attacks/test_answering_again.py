@@ -127,7 +127,9 @@ def test_all_labels_renamed_make_no_other_samples():
 
 
 def test_a_ledger_that_kept_contents_alone_knows_them_still(tmp_path):
-    """That of an earlier version: a label may have changed since, so that nothing is removed."""
+    """That of an earlier version: a label may have changed since, or a copy have come, so that no
+    further round is answered without consent, and nothing is removed.
+    """
     parties = Parties(4, tmp_path)
     parties.samples["p0"] = [(b"photo 0", b"cat"), (b"photo 1", b"dog")]
     parties.agree(parties.plan)
@@ -136,15 +138,33 @@ def test_a_ledger_that_kept_contents_alone_knows_them_still(tmp_path):
     content = file.read_bytes().removeprefix(b"samples with classes\n")[:-32]
     old = b"".join(content[start : start + 16] for start in range(0, len(content), 32))
     file.write_bytes(old + hashlib.sha256(old).digest())
-    parties.restart()
-    parties.release(1)
-    assert len(file.read_bytes()) == len(old) + 32
-    assert code(parties.sign, "p0", parties.new_plan()) == "samples-again"
-    ledger = parties.ledgers["p0"]
+    assert code(parties.restart, "p0") == "samples-changed"
+    ledger, plan = parties.ledgers["p0"], parties.plan.digest
     digests = ledger.digests(parties.samples["p0"])
     content = parties.plan.content()
+    other = "11" * 32, content, ledger.digests([b"new"]), None, ()
+    ledger.compare_with([*parties.samples["p0"], b"new"])
+    ledger.check(*other)
+    ledger.compare_with([parties.samples["p0"][0], b"new"])
+    assert code(ledger.check, *other) == "samples-again"
+    for question in ({"confidence": "asking"}, {"once": True}, {}):
+        kept = {**ledger.plans[plan]["content"], "choosing": True, "confidence": "auto"}
+        ledger.change_plan(plan, content=kept)
+        asked = "11" * 32, {**content, **question}, digests, None, ()
+        assert code(ledger.check, *asked) == "samples-again"
+        assert code(ledger.check, *asked, lambda other: "") == "samples-again"
     with pytest.raises(RefusedError, match="in no sum that this party's ledger knows"):
         ledger.check_removed("11" * 32, content, digests, ())
+    ledger.change_plan(plan, content=content)
+    parties.consent = ["again"]
+    parties.restart("p0")
+    parties.release(1)
+    parties.consent = []
+    parties.restart("p0")  # from the round that its owner has consented to, all is known
+    parties.release(2)
+    assert file.read_bytes()[:-32].removeprefix(b"samples with classes\n") == b"".join(
+        sorted(digests)
+    )
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["written anew", "others come"])
@@ -280,9 +300,9 @@ def test_a_ledger_of_the_first_version_is_read_and_still_refuses(kind, tmp_path)
     content = Parties(3).plan.content()
     known, new = (ledger.digests([one]) for one in (b"p0 0", b"new"))
     (old,) = ledger.plans
-    ledger.check(
-        old, ledger.plans[old]["content"], ledger.digests([b"p0 0", b"p0 1", b"p0 2"]), None, ()
-    )
+    goes_on = old, ledger.plans[old]["content"], ledger.digests([b"p0 0", b"p0 1", b"p0 2"])
+    assert code(ledger.check, *goes_on, None, ()) == "samples-changed"
+    ledger.check(*goes_on, None, ["again"])
     assert code(ledger.check, "00" * 32, content, known, None, ()) == "samples-again"
     if kind == "trained":
         assert code(ledger.check, "00" * 32, content, new, None, ()) == "samples-again"

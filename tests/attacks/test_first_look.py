@@ -176,7 +176,9 @@ class Sites:
         return files.read(path, PLAN, LIMIT, FORM)
 
     def ledger(self, name="north"):
-        return Ledger(self.folder / name / "ledger")
+        ledger = Ledger(self.folder / name / "ledger")
+        ledger.pin(Credentials.load(self.folder / "kits" / name).enrolment)
+        return ledger
 
     def looking(self, plan, consent, name):
         kit = self.folder / "kits" / name

@@ -224,6 +224,27 @@ def test_a_masked_answer_says_nothing_alone_and_is_given_once(answered, offline,
     assert not Path("t.fedunseen").exists()
 
 
+@accounted
+def test_a_second_federation_over_the_same_samples_spends_the_same_budget(offline, refused):
+    """`strange` is of another authority: samples and budgets of one --state count for both."""
+    noise = {"data.features": ["l2"], "privacy.name": "sample-level", "privacy.clip": 1.0,
+             "privacy.epsilon": 4.0, "privacy.noise_from": "system", "evaluation.selection": "last"}  # fmt: skip
+    limit = ("--epsilon-limit", 7, "--delta-limit", 1e-3)
+    new = "note: fedunseen-north is new and knows of no earlier sums"
+    for plan, kits in (("first", "kits"), ("second", "strange")):
+        offline.plan(plan, of=(*PLANNED, *sets(noise)), kits=kits)
+    assert new in offline.act("answer", "north", "first", more=limit).err
+    given = {"kits": "strange", "call": refused}
+    why = offline.act("answer", "north", "second", more=limit, **given)
+    assert "under another plan, and that one was of another federation" in why
+    more = ("--consent", "again", *limit)
+    why = offline.act("answer", "north", "second", more=more, **given)
+    assert "would spend an epsilon of 3.98 after 3.98 of earlier runs" in why
+    assert not Path("north-second.fedunseen").exists()
+    more = ("--consent", "again", "--epsilon-limit", 9, "--delta-limit", 1e-3)
+    assert "note: " not in offline.act("answer", "north", "second", more=more, kits="strange").err
+
+
 @pytest.mark.slow
 def test_a_second_plan_needs_withdrawals_or_consent(offline, works, refused):
     offline.plan()

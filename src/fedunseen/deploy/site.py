@@ -36,6 +36,7 @@ from fedunseen.deploy.remote.wire import WireError, is_failure, split, unpack
 
 STATUS = "status.json"
 MESSAGES = "messages.log"
+ONE_STATE = "wait for it, or name the --state of this data folder"
 _SENT = tuple(kind for kind in declared.KINDS if kind != "stop")  # whose answers are releases
 
 
@@ -86,6 +87,7 @@ def at_site(state: Path, owner: Owner, say: Callable[[str], None], remedy: str) 
         if not held:
             raise FedUnseenError(f"{state} is in use by another process: {remedy}")
         site = Site(state, owner, say)
+        site.new = not (site.releases.lines or (state / "ledger").exists())
         try:
             yield site
         except FedUnseenError as error:
@@ -132,6 +134,7 @@ class Site:
         self.state = state
         self.owner = owner or Owner()
         self.releases = checked(Releases(state, self.owner.epsilon_limit, self.owner.delta_limit))
+        self.new = False  # the owner has yet to read that nothing is known of earlier answers
         self.received = self.sent = 0
         self.heard = 0.0  # when the last message came, in Unix time
         self.connected = False
@@ -217,8 +220,18 @@ class Site:
         """Write down an answer by file, unless the same bytes were given before."""
         facts = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         self.sent += len(content)
+        self._tell_new()
         if not any(line.items() >= facts.items() for line in self.releases.lines):
             self.releases.add(run, "file", **facts, **counts)
+
+    def _tell_new(self) -> None:
+        """Tell the owner, once, that the folder knows of nothing that left before."""
+        if self.new:
+            self.new = False
+            self.say(
+                f"note: {self.state} is new and knows of no earlier sums: if these "
+                "samples were in a federation before, stop and name its --state"
+            )
 
     def _greeted(self, header: Mapping[str, Any]) -> None:
         run, cost, rounds = planned(header)
@@ -262,6 +275,7 @@ class Site:
             self.result = dict(header["result"])
         if kind not in _SENT:
             return
+        self._tell_new()
         reply_header = header_of(answer)
         facts: dict[str, Any] = {"bytes": len(answer), "sha256": hashlib.sha256(answer).hexdigest()}
         round = header.get("round")

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 PORT = 8850
 ENGINE = "websocket"
-_JOINED = "this party has joined already, or give another --state"
 _CONSENT = frozenset({"again", "dropouts", "moments", "moved", "refusals", "removal"})
 _log = logging.getLogger("fedunseen.federation")
 
@@ -269,13 +268,13 @@ def join(
         Join,
     )  # now: PyTorch comes with some of these, which takes seconds
     from fedunseen.deploy.remote.party import Party
-    from fedunseen.deploy.site import Owner, at_site
+    from fedunseen.deploy.site import ONE_STATE, Owner, at_site
     from fedunseen.experiment.manifest import unused
 
     state = state or Path(f"fedunseen-{who}")
     out = free_folder(out) if out is not None else unused(Path("runs") / who)
     owner = Owner(data, kit, tuple(consent or ()), masked or removal, epsilon_limit, delta_limit)
-    with terminable(), logged(), at_site(state, owner, _log.info, _JOINED) as site:
+    with terminable(), logged(), at_site(state, owner, _log.info, ONE_STATE) as site:
         agreed = Removal(samples or (), "removal" in (consent or ())) if removal else None
         held = PartyData(
             data,

@@ -251,14 +251,14 @@ def at_party(
     """
     from fedunseen.deploy.secagg.enrolment import Credentials
     from fedunseen.deploy.secagg.ledger import Ledger
-    from fedunseen.deploy.site import at_site
+    from fedunseen.deploy.site import ONE_STATE, at_site
 
     assert owner.data is not None
     check_consent(list(owner.consent), choices)
     existing_folder(owner.data, "correct --data")
     party_credentials = Credentials.load(credentials)
     state = state or Path(f"fedunseen-{party_credentials.name}")
-    with at_site(state, owner, say, "wait for it, or give another --state") as site:
+    with at_site(state, owner, say, ONE_STATE) as site:
         where = str(owner.data.resolve())
         yield party_credentials, Ledger(state / "ledger", where, "moved" in owner.consent), site
 

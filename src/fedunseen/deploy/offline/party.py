@@ -407,6 +407,8 @@ class Answering(Asked):
         difference of both totals would be its own.
         """
         plan = self.plan
+        if not self.ledger.same_federation(other_plan):
+            return "that one was of another federation"
         record = self.ledger.plans.get(other_plan, {})
         earlier = record.get("offline")
         if earlier is not None and earlier.get("later"):

@@ -1,10 +1,12 @@
 """What a party must keep over restarts, so that no sum is opened twice.
 
-``ledger.json`` holds the pinned federation, the accepted plans with the last opened sum of each and
-its reply, the sum that waits for its opening, and all rosters of opened sums and of answers to a
-first look. ``released-PLAN.bin`` holds keyed digests of each sample whose sums were released under
-that plan: of its content, and of its class and which of its copies it is, since a sum has all of
-them. Files are whole or absent. Keys and seeds of an attempt are never written.
+``ledger.json`` holds the accepted plans with the last opened sum of each and its reply, the sum
+that waits for its opening, and of each federation that the party belongs to, known by its
+authority: the newest list of parties, and all rosters of opened sums and of answers to a first
+look.
+``released-PLAN.bin`` holds keyed digests of each sample whose sums were released under that plan,
+in any federation: of its content, and of its class and which of its copies it is, since a sum has
+all of them. Files are whole or absent. Keys and seeds of an attempt are never written.
 
 :meth:`Ledger.check` is the one rule that decides which sums are released: over a network, in a
 federation of Flower or NVFlare, and by file.
@@ -30,11 +32,15 @@ Sample = bytes | tuple[bytes, bytes]
 
 _CONTENT = 16  # bytes of the digest of a sample's content
 _DIGEST = 2 * _CONTENT  # with that of its class and its number behind it
+_UNKNOWN_CLASS = bytes(_DIGEST - _CONTENT)
 _WITH_CLASSES = b"samples with classes\n"  # begins a file; earlier versions kept contents alone
-_FIRST = frozenset({"key", "authority", "serial", "data", "plans", "rosters", "released"})
-_KEYS = _FIRST | {"writes", "history"}  # a file of the first version lacks two of them
+_WRITES = frozenset({"writes", "history"})  # a file of the first version lacks them
+_KEYS = frozenset({"key", "data", "plans", "released", "federations"}) | _WRITES
+_ONE = frozenset({"authority", "serial", "rosters"})  # in place of federations, in earlier versions
+_EARLIER = _KEYS - {"federations"} | _ONE
 ASKING = "asking"
 """The ``evaluation.confidence`` of a plan that asks once more about the samples of another one."""
+_OTHER_FEDERATION = "that one was of another federation"
 _ANNOUNCED = ("auto", "histograms")
 _SAME = ("scaling", "quantization", "privacy")  # of a removal's plan and of that of the run
 
@@ -47,6 +53,7 @@ class Ledger:
         self._released: dict[str, frozenset[bytes]] = {}
         self._file = b""  # as this process has read or written it
         self._present: frozenset[bytes] | None = None
+        self._authority = ""  # of the federation that asks
         self.history: Callable[[], Mapping[str, Any]] | None = None
         """Returns what every write notes of the history of releases beside this ledger."""
         content = self._read()
@@ -56,20 +63,14 @@ class Ledger:
             data.encode(), key=keyed, digest_size=16, person=b"data folder"
         ).hexdigest()
         if content is None:
-            content = {
-                "key": key.hex(),
-                "authority": "",
-                "serial": 0,
-                "data": mark,
-                "plans": {},
-                "rosters": [],
-            }
+            content = {"key": key.hex(), "data": mark, "plans": {}, "federations": {}}
             content |= {"released": [], "writes": 0, "history": {}}
         elif content["data"] != mark:
             if not moved:
                 raise RefusedError(
-                    f"{folder} is the ledger of another data folder than {data}: give each data "
-                    "folder its own --state, or pass --consent moved if the folder was moved"
+                    f"{folder} is the ledger of another data folder than {data}: pass --consent "
+                    "moved if it has the same samples, moved, copied or encoded; other samples "
+                    "have their own --state"
                 )
             content["data"] = mark
         self._content = content
@@ -82,9 +83,14 @@ class Ledger:
 
     @property
     def rosters(self) -> list[list[str]]:
-        """All rosters of opened sums and of answered looks."""
-        rosters: list[list[str]] = self._content["rosters"]
+        """All rosters of opened sums and of answered looks in the federation that asks."""
+        rosters: list[list[str]] = self._federation["rosters"]
         return rosters
+
+    @property
+    def _federation(self) -> dict[str, Any]:
+        known: dict[str, dict[str, Any]] = self._content["federations"]
+        return known.get(self._authority, {"serial": 0, "rosters": []})
 
     @property
     def writes(self) -> int | None:
@@ -98,21 +104,41 @@ class Ledger:
         return dict(self._content.get("history", {}))
 
     def pin(self, enrolment: Enrolment) -> None:
-        """Keep the federation's authority, or check that it is the remembered one."""
-        pinned = self._content["authority"]
-        mine = enrolment.authority.hex()
-        if pinned and pinned != mine:
-            raise RefusedError(
-                f"{self.folder}: this ledger belongs to a federation of another authority: give "
-                "each federation its own --state"
-            )
-        if enrolment.serial < self._content["serial"]:
+        """Keep the federation that asks, by the authority of its list of parties, which comes from
+        the party's own credentials. One ledger serves several: samples count for all of them.
+
+        Raises:
+            RefusedError: the list is older than one that was used before, or another one of the
+                same number.
+        """
+        self._authority = enrolment.authority.hex()
+        before = self._federation
+        now = {"serial": enrolment.serial, "list": enrolment.digest}
+        if now["serial"] < before["serial"]:
             raise RefusedError(
                 "federation.json is older than the one that this party has used before: copy the "
                 "newest one"
             )
-        if (pinned, self._content["serial"]) != (mine, enrolment.serial):
-            self.write({"authority": mine, "serial": enrolment.serial})
+        if now["serial"] == before["serial"] and before.get("list", now["list"]) != now["list"]:
+            raise RefusedError(
+                "federation.json is another list than one of the same number that this party has "
+                "used before: let the authority say which one counts, and sign a new one"
+            )
+        if not before.items() >= now.items():
+            self.write(self._with(**now))
+
+    def _with(self, **changes: Any) -> dict[str, Any]:
+        """Return a change of what is kept of the federation that asks."""
+        changed = {**self._federation, **changes}
+        return {"federations": {**self._content["federations"], self._authority: changed}}
+
+    def same_federation(self, plan: str) -> bool:
+        """Say whether a plan is of the federation that asks."""
+        return bool(self._authority_of(plan) == self._authority)
+
+    def _authority_of(self, plan: str) -> str:
+        authority: str = self.plans.get(plan, {}).get("authority", self._authority)
+        return authority
 
     def write(self, changes: Mapping[str, Any]) -> None:
         """Change keys of the ledger, durably. If writing fails, nothing has changed."""
@@ -134,11 +160,13 @@ class Ledger:
 
     def change_plan(self, plan: str, roster: Iterable[str] | None = None, **changes: Any) -> None:
         """Change an accepted plan's record, and add an opened roster if one is given, durably."""
-        plans = {**self.plans, plan: {**self.plans.get(plan, {}), **copy.deepcopy(changes)}}
-        rosters = self.rosters
-        if roster is not None and (added := sorted(roster)) not in rosters:
-            rosters = [*rosters, added]
-        self.write({"plans": plans, "rosters": rosters})
+        before = self.plans.get(plan, {"authority": self._authority})
+        plans = {**self.plans, plan: {**before, **copy.deepcopy(changes)}}
+        self.write({"plans": plans, **({} if roster is None else self._with_roster(roster))})
+
+    def _with_roster(self, roster: Iterable[str]) -> dict[str, Any]:
+        new = sorted(roster)
+        return self._with(rosters=self.rosters if new in self.rosters else [*self.rosters, new])
 
     def keep_roster(self, roster: Collection[str]) -> None:
         """Keep durably who takes part in a strict masked sum that belongs to no plan of a run.
@@ -147,8 +175,8 @@ class Ledger:
             RefusedError: a sum of others was released (code ``roster-differs``).
         """
         self.check_roster(roster)
-        if (added := sorted(roster)) not in self.rosters:
-            self.write({"rosters": [*self.rosters, added]})
+        if sorted(roster) not in self.rosters:
+            self.write(self._with_roster(roster))
 
     def digests(self, samples: Iterable[Sample]) -> frozenset[bytes]:
         """Return the keyed digests of samples."""
@@ -187,29 +215,35 @@ class Ledger:
     def released_elsewhere(
         self, plan: str, samples: frozenset[bytes]
     ) -> dict[str, frozenset[bytes]]:
-        """Return the other plans that released some of these samples -> the digests of all samples
-        that each did.
+        """Return the other plans of this federation that released some of these samples -> the
+        digests of all samples that each did.
         """
-        other_plans = {
+        return {
+            other_plan: digests
+            for other_plan, digests in self._overlapping(plan, samples).items()
+            if self.same_federation(other_plan)
+        }
+
+    def _overlapping(self, plan: str, samples: frozenset[bytes]) -> dict[str, frozenset[bytes]]:
+        """Return the same of all federations."""
+        return {
             other_plan: digests
             for other_plan, digests in self._all_released().items()
             if other_plan != plan
-        }
-        return {
-            other_plan: digests
-            for other_plan, digests in other_plans.items()
-            if not Ledger.contents(digests).isdisjoint(Ledger.contents(samples))
+            and not Ledger.contents(digests).isdisjoint(Ledger.contents(samples))
         }
 
     def release(self, plan: str, samples: frozenset[bytes]) -> None:
         """Keep durably that samples (digests) are released under a plan."""
-        before = self._all_released().get(plan)
-        digests = samples if before is None else before | _like(before, samples)
-        if digests == before and plan in self._content["released"]:
+        before = self._all_released().get(plan, frozenset())
+        if not _has_classes(before):
+            gone = before - Ledger.contents(samples)
+            before = frozenset(digest + _UNKNOWN_CLASS for digest in gone)
+        digests = before | samples
+        if digests == self._released.get(plan) and plan in self._content["released"]:
             return
         if self.folder is not None:
-            text = b"".join(sorted(digests))
-            text = text if digests == Ledger.contents(digests) else _WITH_CLASSES + text
+            text = _WITH_CLASSES + b"".join(sorted(digests))
             _write(self._path(f"released-{plan}.bin"), text + hashlib.sha256(text).digest())
         self._released[plan] = digests
         if plan not in self._content["released"]:
@@ -252,7 +286,7 @@ class Ledger:
         elif "again" not in consent:
             self._check_samples(plan, content, samples, differs)
         if roster is not None and not content["dropouts"]:
-            self.check_roster(roster, differs)
+            self.check_roster(roster, differs, samples)
 
     def _check_samples(
         self,
@@ -262,34 +296,27 @@ class Ledger:
         differs: Callable[[str], str] | None,
     ) -> None:
         released = self._all_released()
-        if plan in released:  # what came before was allowed with the plan's first sum
-            if released[plan] != _like(released[plan], samples):
+        if plan in released or self._has_opened(plan):  # what came before was allowed by then
+            before = released.get(plan)
+            if before != samples:
                 raise RefusedError(
-                    "this party's samples have changed since the round before, and the difference "
-                    "of two sums can reveal single samples: the owner must consent with --consent "
-                    "again",
+                    f"{_how_changed(before)} the round before, and the difference of two sums can "
+                    "reveal single samples: the owner must consent with --consent again",
                     "samples-changed",
                 )
             return
-        # A version that kept no digests of trained methods has opened sums of unknown samples.
-        opened = {opened_plan for opened_plan, record in self.plans.items() if record["opened"]}
-        withdrawn = {
-            opened_plan
-            for opened_plan in opened
-            if (self.plans[opened_plan].get("offline") or {}).get("withdrawn")
-        }
-        for other_plan in sorted(released.keys() | opened - withdrawn):
-            theirs = released.get(other_plan)
-            if other_plan == plan or (theirs is not None and self._are_others(theirs, samples)):
+        for other_plan, theirs in self._may_share(samples):
+            same = theirs == samples
+            ours = self.same_federation(other_plan)
+            if same and ours and not content["once"] and self._has_chosen(other_plan):
                 continue
-            same = theirs is not None and theirs == _like(theirs, samples)
-            if same and not content["once"] and self._has_chosen(other_plan):
-                continue
-            if same and self._asks_about(content, other_plan):
+            if same and ours and self._asks_about(content, other_plan):
                 continue
             why = "" if differs is None else differs(other_plan)
-            if not same:
-                why = "this party's samples have changed since"
+            if not ours:
+                why = _OTHER_FEDERATION
+            elif not same:
+                why = f"{_how_changed(theirs)} that one"
             if differs is None or why:
                 raise RefusedError(
                     "sums of some of these samples were released under another plan"
@@ -299,10 +326,33 @@ class Ledger:
                     "samples-again",
                 )
 
+    def _may_share(
+        self, samples: frozenset[bytes]
+    ) -> Iterator[tuple[str, frozenset[bytes] | None]]:
+        """Yield the plans of all federations whose sums may have some of these samples, and the
+        digests of all that each has; None where these are unknown.
+        """
+        released = self._all_released()
+        for plan in sorted({*released, *filter(self._has_opened, self.plans)}):
+            theirs = released.get(plan)
+            if theirs is None or not self._are_others(theirs, samples):
+                yield plan, theirs
+
+    def _has_opened(self, plan: str) -> bool:
+        """Say whether sums of a plan were opened: perhaps of unknown samples, since a version kept
+        no digests of trained methods.
+        """
+        record = self.plans.get(plan, {})
+        return bool(record.get("opened")) and not (record.get("offline") or {}).get("withdrawn")
+
     def _are_others(self, theirs: frozenset[bytes], samples: frozenset[bytes]) -> bool:
         """Say whether the samples of another plan are certainly others."""
-        all_present = self._present is None or theirs <= _like(theirs, self._present)
-        return all_present and Ledger.contents(theirs).isdisjoint(Ledger.contents(samples))
+        contents = Ledger.contents
+        present = self._present
+        if present is not None and not _has_classes(theirs):
+            present = contents(present)
+        all_present = present is None or theirs <= present
+        return all_present and contents(theirs).isdisjoint(contents(samples))
 
     def _has_chosen(self, plan: str) -> bool:
         """Say whether a plan's updates only chose rounds and settings, on validation classes, for a
@@ -321,20 +371,28 @@ class Ledger:
         return content["confidence"] == ASKING and announced and alike
 
     def check_roster(
-        self, roster: Collection[str], differs: Callable[[str], str] | None = None
+        self,
+        roster: Collection[str],
+        differs: Callable[[str], str] | None = None,
+        samples: frozenset[bytes] = frozenset(),
     ) -> None:
-        """Refuse a strict masked sum of other parties than those of an earlier one.
+        """Refuse a strict masked sum of other parties than those of an earlier one, in this
+        federation or in one whose sums may have the same samples.
 
         Args:
             roster: who takes part.
             differs: as for :meth:`check`.
+            samples: the digests of those in the sum.
 
         Raises:
             RefusedError: a sum of others was released (code ``roster-differs``).
         """
         # Two rosters of t share an honest party. So one roster is opened in all; three that differ
         # by c + 2 parties and more could still be combined to one party's update.
-        for plan, before in self._all_rosters():
+        authorities = {self._authority}
+        if samples and self._content["federations"].keys() - authorities:
+            authorities |= {self._authority_of(plan) for plan, _ in self._may_share(samples)}
+        for plan, before in self._all_rosters(authorities):
             differing = sorted(set(roster) ^ set(before))
             if differing and not (plan and differs is not None and not differs(plan)):
                 raise RefusedError(
@@ -345,12 +403,16 @@ class Ledger:
                     "roster-differs",
                 )
 
-    def _all_rosters(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield the rosters of strict sums: opened ones, and those that this party has answered by
-        file.
+    def _all_rosters(self, authorities: Collection[str]) -> Iterator[tuple[str, list[str]]]:
+        """Yield the rosters of strict sums of some federations: opened ones, and those that this
+        party has answered by file.
         """
-        yield from (("", roster) for roster in self.rosters)
+        for authority, federation in self._content["federations"].items():
+            if authority in authorities:
+                yield from (("", roster) for roster in federation["rosters"])
         for plan, record in self.plans.items():
+            if self._authority_of(plan) not in authorities:
+                continue
             offline = record.get("offline") or {}
             strict = (
                 offline.get("masked") and offline["answer"] and not record["content"]["dropouts"]
@@ -388,7 +450,7 @@ class Ledger:
             )
         if "removal" in consent:
             return
-        records = self.plans.values()
+        records = [record for plan, record in self.plans.items() if self.same_federation(plan)]
         opened = [record for record in records if record["opened"]]
         by_file = [record["offline"]["parties"] for record in records if record.get("offline")]
         last = [list(record["opened"]["reply"].get("shares", ())) for record in opened]
@@ -435,6 +497,12 @@ class Ledger:
             raise RefusedError("some of these samples were removed by another plan: leave them out")
         if "removal" in consent:
             return
+        if not all(map(self.same_federation, self._overlapping(plan, samples))):
+            raise RefusedError(
+                "some of these samples are in sums of another federation, and together with those "
+                "the removal can reveal single samples: give --consent removal if the owner agrees",
+                "removal-of-other-sums",
+            )
         if not samples <= frozenset().union(*other_plans.values()):
             raise RefusedError(
                 "some of these samples are in no sum that this party's ledger knows, and removing "
@@ -457,13 +525,13 @@ class Ledger:
     def remaining(
         self, plan: str, samples: frozenset[bytes]
     ) -> list[tuple[frozenset[bytes], frozenset[bytes]]]:
-        """Return the digests in each other plan's sums that have some of these samples: all that
-        the plan released, and those of them that no other plan has removed.
+        """Return the digests in each other plan's sums that have some of these samples, in this
+        federation: all that the plan released, and those of them that no other plan has removed.
         """
         released = self._all_released()
         removals = {
             other_plan
-            for other_plan in released
+            for other_plan in filter(self.same_federation, released)
             if self.plans.get(other_plan, {}).get("content", {}).get("removing")
         }
         removed_digests = frozenset[bytes]().union(
@@ -515,7 +583,9 @@ class Ledger:
             if hashlib.sha256(text).hexdigest().encode() != check:
                 raise ValueError
             content = parse_json(text)
-            if content.keys() not in (_KEYS, _FIRST):
+            if content.keys() in (_EARLIER, _EARLIER - _WRITES):
+                content = _of_federations(content)
+            elif content.keys() != _KEYS:
                 raise ValueError
             if missing := [
                 plan for plan in content["released"] if plan not in self._all_released()
@@ -530,9 +600,27 @@ class Ledger:
         return dict(content)
 
 
-def _like(theirs: frozenset[bytes], samples: frozenset[bytes]) -> frozenset[bytes]:
-    """Return the digests of samples as an earlier version kept them, if it kept ``theirs``."""
-    return Ledger.contents(samples) if theirs and theirs == Ledger.contents(theirs) else samples
+def _of_federations(content: dict[str, Any]) -> dict[str, Any]:
+    """Return what an earlier version kept, which knew one federation, as it is kept now."""
+    authority = content["authority"]
+    federation = {key: content[key] for key in ("serial", "rosters")}
+    plans = {plan: {"authority": authority, **record} for plan, record in content["plans"].items()}
+    kept = {key: value for key, value in content.items() if key not in _ONE}
+    return {**kept, "plans": plans, "federations": {authority: federation} if authority else {}}
+
+
+def _has_classes(digests: frozenset[bytes]) -> bool:
+    """Say whether digests tell classes and copies apart; earlier versions kept contents alone."""
+    return not digests or digests != Ledger.contents(digests)
+
+
+def _how_changed(theirs: frozenset[bytes] | None) -> str:
+    """Say that this party's samples are not those of an earlier sum, or may not be."""
+    if theirs is not None and _has_classes(theirs):
+        return "this party's samples have changed since"
+    return (
+        "an earlier version kept too little to say whether this party's samples have changed since"
+    )
 
 
 def _damaged(path: Path) -> str:
