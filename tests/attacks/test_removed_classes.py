@@ -162,24 +162,58 @@ def with_last(samples, lost=()):
 
 
 @pytest.mark.parametrize(
-    ("lost", "samples", "enough"),
+    ("lost", "samples", "enough", "code"),
     [
-        (range(4), range(EACH - 4), range(10)),  # all that is here of a class: 4 stay in the sums
-        (range(EACH, EACH + 4), range(EACH), range(10)),  # of which class the lost ones are is open
-        (range(14), range(4), range(5)),  # 4 of 10
+        # all that is here of a class: 4 stay in the sums
+        (range(4), range(EACH - 4), range(10), "removal-leaves"),
+        # of which class the lost ones are is open
+        (range(EACH, EACH + 4), range(EACH), range(10), "removal-leaves"),
+        (range(14), range(4), range(5), "removal-of-few"),  # 4 of 10
     ],
 )
-def test_samples_that_were_deleted_since_count_as_left(lost, samples, enough, place, tmp_path):
+def test_samples_that_were_deleted_since_count_as_left(
+    lost, samples, enough, code, place, tmp_path
+):
     greeted = greeting(experiment(place), place / "run")
     ledger = released(place / "large", greeted)
     fewer = without(place / "large", tmp_path / "fewer", lost)
     given = fewer, greeted, ledger, with_last(samples, lost)[: len(samples) + SOME]
-    assert code_of(removed, *given, False, 5) == "removal-of-few"
-    assert removed(*given, True, 5)[0] == len(samples)
+    assert code_of(removed, *given, False, 5) == code
+    if code == "removal-leaves":  # a consent of its own: the others would hide these no more
+        assert code_of(removed, *given, True, 5) == code
+    assert removed(*given, True, 5, moments=("leftovers",))[0] == len(samples)
     given = fewer, greeted, ledger, with_last(enough, lost)[: len(enough) + SOME]
     # what stays of the second moments is not known, unless the owner consents to show these
     assert code_of(removed, *given, False, 5) == "removal-of-few"
     assert removed(*given, moments=("moments",))[0] == len(enough)
+
+
+@pytest.mark.parametrize("what", ["nothing", "deleted", "copy deleted", "another class"])
+def test_a_party_that_leaves_whole_leaves_no_sample_alone_in_the_model(what, place, tmp_path):
+    """The owner of a sample withdraws, it is deleted or corrected, and then its party leaves: the
+    one sample that stays would be its class's total, in the model that all have.
+    """
+    at_first, later = place / "large", place / "large"
+    if what == "copy deleted":
+        at_first = shutil.copytree(place / "large", tmp_path / "twice")
+        arrays = dict(np.load(at_first / "features.npz"))
+        twice = {k: np.append(v, v[3:4], axis=0) for k, v in arrays.items()}
+        np.savez(at_first / "features.npz", **twice)
+    elif what == "deleted":
+        later = without(place / "large", tmp_path / "fewer", [3])
+    elif what == "another class":
+        later = shutil.copytree(place / "large", tmp_path / "corrected")
+        arrays = dict(np.load(later / "features.npz"))
+        arrays["labels"][3] = arrays["labels"][EACH]
+        np.savez(later / "features.npz", **arrays)
+    greeted = greeting(experiment(place), place / "run")
+    ledger = released(at_first, greeted)
+    given = later, greeted, ledger, (), True, 5
+    if what == "nothing":
+        assert removed(*given) == [EACH] * HELD
+        return
+    assert code_of(removed, *given) == "removal-leaves"
+    assert sum(removed(*given, moments=("leftovers",))) == EACH * HELD - (what == "deleted")
 
 
 RARE, HAVE = 5, [EACH * c + 6 * (c > 0) for c in range(5)]  # a feature, and who has it: five

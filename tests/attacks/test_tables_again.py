@@ -3,8 +3,12 @@
 What a coordinator states changes the features of a row, and never which row it is.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from test_removed_classes import PLAN as RELEASED
+from test_removed_classes import REMOVAL
 
 from fedunseen import Experiment
 from fedunseen.core.errors import QuorumError, RefusedError
@@ -13,7 +17,7 @@ from fedunseen.data.benchmarks.table import TableBenchmark
 from fedunseen.data.columns.rows import row_digests
 from fedunseen.data.io.tables import open_table
 from fedunseen.deploy import client_data
-from fedunseen.deploy.client_data import PartyData, raw_samples
+from fedunseen.deploy.client_data import PartyData, Removal, raw_samples
 from fedunseen.deploy.remote.party import Party, local_update
 from fedunseen.deploy.secagg.enrolment import enrol
 from fedunseen.deploy.secagg.ledger import Ledger
@@ -336,3 +340,44 @@ def test_a_party_reads_no_sample_before_its_owner_has_stated_them(
         return
     with pytest.raises(RefusedError, match="a window"):
         party.prepare(*greeted)
+
+
+@pytest.mark.parametrize("label", ["deck", "reviewed"])
+def test_a_row_of_another_class_column_is_another_sample(label, tmp_path):
+    """An owner reads the class from a column in which one row is corrected: the sums of the same
+    rows would differ by that row.
+    """
+    rows = [[*row, row[-1]] for row in sorted(ROWS, key=lambda row: row[-1])]
+    rows[3][-1] = "B"
+    folder = write_table(tmp_path / "north", rows, [*HEADER, "reviewed"])
+    columns = [{"name": "fare", "kind": "number", "bounds": [0, 100]}]
+    header, tensors = greeting(experiment(tmp_path / "coordinator", columns), tmp_path / "run")
+    settings = {"data.label": "deck"}
+    first = PartyData(folder, settings, masked=True, min_samples=5).prepare(header, tensors)
+    ledger = Ledger()
+    plan = replace(RELEASED, sums=2)
+    ledger.change_plan(plan.digest, content=plan.content(), opened=None)
+    ledger.release(plan.digest, ledger.digests(first.raw()))
+
+    settings = {"data.label": label}
+    again = PartyData(folder, settings, masked=True, min_samples=5).prepare(header, tensors)
+    ledger.compare_with(again.present())
+    given = plan.digest, plan.content(), ledger.digests(again.raw()), None, []
+    if label == "deck":
+        ledger.check(*given)
+    else:
+        with pytest.raises(RefusedError) as refused:
+            ledger.check(*given)
+        assert refused.value.code == "samples-changed"
+
+    of_a = sum(row[HEADER.index("deck")] == "A" for row in ROWS)
+    removal = Removal(range(of_a, len(ROWS)), False)  # all rows of B, but the corrected one
+    party = PartyData(folder, settings, masked=True, removal=removal, min_samples=5)
+    named = {**header, "names": list(NAMES), "removing": [NAMES[0]]}
+    ready = party.prepare(named, tensors)
+    if label == "deck":
+        ready.check_removal(ledger, REMOVAL.digest)
+    else:
+        with pytest.raises(RefusedError) as refused:
+            ready.check_removal(ledger, REMOVAL.digest)
+        assert refused.value.code == "removal-of-few"

@@ -326,6 +326,13 @@ def test_removals_of_several_parties_are_one_masked_sum(answered, offline, place
     plan_removal(offline, "gone", "north,south,west")
     chosen = range(0, 40, 2)
     agreed, some = ("--consent", "removal"), [word for one in chosen for word in ("--samples", one)]
+    hello = files.read(Path("gone.fedunseen"))["hello"]
+    without = {key: value for key, value in hello.items() if key != "names"}
+    for crafted in ({**hello, "names": ["x", *NAMES[1:]]}, without):  # east, too, would send all
+        lie("gone", {"hello": crafted}, out="crafted")
+        assert "which parties remove samples, and which hide" in offline.act(
+            "answer", "east", "crafted", "x", agreed, call=refused
+        )
     for name in ("north", "east"):  # what is left of the total would be the sums of east alone
         assert "the plan keeps all samples of 1 parties" in offline.act(
             "answer", name, "gone", "x", call=refused

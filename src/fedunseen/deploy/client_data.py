@@ -5,6 +5,7 @@ simulation.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import warnings
@@ -43,7 +44,9 @@ from fedunseen.experiment.encoding import encode
 from fedunseen.experiment.manifest import bring_home
 from fedunseen.experiment.own_samples import (
     REMOVAL_BATCH,
+    TAKEN,
     OwnSamples,
+    check_leftovers,
     check_removed_classes,
     named_samples,
 )
@@ -155,6 +158,7 @@ class PartyData(OwnSamples):
     """
 
     consent: Collection[str] = ()
+    reading: bytes = b""  # how the owner reads samples otherwise than the coordinator says
 
     def __init__(
         self,
@@ -250,7 +254,9 @@ class PartyData(OwnSamples):
         _check_privacy(tree.get("privacy", {}), "growing" in header, self.masked)
         _check_places(tree, self.owner_settings)
         _check_shared(tree.get("data", {}), self.owner_settings, statistics)
-        data = {**tree.pop("data"), **within("data.", self.owner_settings)}
+        mine = within("data.", self.owner_settings)
+        self.reading = _reading(mine, tree["data"])
+        data = {**tree.pop("data"), **mine}
         self.stamps = stamps_of(self.folder, self.benchmark)
         try:
             self.benchmark = self._read(data)
@@ -322,8 +328,8 @@ class PartyData(OwnSamples):
             len(classes),
             len(samples),
             keep,
-            raw=partial(raw_samples, self.folder, party_benchmark, rows, self.stamps),
-            present=partial(_present, self.folder, party_benchmark, self.stamps),
+            raw=partial(raw_samples, self.folder, party_benchmark, rows, self.stamps, self.reading),
+            present=partial(_present, self.folder, party_benchmark, self.stamps, self.reading),
             names=() if self._soft else tuple(benchmark.space.names[c] for c in classes),
             left_out=cells.left_out,
             check_removal=partial(self._check_removal, engine, party_benchmark, cells, client),
@@ -366,7 +372,9 @@ class PartyData(OwnSamples):
 
         Counted are the samples that the ledger has released, not those that the folder has today.
         """
-        raw = partial(raw_samples, self.folder, party_benchmark, stamps=self.stamps)
+        raw = partial(
+            raw_samples, self.folder, party_benchmark, stamps=self.stamps, reading=self.reading
+        )
         ledger.check_removed_whole(plan, ledger.digests(raw(cells.few)))
         removed = ledger.digests(raw(np.setdiff1d(cells.taking, cells.few)))
         if cells.minimum == 1 or self.removal is None or not removed:
@@ -383,8 +391,6 @@ class PartyData(OwnSamples):
             # the removal must hide the features that these sums have hidden
             in_sums = np.array([sample in released for sample in here])
             engine.worker.held[client] = train[in_sums]
-            if self.removal.consent:
-                continue
             outside = {
                 of_class[sample] for sample in removed - sums
             }  # not known apart from these sums
@@ -392,11 +398,13 @@ class PartyData(OwnSamples):
                 np.array([c for c in map(of_class.__getitem__, which) if c not in outside], int)
                 for which in (sums & of_class.keys(), removed & sums)
             )
-            missing = len(sums - of_class.keys())
+            counts = party_benchmark.space.names, held_labels, removed_labels
+            if "leftovers" not in self.consent:
+                check_leftovers(*counts, len(sums - of_class.keys()))
+            if self.removal.consent:
+                continue
             summed_as = self._checked_as_summed(cells, train, in_sums)
-            check_removed_classes(
-                party_benchmark.space.names, held_labels, removed_labels, cells.minimum, missing
-            )
+            check_removed_classes(*counts, cells.minimum)
             are_removed, stay = (
                 np.array([x in part for x in here])[in_sums]
                 for part in (removed & sums, sums - removed)
@@ -909,38 +917,53 @@ def _stamp(path: Path) -> FileStamp | None:
         return None
 
 
+def _reading(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> bytes:
+    """Return which settings an owner reads samples with in place of the coordinator's, as a digest:
+    with others, a file or a row is another sample of a sum. Empty if there are none.
+    """
+    keys = {*TAKEN} - {"semantics", "prompt"}
+    own = {key: mine[key] for key in sorted(keys & mine.keys()) if mine[key] != theirs.get(key)}
+    text = json.dumps(own, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).digest() if own else b""
+
+
 def raw_samples(
-    folder: Path, benchmark: Benchmark, rows: NDArray[np.int64], stamps: Stamps | None = None
+    folder: Path,
+    benchmark: Benchmark,
+    rows: NDArray[np.int64],
+    stamps: Stamps | None = None,
+    reading: bytes = b"",
 ) -> Iterator[Sample]:
     """Yield samples as the owner has them, which no setting of a coordinator changes: their rows of
-    a table, or their files, or their features before any scaling, with their classes.
+    a table, or their files, or their features before any scaling; each with its class, and with how
+    it is read.
 
     Raises:
         DataError: code ``other-samples``: a file is not the one that was there when samples were
             read (``stamps``), so that sums have another sample than a ledger would.
     """
-    if benchmark.originals is not None:
-        yield from (benchmark.originals.digests[row].tobytes() for row in rows)
-        return
     for row in rows:
-        if benchmark.files is not None:
+        if benchmark.originals is not None:
+            content = benchmark.originals.digests[row].tobytes()
+        elif benchmark.files is not None:
             content = _of_file(folder, benchmark.files[row], stamps)
         else:
             content = np.ascontiguousarray(benchmark.features[row]).tobytes()
         label = benchmark.labels[row]
         name = "" if label < 0 else benchmark.space.names[label]
-        yield content, name.encode(errors="surrogateescape")
+        yield content, name.encode(errors="surrogateescape") + (reading and b"\0" + reading)
 
 
-def _present(folder: Path, benchmark: Benchmark, stamps: Stamps) -> Iterator[Sample]:
+def _present(
+    folder: Path, benchmark: Benchmark, stamps: Stamps, reading: bytes
+) -> Iterator[Sample]:
     """Yield all samples that there are now: where one of an earlier plan is gone, another may be
     the same, written anew.
     """
-    if benchmark.originals is not None:
-        yield from (digest.tobytes() for digest in benchmark.originals.digests)
-        return
     rows = np.union1d(benchmark.train, benchmark.unlabelled)
-    yield from raw_samples(folder, benchmark, rows, stamps)
+    if benchmark.originals is not None:  # rows of tests, too
+        rows = np.arange(len(benchmark.labels))
+    yield from raw_samples(folder, benchmark, rows, stamps, reading)
 
 
 def _path_of(folder: Path, name: str) -> tuple[Path, int | None]:

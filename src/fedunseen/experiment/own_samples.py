@@ -131,7 +131,6 @@ def check_removed_classes(
     held: NDArray[np.int64],
     removed: NDArray[np.int64],
     minimum: int,
-    missing: int = 0,
 ) -> None:
     """Refuse to remove, or leave, so few samples of a class that a difference of sums shows them.
 
@@ -143,7 +142,6 @@ def check_removed_classes(
         held: (n,) the class of each sample in the sums.
         removed: (m,) the class of each sample that is removed from them.
         minimum: fewer samples of a class need the owner's consent.
-        missing: samples in the sums that the party has no more, so that their classes are unknown.
 
     Raises:
         RefusedError: code ``removal-of-few``: a class has too few removed samples, or too few stay.
@@ -165,10 +163,30 @@ def check_removed_classes(
             f"than {minimum}: {remedy}",
             "removal-of-few",
         )
-    if missing and len(whole := np.flatnonzero((removed_counts > 0) & (remaining == 0))):
+
+
+def check_leftovers(
+    names: Sequence[str], held: NDArray[np.int64], removed: NDArray[np.int64], missing: int
+) -> None:
+    """Refuse to remove all samples of a class that are here, where the sums have some that are not:
+    these would stay in the model, where so many hid them, perhaps one alone.
+
+    Args:
+        names: of the classes.
+        held: (n,) the class of each sample here that is in the sums.
+        removed: (m,) the class of each sample that is removed from them.
+        missing: samples in the sums that the party has no more, so that their classes are unknown.
+
+    Raises:
+        RefusedError: code ``removal-leaves``.
+    """
+    left = np.bincount(held, minlength=len(names)) - np.bincount(removed, minlength=len(names))
+    if missing and len(removed) and left[removed].min() == 0:
+        whole = names[removed[left[removed] == 0].min()]
         raise RefusedError(
-            f"all samples of {names[whole[0]]!r} here would be removed, and {missing} that the "
-            "sums have are here no more: of this class fewer than "
-            f"{minimum} may stay. Restore them, {remedy}",
-            "removal-of-few",
+            f"all samples of {whole!r} here would be removed, and {missing} that the sums have are "
+            "here no more, or have another class: they would stay in the model, perhaps one alone, "
+            "whose features its readers could tell. Restore them until the removal is done, or "
+            "give --consent leftovers if the owner agrees",
+            "removal-leaves",
         )

@@ -156,6 +156,15 @@ def _check_asked(plan: Signed, credentials: Credentials) -> None:
         raise RefusedError(
             "the plan asks for more than one message from each party: ask for a new plan"
         )
+    names = hello.get("names")
+    removing = plan.plan.removing
+    if names is None and removing and credentials.name not in removing:
+        names = []  # this party would take itself for one that removes samples
+    if names is not None and names != parties:
+        raise RefusedError(
+            "the plan does not say rightly which parties remove samples, and which hide their "
+            "sums: ask for a new plan"
+        )
 
 
 class Asked:
