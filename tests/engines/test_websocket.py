@@ -664,6 +664,25 @@ def test_a_party_whose_clock_is_wrong_tells_the_coordinator(place, monkeypatch):
         assert not link.barred()
 
 
+def test_new_keys_that_are_at_a_party_alone_are_named_at_both_ends(place, tmp_path):
+    certs.make(tmp_path / "renewed", "127.0.0.1", NAMES, days=2)
+    for name in ("north", "south"):
+        (tmp_path / "renewed" / name / "ca.crt").write_bytes(
+            (place.kit / name / "ca.crt").read_bytes()
+        )
+    with place.host() as link:
+        place.join("south")
+        until(link.present)
+        for name in ("north", "south"):
+            said = place.refused(name, kit=tmp_path / "renewed" / name)
+            assert f"does not know this key of '{name}': take the name and the folder" in said
+        assert set(link.barred()) == {"north"}  # of one who is here, a stranger changes nothing
+        assert link.barred()["north"].startswith("who came under its name has another key than")
+        place.join("north")
+        until(lambda: len(link.present()) == 2)
+        assert not link.barred()
+
+
 @pytest.mark.parametrize(
     ("signs", "clock"),
     [

@@ -53,6 +53,10 @@ from fedunseen.deploy.websocket.messages import pieces
 ALLOWED = 2**30
 TIMES = 8
 GRACE = 4.0  # seconds for a party to connect again after its connection broke
+_OTHER_KEY = (
+    "who came under its name has another key than these credentials hold: if it was that party, "
+    "copy the newer files to the end that lacks them"
+)
 WATCH = 2.0  # seconds between two looks at the credentials and at the time
 SETTLED = 5.0  # seconds without a key after which a party is revoked: files are copied one by one
 UNREAD = 2**20  # bytes that may wait for a side that does not read them
@@ -191,7 +195,7 @@ class Connections:
         self.valid = dict(valid or {})
         self._keyless = {} if keys is None else dict.fromkeys(set(parties) - set(keys), -SETTLED)
         self.seen: dict[str, _Party] = {}
-        self.off: dict[str, str] = {}  # party -> what it has said of its clock
+        self.off: dict[str, str] = {}  # party -> why it could not come: its clock, its key
         self.open: dict[int, _Ask] = {}
         self.numbers = itertools.count()
         self.clock = kit.now
@@ -212,8 +216,8 @@ class Connections:
         }
 
     def barred(self) -> Mapping[str, str]:
-        """Return the parties whose certificates are not valid, or that say so by their own clocks:
-        name -> why.
+        """Return the parties whose certificates are not valid, that say so by their own clocks, or
+        under whose names others have come: name -> why.
         """
         faults = {name: self.fault(name) for name in self.parties}
         return self.off | {name: f"its certificate {why}" for name, why in faults.items() if why}
@@ -310,7 +314,11 @@ class Connections:
             self._hear_clock(name, datetime.fromisoformat(shown).astimezone(UTC))
             raise _Refused(messages.ENDED, "")
         token = str(said["token"])[:64]
-        self._verify(name, signature, messages.statement(challenge, name, token))
+        try:
+            self._verify(name, signature, messages.statement(challenge, name, token))
+        except _Refused:
+            self._hear_stranger(name)
+            raise
         if name not in self.parties:
             raise _Refused(messages.REFUSED, "not registered")
         if why := self.fault(name):  # said to who has the key alone
@@ -340,6 +348,13 @@ class Connections:
             shown = f"by its clock, {clock.isoformat()}, a certificate is not valid"
             here = self.clock().isoformat(timespec="seconds")
             self.off |= {name: f"{shown}, and this machine's says {here}: {kit.SET}"}
+
+    def _hear_stranger(self, name: str) -> None:
+        """Take note that someone has come under a party's name with another key than its own: a
+        stranger, or that party while new credentials are at one end alone.
+        """
+        if name in (self.keys or {}) and name not in self.seen:
+            self.off = {name: _OTHER_KEY} | self.off
 
     async def _take(self, party: _Party) -> None:
         """Receive an answer, and complete its future; one for which no one waits any more is thrown
