@@ -10,6 +10,8 @@ import pytest
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import ExperimentError, RefusedError, RunDirectoryError
+from fedunseen.deploy.cli.health import _process
+from fedunseen.deploy.rollback import rollback
 from fedunseen.deploy.rosters import FILE, Roster, continued, read, record, shut_out
 from fedunseen.experiment.deal import deal
 from fedunseen.federation.run_directory import RunDirectory
@@ -194,6 +196,7 @@ def test_a_party_comes_goes_and_comes_back(finished):
     assert (roster.round, roster.expected) == (2, three)
     assert settings["partition.clients"] == 4
     assert (settings["partition.join"], settings["partition.leave"]) == ({"3": 2}, {"1": 2})
+    RunDirectory(finished).rewind(0, [{}])  # as before a first further round
     again = continued(finished, Roster(0, NAMES, three, 5), {})[1]  # nothing new
     assert {key: again[key] for key in settings} == settings
     everyone = Roster(0, NAMES, NAMES, 5)
@@ -222,6 +225,8 @@ def test_who_is_revoked_while_a_run_goes_on_is_missing_at_once(finished):
     more = {"strategy.rounds": 3}
     _, settings = continued(finished, Roster(0, NAMES[:3], NAMES[:2], 4), more)
     assert (settings["strategy.rounds"], settings["partition.leave"]) == (3, {"2": 1})
+    assert (finished / "result.json").exists()
+    RunDirectory(finished).add_metrics({"round": 3})
     assert not (finished / "result.json").exists()
     # and the command that began it goes on with that
     _, settings = continued(finished, Roster(0, NAMES[:3], NAMES[:2], 4), {"strategy.rounds": 2})
@@ -257,3 +262,41 @@ def test_a_run_that_a_process_uses_is_not_opened_for_further_rounds(finished):
     ):
         continued(finished, Roster(0, NAMES, NAMES, 4), {"strategy.rounds": 2})
     assert all(path.read_bytes() == content for path, content in files.items())
+
+
+def test_a_kill_while_the_first_further_round_is_kept_is_made_good(finished, monkeypatch):
+    """The result has gone, and not all files are those of the run that goes on."""
+    more, everyone = {"strategy.rounds": 3}, Roster(0, NAMES, NAMES, 4)
+    continued(finished, everyone, more)
+    before = (finished / "manifest.json").read_bytes()
+
+    def killed(*paths, **more):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            RunDirectory(finished).add_metrics({"round": 3})
+    assert not (finished / "result.json").exists()
+    assert (finished / "manifest.json").read_bytes() == before
+    assert continued(finished, everyone, {})[1]["strategy.rounds"] == 3
+    assert not (finished / "further").exists()
+    assert (finished / "manifest.json").read_bytes() != before
+    assert [version.parties for version in read(finished)] == [NAMES[:3], NAMES]
+
+
+def test_a_return_to_an_earlier_round_forgets_rounds_that_never_came(finished):
+    continued(finished, Roster(0, NAMES, NAMES, 4), {"strategy.rounds": 3})
+    rollback(finished, 1, "to look again")
+    assert not (finished / "further").exists()
+    assert json.loads((finished / "manifest.json").read_text())["rolled_back"] == 1
+    assert read(finished) == [Roster(0, NAMES[:3], NAMES[:3], 3)]
+
+
+def test_a_run_that_waits_for_a_new_party_is_no_complete_one(finished):
+    """As ``fedunseen health`` says it, while the command that waits is there."""
+    assert _process(finished)["over"]
+    continued(finished, Roster(0, NAMES, NAMES, 4), {"strategy.rounds": 3})
+    assert _process(finished)["over"]
+    with RunDirectory(finished).locked():
+        assert not _process(finished)["over"]

@@ -225,7 +225,7 @@ class Counting(ByFile):
         drawn = run.evaluation
         drawn = {**drawn, **reason_tensors(model, task.benchmark, drawn, encoder)}
         answers = "evaluation.safetensors"
-        made_anew = "report.html", "README.md", "result.json", answers, *MODEL_FILES
+        made_anew = "further", "report.html", "README.md", "result.json", answers, *MODEL_FILES
         with whole_folder(out, run.path, made_anew) as partial:
             model.save(partial / MODEL_FILES[0])
             write_tensors(partial / answers, drawn)

@@ -99,6 +99,7 @@ def rollback(run: Path, round: int, reason: str) -> dict[str, Any]:
         )
     directory = RunDirectory(run)
     with directory.locked():
+        directory.settle()
         lines = directory.metrics()
         kept = kept_rounds(directory)
         if round not in kept:

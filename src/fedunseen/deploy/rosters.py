@@ -10,7 +10,6 @@ From which round a party takes part, and until which, stands in ``partition.join
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -74,17 +73,22 @@ def read(out: Path) -> list[Roster]:
 
 
 def record(out: Path, roster: Roster) -> None:
-    """Add a version of the list, unless it is that of the last one."""
-    versions = read(out)
+    """Add a version of the list, unless it is that of the last one. Of a finished run that is to
+    go on, it counts once a further round is merged.
+    """
+    directory = RunDirectory(out)
+    place = directory.further if directory.further_manifest.exists() else out
+    versions = read(place)
     if not versions or replace(versions[-1], round=roster.round) != roster:
-        write_json(out / FILE, [asdict(version) for version in [*versions, roster]])
+        write_json(place / FILE, [asdict(version) for version in [*versions, roster]])
 
 
 def continued(out: Path, now: Roster, settings: Mapping[str, Any]) -> tuple[Roster, dict[str, Any]]:
     """Return who takes part in a run that goes on, and the settings that follow.
 
     Where the list has changed, the run directory is opened for the rounds that come: a finished run
-    in closed form for one in which the new parties alone send their statistics.
+    in closed form for one in which the new parties alone send their statistics. It stays finished
+    until the first of these rounds is merged, and an earlier call counts no more that had none.
 
     Args:
         out: the run directory.
@@ -100,6 +104,7 @@ def continued(out: Path, now: Roster, settings: Mapping[str, Any]) -> tuple[Rost
     read_manifest(out)
     check_unlinked(out)
     with RunDirectory(out).locked():
+        RunDirectory(out).settle()
         return _continued(out, now, settings)
 
 
@@ -312,13 +317,16 @@ def _presence(
 
 
 def _reopen(out: Path, experiment: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
-    """Let a run directory go on with other settings; a run that was finished is no longer."""
+    """Let a run directory go on with other settings: one that is finished once a round came."""
     directory = RunDirectory(out)
     run = directory.identity()  # parties know the run by it
     for section_key, value in changes.items():
         section, key = section_key.split(".")
         experiment[section][key] = value
-    directory.result_path.unlink(missing_ok=True)
-    shutil.rmtree(out / "confidence", ignore_errors=True)
     manifest = parse_json(directory.manifest_path.read_bytes())
-    write_json(directory.manifest_path, {**manifest, "experiment": experiment, "run": run})
+    manifest |= {"experiment": experiment, "run": run}
+    if directory.result_path.exists():
+        versions = [asdict(version) for version in read(out)]
+        directory.reopen({FILE: versions, "manifest.json": manifest})
+    else:
+        write_json(directory.manifest_path, manifest)

@@ -131,8 +131,8 @@ def pool_answers(before: Model, after: Model, rows: NDArray[Any]) -> dict[str, l
 
 
 _MADE_ANEW = (  # or left out; the rest is copied
-    "adapting", "labelled.safetensors", "checkpoints", "selection", "engine", "report.html", "README.md", "result.json",
-    "personal.safetensors", *MODEL_FILES,
+    "adapting", "labelled.safetensors", "checkpoints", "selection", "engine", "further",
+    "report.html", "README.md", "result.json", "personal.safetensors", *MODEL_FILES,
 )  # fmt: skip
 
 

@@ -81,6 +81,8 @@ class RunDirectory:
         self.parties_path = path / "parties.json"
         self.checkpoints = path / "checkpoints"
         self.spaces = path / "spaces"
+        self.further = path / "further"  # what a finished run becomes with its next round
+        self.further_manifest = self.further / "manifest.json"  # there if it is to go on
         self.keep = 2  # checkpoints: the newest, and the one before
         self._written: Mapping[int, StoredTensors] = {}  # what the files of clients' states hold
         self._parts: list[str] = []  # their names
@@ -161,8 +163,32 @@ class RunDirectory:
             ) from None
 
     def manifest(self) -> dict[str, Any]:
-        """Read the manifest."""
-        return read_manifest(self.path)
+        """Read the manifest; of a finished run that is to go on, the one with further rounds."""
+        return read_manifest(self.further if self.further_manifest.exists() else self.path)
+
+    def reopen(self, files: Mapping[str, Any]) -> None:
+        """Let a finished run go on with other files of JSON, once a further round is merged; until
+        then the run stays as it is.
+        """
+        self.further.mkdir(exist_ok=True)
+        for name in sorted(files, key="manifest.json".__eq__):  # it says that all are there
+            write_json(self.further / name, files[name])
+
+    def settle(self) -> None:
+        """Undo :meth:`reopen`, since no further round came; a kill while one did is made good."""
+        if self.further_manifest.exists() and not self.result_path.exists():
+            self._go_on()
+        shutil.rmtree(self.further, ignore_errors=True)
+
+    def _go_on(self) -> None:
+        """Replace a finished run by the one with further rounds: its result is no more."""
+        self.result_path.unlink(missing_ok=True)
+        shutil.rmtree(self.path / "confidence", ignore_errors=True)
+        for path in sorted(
+            self.further.glob("*.json"), key=lambda path: path.name == "manifest.json"
+        ):
+            path.replace(self.path / path.name)
+        shutil.rmtree(self.further)
 
     def identity(self) -> str:
         """Return the id of this run, which stays the same when it is resumed."""
@@ -281,8 +307,10 @@ class RunDirectory:
         }
 
     def complete(self) -> bool:
-        """Say whether the run is complete and all that it left behind is whole."""
-        result = self.result()
+        """Say whether the run is complete, and not to go on, and all that it left behind is
+        whole.
+        """
+        result = None if self.further_manifest.exists() else self.result()
         if result is None:
             return False
         if "seeds" in result:
@@ -320,6 +348,8 @@ class RunDirectory:
 
     def add_metrics(self, line: Mapping[str, Any]) -> None:
         """Append one round's line, flushed to disk."""
+        if self.further_manifest.exists():
+            self._go_on()
         with open(self.metrics_path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
@@ -330,6 +360,8 @@ class RunDirectory:
 
         Return the ``metrics`` that stay.
         """
+        if len(metrics) > rounds and self.further_manifest.exists():
+            self._go_on()
         for path in _numbered(self.spaces, "json"):
             if int(path.stem) >= rounds:
                 path.unlink()

@@ -76,7 +76,8 @@ def _process(folder: Path) -> dict[str, Any]:
             return _found(False, f"no coordinator is reached; last: {message}", last)
         return _found(True, f"connected; last: {message}", last)
     if manifest.exists():
-        if (folder / "result.json").exists():
+        goes_on = (folder / "further").exists() and _held(folder)  # and waits for parties
+        if (folder / "result.json").exists() and not goes_on:
             last = (folder / "result.json").stat().st_mtime
             return _found(True, "the run is complete", last, over=True)
         rounds = _read(manifest).get("experiment", {}).get("strategy", {}).get("rounds", "?")
