@@ -139,6 +139,41 @@ def test_masked_is_true_or_false(way, place, masked, tmp_path, monkeypatch):
         way(config, tmp_path / "state", monkeypatch)
 
 
+@WAYS
+@pytest.mark.parametrize(
+    ("consent", "said"),
+    [
+        ({"again": False, "dropouts": False}, "must be a list of words"),
+        (True, "must be a list of words"),
+        (["again", 1], "must be a list of words"),
+        (["agian"], "did you mean 'again'"),
+        ("again dropout", "did you mean 'dropouts'"),
+        ("refusals", "give `fedunseen ledger STATE --consent refusals` once"),
+        (["moments", "refusals"], "give `fedunseen ledger STATE --consent refusals` once"),
+    ],
+    ids=str,
+)
+def test_a_consent_that_is_none_is_refused_by_name(
+    way, place, consent, said, tmp_path, monkeypatch
+):
+    """The attack: with refusals consented to in a configuration, each message that started a
+    process began the count of eight again.
+    """
+    with pytest.raises(ExperimentError) as caught:
+        way(config_of(place, tmp_path / "state", consent=consent), tmp_path / "state", monkeypatch)
+    assert caught.value.code == "site-consent"
+    assert said in str(caught.value)
+
+
+@WAYS
+@pytest.mark.parametrize(
+    "consent", ["again,look  names", ["moments", "moved", "dropouts"], "", None]
+)
+def test_a_consent_is_a_list_of_words(way, place, consent, tmp_path, monkeypatch):
+    config = config_of(place, tmp_path / "state", consent=consent)
+    assert way(config, tmp_path / "state", monkeypatch)
+
+
 def test_a_node_keeps_what_other_apps_of_flower_read(place, tmp_path, monkeypatch):
     config = config_of(place, tmp_path / "state", **{"partition-id": 0, "num-partitions": 3})
     assert by_flower(config, tmp_path / "state", monkeypatch)

@@ -4,16 +4,28 @@ often it does.
 
 import json
 import re
+import shlex
 import shutil
 
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from fedunseen.cli.main import app
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RefusedError
+from fedunseen.core.files import holding
 from fedunseen.data.columns.treatment import CellError
 from fedunseen.deploy.remote import refusals
-from fedunseen.deploy.remote.refusals import DATA, HINTS, LEFT, PLANS, REFUSALS, code_of
+from fedunseen.deploy.remote.refusals import (
+    DATA,
+    HINTS,
+    LEFT,
+    PLANS,
+    REFUSALS,
+    again_command,
+    code_of,
+)
 from fedunseen.deploy.remote.wire import PartyError, failure, pack, unpack, unpack_answer
 from fedunseen.deploy.secagg.enrolment import enrol
 from fedunseen.deploy.secagg.ring import RangeError
@@ -92,8 +104,15 @@ def test_asking_again_after_restarts_ends(data, kits, sigmoid, tmp_path):
         codes.append(unpack(north.answer(asks(*sigmoid, 3, 10.0**-attempt)))[0]["error"])
     assert codes == [DATA] * HINTS + ["refused-left"] * 3
     assert north.error.code == "refused-left"
-    assert "--consent refusals" in str(north.error)
+    command = again_command(tmp_path / "state")
+    assert command in str(north.error)
+    words = shlex.split(command.strip("`"))[1:]
+    with holding(tmp_path / "state"):
+        assert "in use by another process" in str(CliRunner().invoke(app, words).exception)
     north = party(data / "north", tmp_path / "state", [], kits / "north", consent=["refusals"])
+    assert unpack(north.answer(asks(*sigmoid, 3)))[0]["error"] == "refused-left"
+    assert CliRunner().invoke(app, words).exit_code == 0
+    north = party(data / "north", tmp_path / "state", [], kits / "north")
     assert unpack(north.answer(asks(*sigmoid, 3)))[0]["error"] == DATA
 
 

@@ -125,7 +125,7 @@ def test_two_folders_whose_pictures_agree_in_name_size_and_time_are_two(tmp_path
 def test_a_greeting_counts_again_once_a_picture_has_changed(change, photos, tmp_path):
     path = photos / "cat" / "7.bmp"
     bitmap(path, 40)
-    marks = Hints(tmp_path / "hints.json", data=photos)
+    marks = Hints(tmp_path / "state", data=photos)
     first = marks.add(b"greeting")
     assert marks.add(b"greeting") == first
     kept_time(lambda: change(path), path)

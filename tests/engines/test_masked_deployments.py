@@ -22,6 +22,7 @@ from fedunseen.deploy.client_data import PartyData, Removal
 from fedunseen.deploy.remote import patience
 from fedunseen.deploy.remote.masking import instruction_digest
 from fedunseen.deploy.remote.party import Party
+from fedunseen.deploy.remote.refusals import count_again
 from fedunseen.deploy.remote.wire import failure, pack, unpack
 from fedunseen.deploy.secagg.enrolment import enrol
 from fedunseen.deploy.site import Owner, Site
@@ -607,7 +608,7 @@ def test_a_party_leaves_before_many_refusals_tell_of_its_data(link, tmp_path, mo
         assert unpack(link.party["west"].answer(pack({"kind": kind})))[0] == {
             "error": "refused-left"
         }
-    link.consent = ["refusals"]
+    count_again(link.folder / "west")
     link.start("west")
     answer, _ = unpack(link.party["west"].answer(pack({"kind": "round"})))
     assert answer["error"] == "refused-message"

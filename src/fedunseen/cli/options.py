@@ -165,8 +165,7 @@ Consent = Annotated[
     typer.Option(
         help="Under masks, agree to: again (a second experiment over the same data), moved (the "
         "data folder), dropouts (sums that differ by few parties), moments (samples that second "
-        "moments show, also in clear), removal (of few parties or samples), refusals (where a "
-        "coordinator hosts: refuse again, after so many that the party has left)."
+        "moments show, also in clear), removal (of few parties or samples)."
     ),
 ]
 Engine = Annotated[

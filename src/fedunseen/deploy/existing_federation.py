@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from fedunseen.core.errors import ExperimentError, unknown
+from fedunseen.core.errors import ExperimentError, shortened, unknown
 from fedunseen.core.log_files import LogFile
 from fedunseen.core.small_cells import MIN_SAMPLES
 from fedunseen.deploy.own_settings import check_own
@@ -28,6 +28,8 @@ OPTIONS = (
     "data", "credentials", "masked", "consent", "min_samples", "epsilon_limit", "delta_limit", "set", "state", "out",
 )  # fmt: skip
 """What a site's own configuration may hold."""
+CONSENT = ("again", "dropouts", "look", "moments", "moved", "names")
+"""What the owner of a site may agree to, for runs and looks; it holds while it is written there."""
 OWN_STATE = "give each party its own state"
 
 
@@ -118,11 +120,10 @@ def owner_of(place: Mapping[str, Any]) -> Owner:
     from fedunseen.deploy.site import Owner
 
     kit = place.get("credentials")
-    consent = place.get("consent") or ()
     return Owner(
         Path(str(place["data"])),
         Path(str(kit)) if kit else None,
-        tuple(consent.replace(",", " ").split() if isinstance(consent, str) else consent),
+        _consent_of(place),
         flag(place, "masked"),
         _number(place, "epsilon_limit"),
         _number(place, "delta_limit") or 1e-4,
@@ -166,6 +167,30 @@ def taking_part(
         held.consent = owner.consent
         owner.check(len(held.benchmark.train))
         yield Party(held.prepare, site)
+
+
+def _consent_of(place: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the words of a site's consent."""
+    given = place.get("consent")
+    given = () if given is None else given
+    words = given.replace(",", " ").split() if isinstance(given, str) else given
+    if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
+        raise ExperimentError(
+            f"consent = {shortened(repr(given))} of this site must be a list of words: choose "
+            f"among {', '.join(CONSENT)}",
+            "site-consent",
+        )
+    for word in words:
+        if word == "refusals":
+            raise ExperimentError(
+                "consent = 'refusals' of this site would count them from zero again in each "
+                "process, which a coordinator's message can start: leave it out, and give "
+                "`fedunseen ledger STATE --consent refusals` once",
+                "site-consent",
+            )
+        if word not in CONSENT:
+            raise ExperimentError(unknown("consent of this site", word, CONSENT), "site-consent")
+    return tuple(words)
 
 
 def few_of(place: Mapping[str, Any]) -> int:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 PORT = 8850
 ENGINE = "websocket"
-_CONSENT = frozenset({"again", "dropouts", "leftovers", "moments", "moved", "refusals", "removal"})
+_CONSENT = frozenset({"again", "dropouts", "leftovers", "moments", "moved", "removal"})
 _log = logging.getLogger("fedunseen.federation")
 
 Kit = Annotated[

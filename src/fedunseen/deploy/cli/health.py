@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from fedunseen.cli import options as opt
-from fedunseen.cli.console import print_json, say
+from fedunseen.cli.console import check_consent, print_json, say
 from fedunseen.core import validity
 from fedunseen.core.errors import DataError, counted
 from fedunseen.core.files import holding, parse_json
@@ -132,6 +132,12 @@ def ledger(
             metavar="STATE", help="A party's --state folder, for example fedunseen-north."
         ),
     ],
+    consent: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="refusals: count them from zero again, once the party has left after too many."
+        ),
+    ] = None,
     as_json: opt.Json = False,
 ) -> None:
     """List what a party has sent: when, for which run, what kind, how many bytes; and the privacy
@@ -141,6 +147,12 @@ def ledger(
 
     if not state.is_dir():
         raise DataError(f"the folder {state} is missing: name a party's --state folder")
+    check_consent(consent, {"refusals"})
+    if consent:
+        from fedunseen.deploy.remote.refusals import count_again
+
+        count_again(state)
+        say(f"{state}: refusals are counted from zero again")
     lines = Releases(state).lines
     totals = summary(lines)
     if as_json:

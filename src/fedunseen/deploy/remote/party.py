@@ -31,7 +31,7 @@ from fedunseen.core.parameters import Params, within
 from fedunseen.core.party_names import FEDERATION
 from fedunseen.core.text import printable
 from fedunseen.deploy.remote import declared, refusals, wire
-from fedunseen.deploy.remote.refusals import HINTS, PLANS, Hints
+from fedunseen.deploy.remote.refusals import HINTS, PLANS, Hints, again_command
 from fedunseen.deploy.remote.wire import WireError, failure, pack
 from fedunseen.federation.in_process import InProcess
 from fedunseen.federation.worker import Work
@@ -110,8 +110,7 @@ class Party:
         self._joined: _Joined | None = None
         self._masked_run = False  # the last greeting was of a masked experiment
         self._left_out = ""  # what was last said to the owner of classes that are in no sum
-        again = "refusals" in owner.consent
-        self._hints = Hints(site.state / "refusals.json", again, owner.data)
+        self._hints = Hints(site.state, owner.data)
         self._last: tuple[bytes, bytes] | None = (
             None  # the last message and its answer, unless it was a failure
         )
@@ -218,8 +217,8 @@ class Party:
                 RefusedError(
                     f"{HINTS} times this party has refused something under masks or was asked for "
                     "a sum that was not opened, and from many such answers a coordinator could "
-                    "read data: look at the messages above, and join with --consent refusals if "
-                    "they were in order",
+                    "read data: look at the messages above, and if they were in order give "
+                    f"{again_command(self.site.state)}, and start the party again",
                     refusals.LEFT,
                 )
             )
@@ -377,7 +376,8 @@ class Party:
         if not self._hints.take(facts["experiment"], asks):
             raise RefusedError(
                 f"this party has taken {PLANS} masked experiments, and many of them could be made "
-                "to single out a sample: join with --consent refusals if these were yours",
+                "to single out a sample: if these were yours, give "
+                f"{again_command(self.site.state)}, and start the party again",
                 refusals.LEFT,
             )
         if facts["dropouts"]:

@@ -12,11 +12,12 @@ import hashlib
 import os
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 
 from fedunseen.core.array_cache import file_stamp
 from fedunseen.core.bounds import MALFORMED, NOT_FINITE, OUTSIDE
-from fedunseen.core.errors import DataError, RefusedError
-from fedunseen.core.files import parse_json, write_json
+from fedunseen.core.errors import DataError, FedUnseenError, RefusedError
+from fedunseen.core.files import holding, parse_json, write_json
 
 DATA = "refused-data"
 """The one code of all reasons that may depend on a party's samples, and of all errors without a
@@ -60,6 +61,7 @@ PLANS = 8
 for it, a coordinator could read single samples.
 """
 _QUESTION = "question "
+_COUNT = "refusals.json"  # in a party's state folder
 
 _BUDGET = ("epsilon-unbounded", "epsilon-limit", "epsilon-unknown", "delta-limit")
 _CONSENT = ("look-consent", "look-again", "plan-clear")
@@ -105,24 +107,22 @@ class Hints:
     """The answers that may have revealed something of the data, counted over restarts.
 
     A greeting counts until a sum of its plan is opened, and so does the first instruction for each
-    of its sums; a refusal counts always, and so does another instruction for one sum. The owner
-    starts the count again with ``--consent refusals``.
+    of its sums; a refusal counts always, and so does another instruction for one sum. Only a
+    command of the owner starts the count again (:func:`count_again`), since a process that did so
+    would be one that a coordinator's message can start.
 
     Args:
-        path: the file of the count.
-        again: start it again.
+        state: the folder with the file of the count.
         data: the folder of the party's samples. A message that comes again counts again once that
             has changed, since the answer may be another; in each process, if it is not known.
     """
 
-    def __init__(self, path: Path, again: bool = False, data: Path | None = None) -> None:
-        self.path = path
+    def __init__(self, state: Path, data: Path | None = None) -> None:
+        self.path = path = state / _COUNT
         self.data = data
         self._process = os.urandom(16)
         self._given = list[str]()
         self._taken = list[str]()
-        if again:
-            path.unlink(missing_ok=True)
         try:
             stored = parse_json(path.read_bytes())
         except FileNotFoundError:
@@ -202,7 +202,7 @@ class Hints:
         if not isinstance(stored, list) or not all(isinstance(mark, str) for mark in stored):
             raise RefusedError(
                 f"{self.path} is damaged, and it counts what coordinators were refused: restore "
-                "the newest copy, or join with --consent refusals"
+                f"the newest copy, or give {again_command(self.path.parent)}"
             )
         return stored
 
@@ -211,6 +211,23 @@ class Hints:
         write_json(self.path, {"answers": given, "experiments": taken})
         self._given = given
         self._taken = taken
+
+
+def again_command(state: Path) -> str:
+    """Return the command with which an owner starts the count again."""
+    return f"`fedunseen ledger {quote(str(state))} --consent refusals`"
+
+
+def count_again(state: Path) -> None:
+    """Start the count of a party's state folder again.
+
+    Raises:
+        FedUnseenError: a process of the party is at work.
+    """
+    with holding(state) as held:
+        if not held:
+            raise FedUnseenError(f"{state} is in use by another process: end the party first")
+        (state / _COUNT).unlink(missing_ok=True)
 
 
 def _is_instruction(mark: str, plan: str, k: int) -> bool:
