@@ -162,6 +162,25 @@ READING: Sequence[Rule[ConfigFacts]] = (
         remedy="set it to 'last'",
         example={"privacy.name": "client-level", "privacy.epsilon": 8, "privacy.clip": 1},
     ),
+    Rule(
+        "privacy-answers",
+        lambda c: (
+            c.experiment.privacy.name == "sample-level" and c.evaluation.confidence == "asking"
+        ),
+        problem=(
+            "privacy.name = {privacy.name!r} adds noise to statistics, and evaluation.confidence = "
+            "'asking' asks for counts of answers, which have none"
+        ),
+        remedy="set evaluation.confidence to 'draws'",
+        example={
+            "evaluation.selection": "last",
+            "privacy.name": "sample-level",
+            "privacy.epsilon": 8,
+            "privacy.clip": 1,
+            "evaluation.confidence": "asking",
+        },
+        preset="digit-pairs-gaussian",
+    ),
     SEVERAL_LOSSES,
     Rule(
         "defence-unbounded",
