@@ -22,6 +22,7 @@ from fedunseen.deploy.look.holdings import bounds_of, cells_of, holdings_of
 from fedunseen.deploy.look.party import Looking
 from fedunseen.deploy.look.question import FORM, LIMIT, PLAN, Question, make_plan
 from fedunseen.deploy.offline import files
+from fedunseen.deploy.offline.answered import ANSWERED
 from fedunseen.deploy.secagg.enrolment import Credentials, coordinator, enrol
 from fedunseen.deploy.secagg.ledger import Ledger
 from fedunseen.deploy.site import Owner, Site
@@ -59,6 +60,7 @@ def answered(plan, kits, tmp_path):
             csv.writer(file).writerows([HEADER, *rows])
         state = tmp_path / "state"
         shutil.rmtree(state, ignore_errors=True)
+        (kits / name / ANSWERED).unlink(missing_ok=True)
         site = Site(state, Owner(folder, kits / name, consent))
         party = Credentials.load(kits / name)
         looking = Looking(plan, party, Ledger(state / "ledger"), site, plain=True)

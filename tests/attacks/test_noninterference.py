@@ -21,6 +21,7 @@ from fedunseen.cli.main import app
 from fedunseen.deploy.by_file import Removing
 from fedunseen.deploy.client_data import PartyData, Removal
 from fedunseen.deploy.offline import files
+from fedunseen.deploy.offline.answered import ANSWERED
 from fedunseen.deploy.remote.declared import FILES, KINDS, REFUSAL, SENT, declaration, paths
 from fedunseen.deploy.remote.party import Party
 from fedunseen.deploy.remote.wire import fields, pack, split, unpack
@@ -387,6 +388,7 @@ def test_other_samples_write_the_same_bytes_into_a_file(
             ["--min-samples", "1"] if plan == "adapt" else []
         )  # else nothing of the pool is sent
         given = ["--data", folder, "--credentials", place.kits / WHO, "--state", state]
+        (place.kits / WHO / ANSWERED).unlink(missing_ok=True)
         called("offline", what, plans / plan, *given, "--out", out, *more)
         return out.read_bytes()
 

@@ -608,3 +608,42 @@ def test_credentials_need_no_engine(works, monkeypatch):
     assert Credentials.load(Path("new/a")).enrolment.names == ["a", "b", "c"]
     works("certs", "renew", "--new-keys", "b", "--authority", "authority", "--out", "one")
     assert Credentials.load(Path("one/b")).enrolment.serial == 2
+
+
+def test_a_plan_has_one_answer_whatever_state_folder_it_comes_from(offline, refused):
+    """By default it is in the working directory. Two answers to one plan have the same masks, and
+    their difference would be a sample that came between; so would a withdrawal show an answer.
+    """
+    note, other = Path("kits/north/answered.json"), ("--state", "other")
+    offline.plan()
+    why = offline.act("answer", "north", more=("--min-samples", 100), call=refused)
+    assert "no class here has 100 samples" in why
+    assert not note.exists()
+    offline.act("answer", "north")
+    assert note.stat().st_mode & 0o777 == 0o600
+    offline.act("answer", "north", out="same", more=("--state", "third"))
+    assert Path("same.fedunseen").read_bytes() == Path("north-plan.fedunseen").read_bytes()
+    again, without = ("answer", "north", "plan", "t"), ("withdraw", "north", "plan", "t")
+    assert "has given something else" in offline.act(*without, other, call=refused)
+    with np.load("data/north/features.npz") as held:
+        arrays = dict(held)
+    fewer = {name: arrays[name][1:] for name in ("features", "labels", "split")}
+    np.savez("data/north/features.npz", **{**arrays, **fewer})
+    why = offline.act(*again, (*other, "--consent", "again"), call=refused)
+    assert f"from {Path('fedunseen-north').resolve()}, and their difference" in why
+    assert not Path("t.fedunseen").exists()
+    noted = note.read_text()
+    note.write_text("{")
+    assert "is damaged, and says which plans" in offline.act(*again, other, call=refused)
+    note.write_text(noted)
+    offline.plan("later")
+    offline.act("withdraw", "north", "later", "gone", other)
+    given = ("answer", "north", "later", "t", ("--consent", "again"))
+    assert "has given something else" in offline.act(*given, call=refused)
+    note.unlink()  # positive control: without the note, the second answer is made
+    offline.act(*again, other)
+    first, second = (
+        files.read(Path(f"{name}.fedunseen"), "answer").tensors["elements"]
+        for name in ("north-plan", "t")
+    )
+    assert 0 < (second - first).count_nonzero() < len(first)  # the other masks cancel

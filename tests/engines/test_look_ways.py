@@ -19,6 +19,7 @@ from fedunseen.deploy import websocket
 from fedunseen.deploy.certs import make
 from fedunseen.deploy.look.over_links import ask
 from fedunseen.deploy.look.question import FORM, LIMIT, PLAN
+from fedunseen.deploy.offline.answered import ANSWERED
 from fedunseen.deploy.offline.files import read
 from fedunseen.deploy.releases import Releases
 from fedunseen.deploy.remote.wire import pack, unpack
@@ -91,6 +92,8 @@ class Ways:
         self.kept, self.folder, self.patch, self.plan = kept, folder, monkeypatch, plan
         self.consent = dict.fromkeys(NAMES, consent)
         self.said = {}
+        for name in NAMES:  # another test's state folder is not this one's
+            (kept / "kits" / name / ANSWERED).unlink(missing_ok=True)
 
     def state(self, name):
         return self.folder / f"state-{name}"

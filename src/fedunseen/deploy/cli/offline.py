@@ -397,7 +397,7 @@ def withdraw(
     signed = read(plan, "plan")
     owner = Owner(data, credentials, tuple(consent or ()))
     with at_party(credentials, state, owner) as (party_credentials, ledger, site):
-        write(out, party.withdraw(signed, party_credentials, ledger))
+        write(out, party.withdraw(signed, party_credentials, ledger, site))
         site.finished(f"withdrew from {plan.name}")
     say(f"withdrawal: {out}; the coordinator plans again with --withdrawal {quote(out.name)}")
     if signed["masked"] and len(signed["parties"]) <= party_credentials.enrolment.threshold:

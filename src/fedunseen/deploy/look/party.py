@@ -192,6 +192,7 @@ class Looking(Asked):
         self.site.releases.charge(self.run, (math.inf, 0.0))
         if self.plan["masked"]:
             self.ledger.keep_roster(self.plan["parties"])
+        self.keep_one(self.plan.id.hex(), content)
         self.site.wrote(self.run, content, {})
 
     def _content(self, holdings: Holdings, minimum: int) -> bytes:

@@ -21,6 +21,7 @@ from fedunseen.core.bounds import check_model
 from fedunseen.core.errors import DataError, RefusedError
 from fedunseen.core.files import replacing
 from fedunseen.core.parameters import Params, finite
+from fedunseen.deploy.offline.answered import WITHDRAWN, keep_one
 from fedunseen.deploy.offline.files import Signed, signed, withdrawals
 from fedunseen.deploy.remote.masking import instruction_digest, plan_facts
 from fedunseen.deploy.remote.party import Ready, local_update
@@ -212,6 +213,12 @@ class Asked:
         """Refuse a plan that this party cannot answer."""
         check_addressed(self.plan, self.credentials)
 
+    def keep_one(self, what: str, content: bytes) -> None:
+        """Refuse a second answer under the same masks, from any folder."""
+        if self.plan["masked"]:
+            given = hashlib.sha256(content).hexdigest()
+            keep_one(self.site.owner.kit, [what], given, self.site.state)
+
 
 class Answering(Asked):
     """One party that answers one plan."""
@@ -354,6 +361,7 @@ class Answering(Asked):
         }  # fmt: skip
         content = self._signed(fields, tensors)
         self.site.releases.charge(self.run, self.spent(ready), plan.plan.digest)
+        self.keep_one(round_of(plan.plan.digest, self.k), content)
         self._store(content, samples)
         self.site.wrote(self.run, content, self.counts(ready))
         return content
@@ -442,7 +450,7 @@ class Answering(Asked):
         return ""
 
 
-def withdraw(plan: Signed, credentials: Credentials, ledger: Ledger) -> bytes:
+def withdraw(plan: Signed, credentials: Credentials, ledger: Ledger, site: Site) -> bytes:
     """Return the content of a withdrawal from a plan, and from all that it follows, once the ledger
     holds it.
     """
@@ -456,6 +464,8 @@ def withdraw(plan: Signed, credentials: Credentials, ledger: Ledger) -> bytes:
                 "this party has answered the plan, or one that it follows, so that a sum without "
                 "this party would reveal its sums: it cannot withdraw"
             )
+    first = [round_of(plan_digest, 0) for plan_digest in plans]
+    keep_one(site.owner.kit, first, WITHDRAWN, site.state)
     for plan_digest in plans:
         if plan_digest not in ledger.plans:
             _record(ledger, plan, plan_digest, withdrawn=True)
@@ -466,6 +476,11 @@ def withdraw(plan: Signed, credentials: Credentials, ledger: Ledger) -> bytes:
         credentials.enrolment,
         credentials.signing,
     )
+
+
+def round_of(plan: str, k: int) -> str:
+    """Return what identifies a round of a plan."""
+    return f"{plan}-{k}"
 
 
 def _sums(plan: Signed) -> str:
