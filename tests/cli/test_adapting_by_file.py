@@ -103,8 +103,10 @@ def test_a_file_of_another_round_is_refused_and_an_answer_is_given_once(
     two = files.read(Path("two.fedunseen"))
     fields = {key: two[key] for key in ("plan", "k", "masked", "elements", "hello", "withdrawals")}
     key = bytes.fromhex(json.loads((place / "kits/coordinator/secagg.key").read_text())["ed25519"])
+    turned_names = [*NAMES][::-1]
+    hello = {**two["hello"], "names": turned_names}
     turned = files.signed(
-        "plan", {**fields, "parties": [*NAMES][::-1]}, two.tensors, two.enrolment, key
+        "plan", {**fields, "parties": turned_names, "hello": hello}, two.tensors, two.enrolment, key
     )
     Path("turned.fedunseen").write_bytes(turned)
     assert "asks other parties than in the round before" in offline.act(
