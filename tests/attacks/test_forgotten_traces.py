@@ -243,10 +243,12 @@ def test_where_the_others_cannot_run_alone_statistics_are_subtracted(experiment,
     assert counts == [sum(map(len, held)), len(held[0]) + len(held[2])]
 
 
-def removal_of(done, folder):
-    """Write the statistics of all samples of client 1, as a party would; return the file."""
+def removal_of(done, folder, kept=0):
+    """Write the statistics of all samples of client 1, or of all but some, as a party would; return
+    the file.
+    """
     benchmark = load_data(done.experiment, 0)
-    held = partition_of(done.experiment, benchmark, 0).clients[GONE]
+    held = partition_of(done.experiment, benchmark, 0).clients[GONE][kept:]
     write_folder(folder, benchmark, held, "train")
     write_removal(done, folder, file := folder / "removal.safetensors")
     return file
@@ -268,6 +270,14 @@ def test_a_subtraction_names_what_stays(experiment, tmp_path, capsys):
     )
     page = (left.path / "report.html").read_text("utf-8")
     assert "the calibration, the round and the settings were chosen with what was removed" in page
+
+
+def test_a_subtraction_says_that_few_samples_of_a_class_are_left(experiment, tmp_path):
+    """Such as one that was deleted before its party left: the class's total is its features."""
+    done = run(experiment({}), tmp_path / "run")
+    (tmp_path / "party").mkdir()
+    file = removal_of(done, tmp_path / "party", kept=1)
+    assert "few" in forget(done, str(GONE), tmp_path / "left", removal=file).result["stays"]
 
 
 def test_a_subtraction_copies_no_file_but_those_that_it_names(experiment, tmp_path):

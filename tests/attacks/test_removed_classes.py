@@ -208,12 +208,15 @@ def test_a_party_that_leaves_whole_leaves_no_sample_alone_in_the_model(what, pla
         np.savez(later / "features.npz", **arrays)
     greeted = greeting(experiment(place), place / "run")
     ledger = released(at_first, greeted)
-    given = later, greeted, ledger, (), True, 5
-    if what == "nothing":
-        assert removed(*given) == [EACH] * HELD
-        return
-    assert code_of(removed, *given) == "removal-leaves"
-    assert sum(removed(*given, moments=("leftovers",))) == EACH * HELD - (what == "deleted")
+    for consent, min_samples in ((True, 5), (False, 1), (True, 1)):  # neither is about this
+        given = later, greeted, ledger, (), consent, min_samples
+        if what == "nothing":
+            assert removed(*given) == [EACH] * HELD
+            continue
+        assert code_of(removed, *given) == "removal-leaves"
+        if consent:
+            left = sum(removed(*given, moments=("leftovers",)))
+            assert left == EACH * HELD - (what == "deleted")
 
 
 RARE, HAVE = 5, [EACH * c + 6 * (c > 0) for c in range(5)]  # a feature, and who has it: five

@@ -377,20 +377,21 @@ class PartyData(OwnSamples):
         )
         ledger.check_removed_whole(plan, ledger.digests(raw(cells.few)))
         removed = ledger.digests(raw(np.setdiff1d(cells.taking, cells.few)))
-        if cells.minimum == 1 or self.removal is None or not removed:
+        if self.removal is None or not removed:
             return
         train = party_benchmark.train
         here = ledger.digests_in_order(raw(train))
         of_class = dict(zip(here, party_benchmark.labels[train].tolist(), strict=True))
-        if not self.removal.consent:
+        allows_few = self.removal.consent or cells.minimum == 1
+        if not allows_few:
             different = ledger.contents(removed)
             copies = (bool(different & ledger.contents([sample])) for sample in here)
             check_saved_once(sum(copies), len(different))
         sums_of_plans = ledger.remaining(plan, removed)
         for released, sums in sums_of_plans:
-            # the removal must hide the features that these sums have hidden
             in_sums = np.array([sample in released for sample in here])
-            engine.worker.held[client] = train[in_sums]
+            if cells.minimum > 1:  # the removal must hide the features that these sums have hidden
+                engine.worker.held[client] = train[in_sums]
             outside = {
                 of_class[sample] for sample in removed - sums
             }  # not known apart from these sums
@@ -401,7 +402,7 @@ class PartyData(OwnSamples):
             counts = party_benchmark.space.names, held_labels, removed_labels
             if "leftovers" not in self.consent:
                 check_leftovers(*counts, len(sums - of_class.keys()))
-            if self.removal.consent:
+            if allows_few:
                 continue
             summed_as = self._checked_as_summed(cells, train, in_sums)
             check_removed_classes(*counts, cells.minimum)

@@ -42,6 +42,7 @@ from fedunseen.core.files import (
 from fedunseen.core.parameters import Params, of_each_client
 from fedunseen.core.registry import find
 from fedunseen.core.samples import first_of_equal
+from fedunseen.core.small_cells import MIN_SAMPLES
 from fedunseen.data import Benchmark
 from fedunseen.experiment.assemble import deal, load_data, partition_of
 from fedunseen.experiment.changed import judged
@@ -248,6 +249,13 @@ def traces(run: Run) -> list[str]:
     return in_order(codes)
 
 
+def _few_left(count: Tensor, removed_counts: Tensor) -> list[str]:
+    """Return the code of what stays if few samples are left of a class that lost some."""
+    left = count[: len(removed_counts)]
+    few = (left > 0) & (left < MIN_SAMPLES) & (removed_counts.to(left) > 0)[: len(left)]
+    return ["few"] if bool(few.any()) else []
+
+
 def write_left(
     run: Run,
     benchmark: Benchmark,
@@ -305,7 +313,8 @@ def write_left(
             encoder = encoder_of(run.experiment, task.benchmark)
             drawn |= reason_tensors(left, task.benchmark, drawn, encoder)
         write_tensors(partial / "evaluation.safetensors", {**drawn, "client_counts": counts})
-        noted = {"forgotten": noted["forgotten"], "stays": traces(run)}
+        stays = in_order([*traces(run), *_few_left(state.params["count"], removed_counts)])
+        noted = {"forgotten": noted["forgotten"], "stays": stays}
         directory.finish({**numbers, "run": str(folder), **noted})
 
 

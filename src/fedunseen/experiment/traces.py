@@ -4,6 +4,8 @@ fitted again.
 
 from collections.abc import Iterable, Sequence
 
+from fedunseen.core.small_cells import MIN_SAMPLES
+
 STAYS = {
     "scaling": "the scaling of features (data.features) was fitted with what was removed",
     "quantization": "the range of each feature (data.quantization) was fitted with what was "
@@ -15,6 +17,8 @@ STAYS = {
     "removed",
     "columns": "bounds, fills and categories (data.columns), or the window of pictures "
     "(data.window), may be those of what was removed",
+    "few": f"of a class whose samples were removed, fewer than {MIN_SAMPLES} are left, and readers "
+    "of the model can tell their features",
     "rounds": "metrics.jsonl has the accuracies of earlier rounds, whose models had what was "
     "removed",
 }
