@@ -274,7 +274,7 @@ def test_a_subtraction_names_what_stays(experiment, tmp_path, capsys):
 
 def test_a_subtraction_says_that_few_samples_of_a_class_are_left(experiment, tmp_path):
     """Such as one that was deleted before its party left: the class's total is its features."""
-    done = run(experiment({}), tmp_path / "run")
+    done = run(experiment({"partition.kind": "pccd"}), tmp_path / "run")
     (tmp_path / "party").mkdir()
     file = removal_of(done, tmp_path / "party", kept=1)
     assert "few" in forget(done, str(GONE), tmp_path / "left", removal=file).result["stays"]
