@@ -297,6 +297,7 @@ def test_late_replies_count_by_their_age(tmp_path):
     buffered = {
         "engine__buffer": 2,
         "engine__staleness": 1.0,
+        "strategy__name": "fedavg",
         "strategy__rounds": 3,
         "strategy__weights": "uniform",
     }
