@@ -152,7 +152,12 @@ def test_three_processes_killed_at_random_open_each_sum_once(seed, machine, data
             (tmp_path / f"fedunseen-{name}" / "ledger" / "ledger.json").read_bytes().splitlines()[0]
         )
         (plan,) = ledger["plans"].values()
-        assert (ledger["rosters"], plan["opened"]["k"], plan["waiting"]) == ([list(NAMES)], 1, None)
+        (federation,) = ledger["federations"].values()
+        assert (federation["rosters"], plan["opened"]["k"], plan["waiting"]) == (
+            [list(NAMES)],
+            1,
+            None,
+        )
     unmasked = run(
         Experiment.load("digit-pairs", {**settings, "engine.mode": "one-at-a-time"}),
         tmp_path / "unmasked",
