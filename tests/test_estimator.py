@@ -426,7 +426,7 @@ def test_the_training_is_that_of_an_experiment(tmp_path):
         "evaluation.selection": "last", "evaluation.clients": False, "evaluation.embedding": False,
         "evaluation.theory": False, "strategy.name": "fedprox", "strategy.fraction": 0.5, "run.seed": 3,
     }  # fmt: skip
-    experiment = Experiment.load("digit-pairs", overrides)
+    experiment = Experiment.load("digit-pairs-fedavg", overrides)
     expected = run(experiment, tmp_path / "run").params
     benchmark = DigitPairs.load(experiment.data, 3)
     space, clients = benchmark.space, make_partition(experiment.partition, benchmark, 3).clients
