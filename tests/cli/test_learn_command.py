@@ -156,7 +156,7 @@ def test_an_adapted_run_predicts_learns_reports_and_exports(unadapted, works, re
     note = works(*words).answer["adapted"]
     assert "is not an empty folder" in refused(*words)
     samples, seen = (np.array(note["classes"][key]) for key in ("samples", "seen"))
-    assert (note["measured"], note["test_share"]) == (True, 0)
+    assert (note["measured"], note["test_share"], note["among"]) == (True, 0, "all")
     assert samples.sum() > 0 == samples[seen.astype(bool)].sum()
     rows = np.load(unadapted / "pool.npz")["features"]
     assert sum(note["classes"]["answers_before"]) == len(rows)

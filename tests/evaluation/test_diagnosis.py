@@ -306,10 +306,10 @@ def test_weak_seen_and_unseen_classes_and_the_cost_of_calibration_are_named():
     assert result["calibration_falls"] == [{"name": "cow", "before": 100.0, "after": 20.0}]
     unseen, seen, cost, _ = result["text"]
     assert unseen.endswith(
-        "(10 % of 10 samples right, 100 % once seen classes compete; 90 % are called orca)."
+        "(1 of 10 test samples right, 100 % once seen classes compete; 90 % are called orca)."
     )
     assert seen == (
-        "1 of 2 seen classes is often called an unseen class: cow (20 % of 10 samples right, 100 % "
+        "1 of 2 seen classes is often called an unseen class: cow (2 of 10 test samples right, 100 % "
         "without calibration; 80 % are called orca (unseen))."
     )
     assert cost == (

@@ -1,10 +1,12 @@
 """Pictures in a wrong folder are found by their features, and clean folders are left in peace."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from fedunseen.evaluation import misplaced as module
-from fedunseen.evaluation.misplaced import misplaced, most_alike, strays
+from fedunseen.evaluation.misplaced import misplaced, misplaced_files, most_alike, strays
 
 
 def drawn(seed, moved, apart=1.1, classes=12, each=40, width=60):
@@ -93,6 +95,29 @@ def test_single_samples_of_several_classes_are_named_and_few_others():
     assert right >= 36
     assert named - right <= 5
     assert clean <= 5
+
+
+def test_a_picture_that_cannot_be_read_is_not_listed_for_its_looks():
+    """It is black, in a class's folder and in no split."""
+    features, labels, _ = drawn(0, 0, apart=1.0)
+    features[0] = features[45]
+
+    def found(unread):
+        rows = np.setdiff1d(np.arange(len(labels)), unread)
+        benchmark = SimpleNamespace(
+            files=[f"{i}.png" for i in range(len(labels))],
+            pictures=np.full((len(labels), 3, 8, 8), 128, np.uint8),
+            features=features,
+            labels=labels,
+            space=SimpleNamespace(names=[f"c{c}" for c in range(12)]),
+            train=rows[::2],
+            test_seen=rows[1::2],
+            test_unseen=rows[:0],
+        )
+        return [one["file"] for one in misplaced_files(benchmark).get("strays", ())]
+
+    assert "0.png" in found([])
+    assert "0.png" not in found([0])
 
 
 def test_more_classes_to_resemble_do_not_mean_more_odd_pictures():

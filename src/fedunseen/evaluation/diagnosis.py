@@ -151,9 +151,10 @@ def misplaced_pictures(
         yield Finding(
             f"{len(files)} pictures in the folder of {place!r} look like {like!r}: "
             f"{listed(files, NAMED)}.",
-            f"By looks alone they are like the pictures of {like!r}.",
+            f"By looks alone they are like the pictures of {like!r}: they are in the wrong folder, "
+            "or both classes look alike.",
             f"Look at these {len(files)}: move those that are in the wrong folder, and run the "
-            "experiment again. If all are right, the two classes look alike.",
+            "experiment again. If all are right, both classes look alike: leave them.",
         )
     if strays and not _by_chance(len(strays), strays_by_chance):
         what, why, remedy = stray_words(strays)
@@ -161,16 +162,27 @@ def misplaced_pictures(
     for group in badly_lit[:LISTED]:
         files = group["files"]
         remedy = "replace them or leave them out, and run the experiment again."
+        why = _of_seen_lit(group)
         if group["class"] in unseen:
+            why = "The model sees little in them, and answers about them are often wrong."
             remedy = (
                 "they are test pictures alone, as all of an unseen class. To replace them or leave "
                 "them out changes what is measured, not the model."
             )
         yield Finding(
             f"{lit_words(group)}: {listed(files, NAMED)}. Of most other classes hardly any are.",
-            "The model sees little in them, and answers about them are often wrong.",
+            why,
             f"Look at these {len(files)}: {remedy}",
         )
+
+
+def _of_seen_lit(group: Mapping[str, Any]) -> str:
+    """Say what almost black or white pictures of a seen class do to answers and to its accuracy."""
+    name = group["class"]
+    return (
+        f"The model learns to know {name} by this: such pictures of any class may be called "
+        f"{name}. Test pictures of {name} are in part like this too, so that its accuracy is too high."
+    )
 
 
 def usual_strays(result: Mapping[str, Any]) -> Finding | None:
@@ -245,8 +257,7 @@ def adapted(note: Mapping[str, Any]) -> Iterator[Finding]:
             "seen classes do not."
             if unseen
             else "They lie too far from the labeled samples of these classes.",
-            "Check that they are of these classes"
-            + (", and correct the descriptions." if unseen else "."),
+            _for_refused(note) if unseen else "Check that they are of these classes.",
         )
     got = [
         0.0 if seen else samples
@@ -259,6 +270,17 @@ def adapted(note: Mapping[str, Any]) -> Iterator[Finding]:
             "Its prototype may have moved to samples of other classes.",
             "Check that the samples are of several unseen classes.",
         )
+
+
+def _for_refused(note: Mapping[str, Any]) -> str:
+    """Return what helps where unlabelled samples of unseen classes do not count."""
+    check = "heck that they are of these classes, and correct the descriptions."
+    if note.get("among") != "all":  # not chosen there, or already so
+        return f"C{check}"
+    return (
+        "If all of these samples are of unseen classes, adapt again with --among unseen: then none "
+        f"is taken for a seen class. Otherwise c{check}"
+    )
 
 
 def shown_tests(shown: Mapping[str, int], measured: bool = True) -> Finding:

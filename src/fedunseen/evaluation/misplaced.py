@@ -153,20 +153,21 @@ def misplaced_files(benchmark: Benchmark) -> dict[str, Any]:
         return {}
     names = benchmark.space.names
     vectors = _vectors_of(benchmark)
-    groups = misplaced(vectors, benchmark.labels)
+    labels = _read_labels(benchmark)
+    groups = misplaced(vectors, labels)
     grouped = {row for group in groups for row in group.rows.tolist()}
     remarks: dict[str, Any] = {
         "misplaced": _named(groups, benchmark),
         "strays": [
             {"place": names[place], "like": names[like], "file": benchmark.files[row]}
-            for row, place, like in strays(vectors, benchmark.labels)
+            for row, place, like in strays(vectors, labels)
             if row not in grouped
         ],
     }
     if remarks["strays"]:
-        remarks["strays_by_chance"] = round(BY_CHANCE * float((benchmark.labels >= 0).sum()), 2)
+        remarks["strays_by_chance"] = round(BY_CHANCE * float((labels >= 0).sum()), 2)
     found = {key: items for key, items in remarks.items() if items}
-    return found | badly_lit(benchmark.pictures, benchmark.files, benchmark.labels, names)
+    return found | badly_lit(benchmark.pictures, benchmark.files, labels, names)
 
 
 def most_alike_files(benchmark: Benchmark) -> dict[str, Any]:
@@ -175,7 +176,7 @@ def most_alike_files(benchmark: Benchmark) -> dict[str, Any]:
     """
     if benchmark.files is None or benchmark.pictures is None:
         return {}
-    found = _named(most_alike(_vectors_of(benchmark), benchmark.labels), benchmark)
+    found = _named(most_alike(_vectors_of(benchmark), _read_labels(benchmark)), benchmark)
     return {"most_alike": found} if found else {}
 
 
@@ -183,6 +184,16 @@ def _vectors_of(benchmark: Benchmark) -> NDArray[Any]:
     """Return one vector of features a sample (n, d): of maps of places, their mean."""
     features = benchmark.features
     return features if features.ndim == 2 else features.reshape(*features.shape[:2], -1).mean(-1)
+
+
+def _read_labels(benchmark: Benchmark) -> NDArray[np.int64]:
+    """Return the labels, below 0 for samples in no split: pictures that cannot be read, which are
+    black.
+    """
+    labels = np.full_like(benchmark.labels, -1)
+    read = np.concatenate([benchmark.train, benchmark.test_seen, benchmark.test_unseen])
+    labels[read] = benchmark.labels[read]
+    return labels
 
 
 def _named(groups: Sequence[Group], benchmark: Benchmark) -> list[dict[str, Any]]:

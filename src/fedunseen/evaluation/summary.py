@@ -97,8 +97,8 @@ def weak_classes(
         true: (n,) classes of samples.
         said: (n,) answers.
         otherwise: (n,) answers without the decision between seen and unseen classes.
-        surely: none whose 95 % interval has the mean of all, before that decision, or half; and
-            also classes far below that mean. None of fewer than ``ENOUGH`` samples.
+        surely: a class far below the mean of all before that decision, or below half, whose 90 %
+            interval is so too. None of fewer than ``ENOUGH`` samples.
         mislabeled: classes with labels that seem wrong, which are the cause then, not the decision.
         unseen: of two wrong answers that are equally frequent, a seen class comes first, and then
             the one that is more often taken for this class.
@@ -110,7 +110,7 @@ def weak_classes(
     below = max(WEAK, usual - FAR) if surely else WEAK
     for c, accuracy in now.items():
         samples = int((true == c).sum())
-        chance = surely and (samples < ENOUGH or _at_most(accuracy, samples) >= usual)
+        chance = surely and (samples < ENOUGH or _at_most(accuracy, samples) >= below)
         if accuracy < below and not chance:
             counts = np.bincount(said[(true == c) & (said != c)], minlength=len(names))
             back = np.bincount(true[said == c], minlength=len(names))
@@ -131,9 +131,9 @@ def weak_classes(
 
 
 def _at_most(accuracy: float, samples: int) -> float:
-    """Return the upper end of the 95 % interval of a percentage of samples (Wilson 1927)."""
+    """Return the upper end of the 90 % interval of a percentage of samples (Wilson 1927)."""
     share = accuracy / 100
-    z = 1.96
+    z = 1.645
     middle = share + z * z / (2 * samples)
     half = z * float(np.sqrt(share * (1 - share) / samples + (z / (2 * samples)) ** 2))
     return (middle + half) / (1 + z * z / samples) * 100
@@ -150,8 +150,7 @@ def weak_words(weak: Sequence[Weak], of: int, kind: str, also: str = "") -> str:
         whose = part_of(1, 1, kind) if of == 1 else f"Each of the {of} {kind}"
         return f"{whose} has at least half of its samples right{alone}."
     examples = [
-        f"{item.name} ({item.accuracy:.0f} % of {item.samples} "
-        f"sample{'' if item.samples == 1 else 's'} right"
+        f"{item.name} ({_right(item)}"
         f"{'' if item.among_all is None else f', {item.among_all:.0f} % once seen classes compete'}"
         f"{_called(item)})"
         for item in weak
@@ -162,6 +161,14 @@ def weak_words(weak: Sequence[Weak], of: int, kind: str, also: str = "") -> str:
         verb = "is" if len(weak) == 1 else "are"
         what = "recognized much less often than the others"
     return f"{part_of(len(weak), of, kind)} {verb} {what}{alone}: {listed(examples)}.{also}"
+
+
+def _right(item: Weak) -> str:
+    """Say how many of a class's samples are right: of few, without a percentage."""
+    if item.samples < SCANT:
+        right = round(item.accuracy / 100 * item.samples)
+        return f"{right} of {counted(item.samples, 'test sample')} right"
+    return f"{item.accuracy:.0f} % of {item.samples} samples right"
 
 
 def _called(item: Weak, unseen: Collection[str] = (), mark: str = "also unseen") -> str:
@@ -196,9 +203,7 @@ def rule_words(
         how = "if only unseen classes compete"
         mark = "also unseen"
     examples = [
-        f"{item.name} ({item.accuracy:.0f} % of {item.samples} "
-        f"sample{'' if item.samples == 1 else 's'} right, "
-        f"{item.otherwise:.0f} % {how}{_called(item, unseen, mark)})"
+        f"{item.name} ({_right(item)}, {item.otherwise:.0f} % {how}{_called(item, unseen, mark)})"
         for item in weak
     ]
     return f"{part_of(len(weak), of, kind)} {where}: {listed(examples)}. {setting}"
@@ -514,19 +519,55 @@ def _of_rule(
     tested = counts["unseen classes"].number, counts["seen classes"].number
     setting = rule_advice(kind, prior, result, tested)
     first = kind != "seen classes" and examples_first(advice, answers, result, prior, tested)
+    likelier = [_samples_words(item, result) for item in weak if item.cause == "both"]
+    possible = []
+    if kind != "seen classes":
+        likelier += _preferred_words(weak, unseen, result, prior, tested, bool(setting))
+        found = [(group["place"], group["like"]) for group in result.get("misplaced", ())]
+        pairs = {(item.instead, item.name) for item in weak if item.instead not in unseen}
+        if files := _first_files(pairs.difference(found), result):
+            possible.append(
+                "It is possible too that pictures of them lie in the folders of other classes, "
+                f"from which the model learns a wrong name: look there, first at {files}."
+            )
     if first:
         setting = " ".join(["Show examples of them first.", *_without_examples(setting)])
-    likelier = [_samples_words(item, result) for item in weak if item.cause == "both"]
-    if kind != "seen classes":
-        said = [(group["place"], group["like"]) for group in result.get("misplaced", ())]
-        pairs = {(item.instead, item.name) for item in weak if item.instead not in unseen}
-        if files := _first_files(pairs.difference(said), result):
-            likelier.append(
-                "Pictures of them in the folders of other classes would teach the model a wrong "
-                f"name. Look whether there are any, first at {files}."
-            )
-    words = rule_words(weak, *counts[kind], " ".join([*likelier, setting]), unseen)
+    said = [part for part in (*likelier, setting, *possible) if part]
+    words = rule_words(weak, *counts[kind], " ".join(said), unseen)
     return [words.strip(), *([advice] if first else [])]
+
+
+def _preferred_words(
+    weak: Sequence[Weak],
+    unseen: Sequence[str],
+    result: Mapping[str, Any],
+    prior: Any,
+    tested: tuple[int, int],
+    advised: bool,
+) -> list[str]:
+    """Say which seen classes unseen ones look like, where the prior prefers those and another one
+    raises unseen classes clearly, and what that one costs.
+
+    ``advised``: it is advised anyway.
+    """
+    balanced = result.get("confidence", {}).get("priors", {}).get("balanced")
+    if prior != "auto" or balanced is None:
+        return []
+    alike = [item for item in weak if item.instead and item.instead not in unseen]
+    alike = [item for item in alike if item.called[item.instead] >= ALIKE]
+    reached = balanced[1], balanced[2]
+    now = result["gzsl_unseen"], result["gzsl_seen"]
+    if not alike or reached[0] < now[0] + GAIN:
+        return []
+    pairs = listed([f"{item.name} with {item.instead}" for item in alike])
+    cause = f'The model confuses {pairs}, and evaluation.prior = "auto" prefers the seen class.'
+    if advised:
+        return [cause]
+    before, after = (_over(sides, tested) for sides in (now, reached))
+    return [
+        f'{cause} evaluation.prior = "balanced" prefers it less: on test samples, it takes the '
+        f"accuracy {_moves(result, reached)}; over all classes from {before:.1f} to {after:.1f} %."
+    ]
 
 
 def _samples_words(item: Weak, result: Mapping[str, Any]) -> str:
@@ -630,9 +671,10 @@ def _of_data(
         if any(item.name == group["place"] for item in weak[kind]):
             known.add(group["place"])
             words.append(
-                f" Labels of {group['place']} may be wrong: {len(group['files'])} of its pictures "
-                f"look like {group['like']} ({listed(group['files'], FILES)}). If they are, right "
-                "answers about them count as wrong."
+                f" Labels of {group['place']} may be wrong, or {group['place']} and "
+                f"{group['like']} look alike: {len(group['files'])} pictures of {group['place']} "
+                f"look like {group['like']} ({listed(group['files'], FILES)}). If labels are "
+                "wrong, right answers about these pictures count as wrong."
             )
     if others := [item for item in weak[kind] if item.name not in known]:
         words.append(_compare_words(others, result or {}))
@@ -688,8 +730,9 @@ def _of_pictures(
         if like in weak and place not in unseen:
             text.append(
                 f"{cause} {len(files)} pictures in the folder of {place} look like {like} "
-                f"({listed(files, FILES)}). If they show {like}, the model learns from them to "
-                f"call {like} {place}. Move them to {like} and run again, before other remedies."
+                f"({listed(files, FILES)}), or both look alike. If they show {like}, the model "
+                f"learns from them to call {like} {place}: move them to {like} and run again, "
+                "before other remedies."
             )
     return text
 

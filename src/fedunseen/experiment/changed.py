@@ -64,7 +64,7 @@ _BLOCK = 4096  # samples scored at once
 def adapt_run(run: R, rows: NDArray[Any], folder: Path | None, among: str) -> R:
     """Return the run adapted to unlabelled samples (n, ...); see :meth:`fedunseen.Run.adapt`."""
     _, adapted = run.model.adapted([rows], among)
-    return write_adapted(run, adapted, folder, rows, {})
+    return write_adapted(run, adapted, folder, rows, {"among": among})
 
 
 def write_adapted(
