@@ -9,12 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedunseen.core.errors import RefusedError
+from fedunseen.core.errors import FedUnseenError, RefusedError
 from fedunseen.deploy.client_data import PartyData
+from fedunseen.deploy.secagg.enrolment import enrol
 from fedunseen.deploy.secagg.ledger import Ledger
 from fedunseen.deploy.secagg.server import MaskedTotal
 from masked_parties import Parties
-from small_federation import experiment, greeting, write_all
+from small_federation import (
+    NAMES,
+    Recorder,
+    experiment,
+    greeting,
+    host,
+    party,
+    write_all,
+    write_party,
+)
 
 FIRST = Path(__file__).parent / "first_version"
 PHOTO = np.array([0.125, -0.5])  # the gradient of one more photo
@@ -346,3 +356,41 @@ def test_answers_about_other_samples_or_in_other_units_are_not_counted():
     assert code(asked, parties, quantization="8") == "samples-again"
     parties.samples["p0"] = [*parties.samples["p0"], b"one more photo"]
     assert code(asked, parties) == "samples-again"
+
+
+@pytest.mark.parametrize("consent", [(), ("again",)], ids=["", "consent"])
+@pytest.mark.parametrize("ways", [("plain", "masked"), ("masked", "plain")], ids="-".join)
+def test_sums_in_clear_and_under_masks_are_sums_of_the_same_samples(ways, consent, tmp_path):
+    """A trial in clear, and then a run under masks with one sample more: the difference of two
+    totals would be that sample. Nor may others send in clear what hides a party in a masked total.
+    """
+    data = write_all(tmp_path / "data")
+    enrol(tmp_path / "kits", NAMES)
+    said = []
+
+    def send(way):
+        parties = {
+            name: party(
+                data / name,
+                tmp_path / "state" / name,
+                said,
+                tmp_path / "kits" / name,
+                way == "masked",
+                consent,
+            )
+            for name in NAMES
+        }
+        asked = experiment(data, privacy__aggregation=way, evaluation__confidence="none")
+        return host(asked, Recorder(parties), tmp_path / way, tmp_path / "kits")
+
+    send(ways[0])
+    shutil.rmtree(data / "north")
+    write_party(data / "north", [*np.repeat((0, 1, 2), 6), 0], 1)  # the same, and one more
+    if consent:
+        assert send(ways[1]).result["sums_sha256"]
+        return
+    with pytest.raises(FedUnseenError):
+        send(ways[1])
+    for name in NAMES:  # north, whose samples are others, and those whose samples are the same
+        messages = (tmp_path / "state" / name / "messages.log").read_text()
+        assert "two sums" in messages or "other parties" in messages

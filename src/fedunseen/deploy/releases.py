@@ -16,7 +16,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -149,6 +149,23 @@ class Releases:
         }
         over_network = any("offline" not in record for record in opened.values())
         return bool(by_file - paid) or (over_network and not self.lines)
+
+    def check_in_clear(self, consent: Collection[str]) -> None:
+        """Refuse a sum of the samples if rounds were answered in clear over a network, whose samples
+        no ledger knows.
+
+        Raises:
+            RefusedError: the owner has not consented to it (code ``samples-again``).
+        """
+        rounds = (line for line in self.lines if line["kind"] == "round")
+        runs = sorted({str(line["run"]) for line in rounds if "samples" in line})
+        if runs and "again" not in consent:
+            raise RefusedError(
+                f"run {runs[-1]} took this party's sums or updates in clear, and the difference of "
+                "two sums can reveal a party's sums or single samples: give --consent again if the "
+                "owner agrees",
+                "samples-again",
+            )
 
     def spent(self, lines: Sequence[Mapping[str, Any]] | None = None) -> tuple[float, float]:
         """Return the sums of epsilon and delta (basic composition) of all runs, or of those in

@@ -410,6 +410,8 @@ class Answering(Asked):
         plan = self.plan.plan
         if plan.removing:
             ready.check_removal(self.ledger, plan.digest)
+        else:
+            self.site.releases.check_in_clear(self.consent)
         samples = self.ledger.digests(ready.raw())
         self.ledger.compare_with(ready.present())
         roster = self.plan["parties"] if self.plan["masked"] else None

@@ -336,6 +336,8 @@ class Party:
     ) -> PartySession | None:
         """Return this party's side of the run's masked sums; None without masks."""
         if ready.engine is None or ready.engine.masks is None:
+            if not header.get("removing"):
+                self._check_masked_before(ready)
             return None
         from fedunseen.deploy.remote import masking
         from fedunseen.deploy.secagg.ledger import ASKING
@@ -346,6 +348,8 @@ class Party:
             client = masking.client_of(owner.kit, self.site.state, owner.data, owner.consent)
             self.site.releases.bind(client.ledger)  # a disagreement keeps the party out of the run
             self._secagg = client
+        if not header.get("removing"):
+            self.site.releases.check_in_clear(self.owner.consent)
         names = header.get("names")
         place = int(header["client"])
         party_name = self._secagg.name
@@ -387,6 +391,25 @@ class Party:
             )
         checks = ready.raw, ready.check_removal, ready.present
         return masking.PartySession(self._secagg, ready.engine, facts, weight, *checks)
+
+    def _check_masked_before(self, ready: Ready) -> None:
+        """Refuse to send in clear what a masked sum has: whoever sees both could take it off."""
+        folder = self.site.state / "ledger"
+        if "again" in self.owner.consent or not folder.is_dir():
+            return
+        from fedunseen.deploy.secagg.ledger import Ledger
+
+        owner = self.owner
+        where = "" if owner.data is None else str(owner.data.resolve())
+        ledger = Ledger(folder, where, "moved" in owner.consent)
+        ledger.compare_with(ready.present())
+        if ledger.may_have_released(ledger.digests(ready.raw())):
+            raise RefusedError(
+                "sums under masks or by file may have some of these samples, and sent in clear "
+                "they would show what the sums of other parties are: join with --consent again if "
+                "the owner agrees",
+                "samples-again",
+            )
 
     def _round(self, joined: _Joined, header: Mapping[str, Any], tensors: Params) -> bytes:
         check_header(header)

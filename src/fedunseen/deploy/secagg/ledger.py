@@ -338,6 +338,10 @@ class Ledger:
             if theirs is None or not self._are_others(theirs, samples):
                 yield plan, theirs
 
+    def may_have_released(self, samples: frozenset[bytes]) -> bool:
+        """Say whether a sum of any federation may have some of these samples."""
+        return any(True for _ in self._may_share(samples))
+
     def _has_opened(self, plan: str) -> bool:
         """Say whether sums of a plan were opened: perhaps of unknown samples, since a version kept
         no digests of trained methods.
