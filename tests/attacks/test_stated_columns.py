@@ -490,7 +490,7 @@ def test_a_name_of_few_rows_that_stay_is_hidden(few, min_samples):
     features = np.abs(features - few)
     digests = np.arange(640, dtype=np.uint8).reshape(20, 32)
     sides = np.zeros((20, 1), dtype=np.int8)
-    originals = Originals(digests, digests, features.astype(float), sides)
+    originals = Originals(digests, digests, digests, features.astype(float), sides)
     scaler = Scaler((), Quantization.of_grey_values(8).statistics)
     samples = ScaledSamples(features, torch.device("cpu"), scaler, originals)
     read = CodedRows(samples, torch.arange(20))
@@ -508,7 +508,7 @@ def test_what_is_absent_is_within_no_range():
     features[:11] = 0.5
     digests = rng.integers(0, 256, (20, 32), dtype=np.uint8)
     scaler = Scaler((), Quantization.of_grey_values(8).statistics)
-    originals = Originals(digests, digests, features.astype(float), sides)
+    originals = Originals(digests, digests, digests, features.astype(float), sides)
     samples = ScaledSamples(features, torch.device("cpu"), scaler, originals)
     read = CodedRows(samples, torch.arange(20))
     *ends, narrow = bounds_of_class(read, torch.arange(20), scaler.quantization, 5)

@@ -14,7 +14,9 @@ from fedunseen import Experiment
 from fedunseen.core.errors import QuorumError, RefusedError
 from fedunseen.data.benchmarks.image_folder import ImageFolder
 from fedunseen.data.benchmarks.table import TableBenchmark
+from fedunseen.data.columns import Column
 from fedunseen.data.columns.rows import row_digests
+from fedunseen.data.columns.treatment import CellError, encode, text_of
 from fedunseen.data.io.tables import open_table
 from fedunseen.deploy import client_data
 from fedunseen.deploy.client_data import PartyData, Removal, raw_samples
@@ -229,11 +231,41 @@ def test_a_row_is_the_same_in_every_format_and_order_of_columns(tmp_path):
     ],
 )  # fmt: skip
 def test_cells_are_compared_by_what_they_say(cell, other, same, tmp_path):
+    assert np.array_equal(*digests_of(cell, other, tmp_path, False)) is same
+
+
+def digests_of(cell, other, tmp_path, exact):
+    """Return the digests of two rows that differ in a cell."""
     rows = [[cell, "x"], [other, "x"]]
     opened = open_table(write_csv(tmp_path / "a.csv", rows, ["one", "two"]))
     (block,) = opened.blocks(opened.names)
-    digests = row_digests(block, opened.names)
-    assert np.array_equal(*digests) is same
+    return row_digests(block, opened.names, exact)
+
+
+@pytest.mark.parametrize("kind", ["number", "category", "boolean", "date"])
+@pytest.mark.parametrize(
+    ("cell", "other"),
+    [
+        ("7", "07"), ("3", "3.0"), ("7", "7.0e0"), ("10", "1_0"), ("TRUE", "true"), ("NA", "None"), ("", "NA"),
+        ("nan", "NaN"), ("1912-04-04", "1912-04-04T00:00"), ("9007199254740993", "9007199254740992"), ("a", "a "),
+    ],
+)  # fmt: skip
+def test_rows_of_one_exact_digest_have_the_same_features(cell, other, kind, tmp_path):
+    """So that a corrected cell that moves a sum is a change, whatever a coordinator makes of it."""
+    alike = np.array_equal(*digests_of(cell, other, tmp_path, True))
+    values = sorted({text_of(cell) or "x", text_of(other) or "y", "z"})
+    given = {
+        "number": {"bounds": [0, 100]},
+        "date": {"bounds": ["1912-01-01", "1913-01-01"]},
+        "category": {"values": values},
+    }.get(kind, {})
+    column = Column(name="one", kind=kind, **given)
+    for missing in ([], ["NA"], ["nan"]):
+        try:
+            one, two = (encode(column, [text], missing) for text in (cell, other))
+        except CellError:  # no such column has this cell
+            continue
+        assert not alike or np.array_equal(one, two, equal_nan=True)
 
 
 def test_a_run_of_one_machine_reads_no_other_column(tmp_path):

@@ -19,6 +19,8 @@ class Originals:
 
     Attributes:
         digests: (n, 32) bytes, of each sample as a whole: no setting that reads it changes them.
+        exact: (n, 32) bytes, of the same, and of how each cell is written: samples that have the
+            same have the same features, whatever is made of them.
         unlabelled: (n, 32) bytes, of each sample without its class: saved under another one, it is
             the same.
         cells: (n, d) what each feature was made of: a number before bounds clip it.
@@ -26,6 +28,7 @@ class Originals:
     """
 
     digests: NDArray[np.uint8]
+    exact: NDArray[np.uint8]
     unlabelled: NDArray[np.uint8]
     cells: NDArray[np.float64]
     sides: NDArray[np.int8]

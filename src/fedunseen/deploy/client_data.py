@@ -944,15 +944,18 @@ def raw_samples(
             read (``stamps``), so that sums have another sample than a ledger would.
     """
     for row in rows:
+        written = b""
         if benchmark.originals is not None:
             content = benchmark.originals.digests[row].tobytes()
+            written = benchmark.originals.exact[row].tobytes()
         elif benchmark.files is not None:
             content = _of_file(folder, benchmark.files[row], stamps)
         else:
             content = np.ascontiguousarray(benchmark.features[row]).tobytes()
         label = benchmark.labels[row]
         name = "" if label < 0 else benchmark.space.names[label]
-        yield content, name.encode(errors="surrogateescape") + (reading and b"\0" + reading)
+        how = written + reading
+        yield content, name.encode(errors="surrogateescape") + (how and b"\0" + how)
 
 
 def _present(

@@ -48,7 +48,8 @@ def originals_of(
     ]
     cells, sides = (np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True))
     others = [name for name in names if name not in labels]
-    return Originals(row_digests(block, names), row_digests(block, others), cells, sides)
+    exact = row_digests(block, names, exact=True)
+    return Originals(row_digests(block, names), exact, row_digests(block, others), cells, sides)
 
 
 def _before(
@@ -72,7 +73,7 @@ def _before(
     return before, sides
 
 
-def row_digests(block: Block, names: Sequence[str]) -> NDArray[np.uint8]:
+def row_digests(block: Block, names: Sequence[str], exact: bool = False) -> NDArray[np.uint8]:
     """Return the digest (n, 32) of each row of a block.
 
     A row is the same from a CSV, a Parquet or an Arrow file, in whatever order the columns are: 3,
@@ -81,21 +82,23 @@ def row_digests(block: Block, names: Sequence[str]) -> NDArray[np.uint8]:
     Args:
         block: rows.
         names: all columns of the table.
+        exact: tell cells apart that are two categories, though they say the same: 7 and 07, true
+            and TRUE. Files of two formats may then differ.
     """
-    codes = [_codes(block.cells[name]) for name in sorted(names)]
+    codes = [_codes(block.cells[name], exact) for name in sorted(names)]
     whole = np.concatenate(codes, axis=1) if codes else np.zeros((block.rows, 0), np.uint8)
     digests = b"".join(hashlib.sha256(row.data).digest() for row in np.ascontiguousarray(whole))
     return np.frombuffer(digests, dtype=np.uint8).reshape(block.rows, 32)
 
 
-def _codes(cells: Cells) -> NDArray[np.uint8]:
+def _codes(cells: Cells, exact: bool) -> NDArray[np.uint8]:
     """Return bytes (n, 17) that are the same for the same cell."""
     distinct = cells.distinct
     if isinstance(distinct, np.ndarray) and distinct.dtype.kind == "f":
         return _numbered(_NUMBER, distinct)[cells.places]
     if isinstance(distinct, np.ndarray):
         distinct = distinct.astype("datetime64[us]").tolist()
-    codes = b"".join(map(_code, distinct))
+    codes = b"".join(map(_exact_code if exact else _code, distinct))
     return np.frombuffer(codes, dtype=np.uint8).reshape(-1, 1 + _CODE)[cells.places]
 
 
@@ -108,6 +111,22 @@ def _numbered(kind: int, numbers: NDArray[Any]) -> NDArray[np.uint8]:
     codes[:, 0] = np.where(gone, _MISSING, kind)
     codes[:, 1:9] = values[:, None].view(np.uint8)
     return codes
+
+
+def _exact_code(value: Any) -> bytes:
+    """Return the code of one cell as a category, whichever words a coordinator takes for missing;
+    of a number that is written as usual, as that number.
+    """
+    text = text_of(value)
+    number = as_number(value)
+    if isinstance(value, str) and (number is None or text_of(number) != text or number != number):
+        return _of_text(text)
+    return _of_text(text) if isinstance(value, date) else _code(value)
+
+
+def _of_text(text: str) -> bytes:
+    content = text.encode("utf-8", "surrogatepass")
+    return bytes([_TEXT]) + hashlib.blake2b(content, digest_size=_CODE).digest()
 
 
 def _code(value: Any) -> bytes:
@@ -124,5 +143,4 @@ def _code(value: Any) -> bytes:
         with suppress(OverflowError):  # in UTC before the year 1
             if (days := as_days(value)) is not None:
                 return _numbered(_DATE, np.array([days])).tobytes()
-    content = text.encode("utf-8", "surrogatepass")
-    return bytes([_TEXT]) + hashlib.blake2b(content, digest_size=_CODE).digest()
+    return _of_text(text)
