@@ -179,6 +179,12 @@ def test_a_party_that_makes_its_own_keys_is_signed_or_added(works, refused, sign
     assert kit.party_key(tmp_path / "b", "b").public_key() == kit.registered(
         copied(lists, tmp_path / "kits"), ["a", "b", "c"]
     ).get("b")
+    # the same request again, as after a command that was killed, or a folder that was lost
+    works("certs", "sign", request, "--authority", signer, "--out", tmp_path / "again")
+    assert files_of(tmp_path / "again" / "b") == files_of(lists / "b")
+    key = kit.party_key(tmp_path / "b", "b").public_key()
+    top = Authority.load(signer).certificate
+    assert kit.serial_of(key) not in revoked(signer, top)
     works("certs", "request", "--name", "d", "--out", tmp_path / "d")
     words = ("--authority", signer, "--out", tmp_path / "added")
     said = refused("certs", "sign", tmp_path / "d" / "d.request", *words)
@@ -190,9 +196,9 @@ def test_a_party_that_makes_its_own_keys_is_signed_or_added(works, refused, sign
     parties = json.loads((tmp_path / "added" / "coordinator" / "parties.json").read_text())
     assert parties == {"parties": ["a", "b", "c", "d"]}
     enrolled = Enrolment.load(tmp_path / "added" / "d")
-    assert (enrolled.serial, enrolled.names) == (3, ["a", "b", "c", "d"])
+    assert (enrolled.serial, enrolled.names) == (4, ["a", "b", "c", "d"])
     kept = sorted(path.name for path in (signer / "versions").iterdir())
-    assert kept == ["000001.json", "000002.json"]  # the versions before
+    assert kept == ["000001.json", "000002.json", "000003.json"]  # the versions before
     said = refused("certs", "add", "d", "--authority", signer, "--out", tmp_path / "twice")
     assert "has signed for 'd' before: choose another name" in said
     said = refused("certs", "add", "D", "--authority", signer, "--out", tmp_path / "twice")
@@ -202,7 +208,7 @@ def test_a_party_that_makes_its_own_keys_is_signed_or_added(works, refused, sign
     assert not (tmp_path / "twice").exists()
     assert not (tmp_path / "server").exists()
     works("certs", "add", "e", "--authority", signer, "--out", tmp_path / "made")
-    assert Credentials.load(tmp_path / "made" / "e").enrolment.serial == 4
+    assert Credentials.load(tmp_path / "made" / "e").enrolment.serial == 5
 
 
 def secrets_of(folder):

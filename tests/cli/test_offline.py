@@ -326,6 +326,10 @@ def test_removals_of_several_parties_are_one_masked_sum(answered, offline, place
     plan_removal(offline, "gone", "north,south,west")
     chosen = range(0, 40, 2)
     agreed, some = ("--consent", "removal"), [word for one in chosen for word in ("--samples", one)]
+    plan_removal(offline, "clear", "north,south", NAMES[:2], "--plain")  # two would be left
+    assert "keeps all samples of 2 parties" in offline.act(
+        "answer", "north", "clear", "x", ("--plain",), call=refused
+    )
     hello = files.read(Path("gone.fedunseen"))["hello"]
     without = {key: value for key, value in hello.items() if key != "names"}
     for crafted in ({**hello, "names": ["x", *NAMES[1:]]}, without):  # east, too, would send all

@@ -230,11 +230,14 @@ def admit(
     now.check_new(name) if new else now.check([name])
     now.check_valid()
     enrolment.change(authority, out, (), (), classes, {name: public})
+    # first, so that a command that was killed leaves no old key valid; and not the key itself, so
+    # that it may be said again
+    outdated = b"" if new else now.revoke([name], kept=serial_of(key))
     after = now.issue(name, key, out, days)
     write_json(out / COORDINATOR / "parties.json", {"parties": after.names})
     _write_list(out, name)
     if not new:
-        (out / COORDINATOR / REVOKED).write_bytes(now.revoke([name]))
+        (out / COORDINATOR / REVOKED).write_bytes(outdated)
 
 
 def add(authority: Path, out: Path, name: str, days: int, classes: Classes | None = None) -> None:
@@ -413,13 +416,13 @@ class Authority:
         now.keep(name, certificate)
         return now
 
-    def revoke(self, names: Sequence[str]) -> bytes:
+    def revoke(self, names: Sequence[str], kept: int | None = None) -> bytes:
         """Return the list of revoked certificates with all that these parties have been given so
-        far added to it.
+        far added to it, but the serial number ``kept``.
         """
         self.check(names)
         serials = set(revoked(self.folder, self.certificate)) | {
-            serial for name in names for serial in self.issued[name]
+            serial for name in names for serial in self.issued[name] if serial != kept
         }
         now = datetime.datetime.now(datetime.UTC)
         builder = (

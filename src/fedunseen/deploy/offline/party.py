@@ -235,10 +235,13 @@ class Answering(Asked):
         self.k: int = plan["k"]
         super().__init__(plan, credentials, ledger, site, plain)
         if removing := plan.plan.removing:
-            allowed = (
-                self.consent if plan["masked"] else {"removal"}
-            )  # its own sums are in clear anyway
-            ledger.check_removal(removing, plan["parties"], credentials.enrolment, allowed)
+            ledger.check_removal(
+                removing,
+                plan["parties"],
+                credentials.enrolment,
+                self.consent,
+                in_clear=not plan["masked"],
+            )
 
     def check_plan(self) -> None:
         """Refuse a plan that this party cannot answer with one message for each round."""

@@ -336,8 +336,7 @@ class Party:
     ) -> PartySession | None:
         """Return this party's side of the run's masked sums; None without masks."""
         if ready.engine is None or ready.engine.masks is None:
-            if not header.get("removing"):
-                self._check_masked_before(ready)
+            self._check_masked_before(ready, "removal" if header.get("removing") else "again")
             return None
         from fedunseen.deploy.remote import masking
         from fedunseen.deploy.secagg.ledger import ASKING
@@ -392,10 +391,12 @@ class Party:
         checks = ready.raw, ready.check_removal, ready.present
         return masking.PartySession(self._secagg, ready.engine, facts, weight, *checks)
 
-    def _check_masked_before(self, ready: Ready) -> None:
-        """Refuse to send in clear what a masked sum has: whoever sees both could take it off."""
+    def _check_masked_before(self, ready: Ready, word: str) -> None:
+        """Refuse to send in clear what a masked sum has, without a word of consent: whoever sees
+        both could take it off.
+        """
         folder = self.site.state / "ledger"
-        if "again" in self.owner.consent or not folder.is_dir():
+        if word in self.owner.consent or not folder.is_dir():
             return
         from fedunseen.deploy.secagg.ledger import Ledger
 
@@ -406,8 +407,8 @@ class Party:
         if ledger.may_have_released(ledger.digests(ready.raw())):
             raise RefusedError(
                 "sums under masks or by file may have some of these samples, and sent in clear "
-                "they would show what the sums of other parties are: join with --consent again if "
-                "the owner agrees",
+                f"they would show what the sums of other parties are: join with --consent {word} "
+                "if the owner agrees",
                 "samples-again",
             )
 

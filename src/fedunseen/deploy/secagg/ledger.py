@@ -401,9 +401,10 @@ class Ledger:
             if differing and not (plan and differs is not None and not differs(plan)):
                 raise RefusedError(
                     f"the roster differs from that of an opened sum by {', '.join(differing)}, and "
-                    "sums of different rosters can reveal one party's update: the same "
-                    f"{len(before)} must take part, or the plan of a run allows others with "
-                    "privacy.dropouts = 'allow' and each owner consents with --consent dropouts",
+                    "the difference of both sums can reveal one party's update: the same "
+                    f"{len(before)} must take part. With privacy.dropouts = 'allow' and --consent "
+                    f"dropouts it may reveal that of {', '.join(differing)}, whose owner is not "
+                    "asked by this: ask first",
                     "roster-differs",
                 )
 
@@ -430,6 +431,7 @@ class Ledger:
         parties: Collection[str],
         enrolment: Enrolment,
         consent: Collection[str],
+        in_clear: bool = False,
     ) -> None:
         """Refuse a removal whose parties, or those that stay, are too few to hide each other's
         sums.
@@ -444,6 +446,8 @@ class Ledger:
             parties: who takes part; parties that stay send the sums of no sample.
             enrolment: the federation.
             consent: what this party's owner has consented to; ``removal`` allows few parties.
+            in_clear: the sums of those that remove are sent in clear, which does not show those of
+                others unless these were masked.
 
         Raises:
             RefusedError: a party of ``removing`` is not asked, or too few remove or stay.
@@ -456,19 +460,22 @@ class Ledger:
             return
         records = [record for plan, record in self.plans.items() if self.same_federation(plan)]
         opened = [record for record in records if record["opened"]]
-        by_file = [record["offline"]["parties"] for record in records if record.get("offline")]
+        by_file = [
+            record["offline"]["parties"]
+            for record in records
+            if record.get("offline") and (record["offline"].get("masked", True) or not in_clear)
+        ]
         last = [list(record["opened"]["reply"].get("shares", ())) for record in opened]
         took_part = [names for names in (*self.rosters, *by_file, *last) if names]
         removed_parties = set(removing).union(
             *(record["content"].get("removing", []) for record in opened)
         )
-        staying = min(
-            len(set(names) - removed_parties) for names in (enrolment.names, parties, *took_part)
-        )
         batch = enrolment.colluding + 2
+        asked = [] if in_clear else [enrolment.names, parties]
+        staying = [len(set(names) - removed_parties) for names in (*asked, *took_part)]
         for count, action in (
-            (len(set(removing)), "removes samples of"),
-            (staying, "keeps all samples of"),
+            (batch if in_clear else len(set(removing)), "removes samples of"),
+            (min(staying, default=batch), "keeps all samples of"),
         ):
             if count < batch:
                 raise RefusedError(
