@@ -151,8 +151,8 @@ class Releases:
         return bool(by_file - paid) or (over_network and not self.lines)
 
     def check_in_clear(self, consent: Collection[str]) -> None:
-        """Refuse a sum of the samples if rounds were answered in clear over a network, whose samples
-        no ledger knows.
+        """Refuse a sum of the samples if rounds were answered in clear over a network, whose
+        samples no ledger knows.
 
         Raises:
             RefusedError: the owner has not consented to it (code ``samples-again``).
@@ -166,6 +166,11 @@ class Releases:
                 "owner agrees",
                 "samples-again",
             )
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """The ledger of masked sums beside this history, if there is one."""
+        return self._ledger
 
     def spent(self, lines: Sequence[Mapping[str, Any]] | None = None) -> tuple[float, float]:
         """Return the sums of epsilon and delta (basic composition) of all runs, or of those in

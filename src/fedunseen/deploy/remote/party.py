@@ -395,14 +395,9 @@ class Party:
         """Refuse to send in clear what a masked sum has, without a word of consent: whoever sees
         both could take it off.
         """
-        folder = self.site.state / "ledger"
-        if word in self.owner.consent or not folder.is_dir():
+        ledger = self.site.releases.ledger
+        if word in self.owner.consent or ledger is None:
             return
-        from fedunseen.deploy.secagg.ledger import Ledger
-
-        owner = self.owner
-        where = "" if owner.data is None else str(owner.data.resolve())
-        ledger = Ledger(folder, where, "moved" in owner.consent)
         ledger.compare_with(ready.present())
         if ledger.may_have_released(ledger.digests(ready.raw())):
             raise RefusedError(
