@@ -204,6 +204,12 @@ def test_examples_are_advised_before_the_rule_where_they_bring_more():
         "If all classes compete, it takes the accuracy on unseen classes from 50.0 to 72.0 % and on "
         "seen classes from 50.0 to 78.0 %." in examples
     )
+    apart = apples(**measured_too, examples_each=np.array([49.0, 95.0]))["text"][1]
+    assert (
+        "from 50.0 to 72.0 % (single classes: 49 to 95 %; another may lie outside) and on" in apart
+    )
+    one = apples(**measured_too, examples_each=np.array([72.0]))["text"][1]
+    assert "single classes" not in one
     unmeasured = apples()["text"]
     assert "Show examples of them first." in unmeasured[0]
     assert (

@@ -214,9 +214,21 @@ def test_each_of_many_photos_is_answered_and_an_added_class_takes_examples(
     page.get_by_role("button", name="Add the class").click()
     page.wait_for_selector("#added li")
     assert "of 100 pictures of it, expect about" in page.locator("#outlook").text_content()
+    page.get_by_role("button", name="Undo the last one").click()
+    says(page, "#said", "The class tiger was taken away.")
+    assert page.locator("#outlook").text_content() == ""
+    page.fill("#name", "tiger")
+    page.get_by_role("button", name="Add the class").click()
+    page.wait_for_selector("#added li")
     page.set_input_files("#added input[type=file]", files[11:16])
     says(page, "#added .note", "5 examples")
     says(page, "#said", "tiger now has 5 examples.")
+    page.get_by_text("About this model").click()
+    about = page.locator("#card").inner_text()
+    assert not any(mark in about for mark in ("library_name", "##", "**", "`", "|", "- "))
+    assert "How to use it" in page.locator("#card h3").all_inner_texts()
+    assert page.locator("#card table td").count() >= 9
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.set_input_files("#file", files[0])
     says(page, "#best b", "lion")

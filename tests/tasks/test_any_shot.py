@@ -164,6 +164,7 @@ def test_what_examples_bring_beside_seen_classes_is_what_a_model_that_learns_the
     done = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "run")
     stored = load_params(done.path / "evaluation.safetensors")
     assert stored["examples_unseen"].shape == stored["examples_seen"].shape == (5,)
+    assert stored["examples_each"].mean() == pytest.approx(stored["examples_unseen"].mean())
     benchmark = find("data", "digit-pairs").load(done.experiment.data, 0)
     labels = benchmark.labels[benchmark.test_unseen]
     stream_of = stream(0, "examples beside seen classes")
@@ -172,6 +173,7 @@ def test_what_examples_bring_beside_seen_classes_is_what_a_model_that_learns_the
         done.space.names[c]: benchmark.features[benchmark.test_unseen[order]]
         for c, order in zip(done.space.unseen, orders, strict=True)
     }
+    assert len(stored["examples_each"]) == len(shown)
     learned = done.model.learn(examples=shown)
     others = np.setdiff1d(np.arange(len(labels)), np.concatenate(orders))
     for name, rows in (

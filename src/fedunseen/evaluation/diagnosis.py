@@ -181,7 +181,8 @@ def _of_seen_lit(group: Mapping[str, Any]) -> str:
     name = group["class"]
     return (
         f"The model learns to know {name} by this: such pictures of any class may be called "
-        f"{name}. Test pictures of {name} are in part like this too, so that its accuracy is too high."
+        f"{name}. Test pictures of {name} are in part like this too, so that its accuracy "
+        "is too high."
     )
 
 

@@ -337,12 +337,22 @@ class Gain(NamedTuple):
         before, after: accuracy among unseen classes in percent, without and with examples.
         measured: on test samples; otherwise on draws of classes left out.
         among_all: U and S in percent with examples; None where it was not measured.
+        each: lowest and highest percent of an unseen class among all; None where it was not
+            measured of several.
     """
 
     before: float
     after: float
     measured: bool
     among_all: tuple[float, float] | None = None
+    each: tuple[float, float] | None = None
+
+    def spread(self, beside: str = "") -> str:
+        """Say how far single classes lie apart; "" where that is unknown."""
+        if self.each is None:
+            return ""
+        low, high = (f"{value:.0f}" for value in self.each)
+        return f" (single classes: {low} to {high}{beside}; another may lie outside)"
 
 
 def examples_gain(result: Mapping[str, Any], answers: Mapping[str, NDArray[Any]]) -> Gain | None:
@@ -355,7 +365,9 @@ def examples_gain(result: Mapping[str, Any], answers: Mapping[str, NDArray[Any]]
         both = ("examples_unseen", "examples_seen")
         unseen, seen = (float(answers[name].mean()) if name in answers else None for name in both)
         among_all = None if unseen is None or seen is None else (unseen, seen)
-        return Gain(before, after, True, among_all)
+        single = answers.get("examples_each", np.zeros(0))
+        each = (float(single.min()), float(single.max())) if len(single) > 1 else None
+        return Gain(before, after, True, among_all, each)
     expected: Mapping[str, float] = result.get("left_out_accuracy", {})
     if str(EXAMPLES) not in expected:
         return None
@@ -392,7 +404,8 @@ def examples_advice(
     most = "" if gain.measured else "at most "
     beside = " What it brings if all classes compete was not measured." if lost else ""
     if among_all is not None:
-        beside = f" If all classes compete, it takes the accuracy {_moves(result, among_all)}."
+        moves = _moves(result, among_all, gain.spread(" %"))
+        beside = f" If all classes compete, it takes the accuracy {moves}."
     among_unseen = f"from {gain.before:.1f} to {most}{gain.after:.1f} %"
     run, out = (shlex.quote(str(result.get("run", "RUN")) + end) for end in ("", "-shown"))
     return (
@@ -403,12 +416,15 @@ def examples_advice(
     )
 
 
-def _moves(result: Mapping[str, Any], reached: tuple[float, float]) -> str:
-    """Say from which accuracies on unseen and on seen classes to which others a remedy leads."""
-    sides = (("unseen classes", "gzsl_unseen"), ("seen classes", "gzsl_seen"))
+def _moves(result: Mapping[str, Any], reached: tuple[float, float], spread: str = "") -> str:
+    """Say from which accuracies on unseen and on seen classes to which others a remedy leads.
+
+    ``spread``: of single unseen classes.
+    """
+    sides = (("unseen classes", "gzsl_unseen", spread), ("seen classes", "gzsl_seen", ""))
     moves = [
-        f"on {side} from {result[key]:.1f} to {value:.1f} %"
-        for (side, key), value in zip(sides, reached, strict=True)
+        f"on {side} from {result[key]:.1f} to {value:.1f} %{apart}"
+        for (side, key, apart), value in zip(sides, reached, strict=True)
     ]
     return " and ".join(moves)
 

@@ -192,8 +192,8 @@ def shown_by_examples(run: Run, counts: Mapping[str, int]) -> list[str]:
     verb, whose = ("is", "it") if len(new) == 1 else ("are", "each")
     return [
         f"{listed(new)} {verb} known by examples: of 100 {run.sample}s of {whose}, expect about "
-        f"{gain.among_all[0]:.0f} to be recognized. So many were right of this run's own unseen "
-        f"classes with {EXAMPLES} examples each, if all classes compete."
+        f"{gain.among_all[0]:.0f} to be recognized{gain.spread()}. So many were right of "
+        f"this run's own unseen classes with {EXAMPLES} examples each, if all classes compete."
     ]
 
 

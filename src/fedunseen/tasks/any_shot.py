@@ -73,7 +73,7 @@ class AnyShotEvaluator(zero_shot.ZeroShotEvaluator):
         self, params: Params, features: Tensor, labels: NDArray[np.int64], offset: float
     ) -> dict[str, NDArray[np.float64]]:
         """Measure U and S (draws,) after ``EXAMPLES`` examples of each unseen class, which are left
-        out of the test.
+        out of the test, and the accuracy of each unseen class (classes,).
 
         Args:
             params: the model.
@@ -122,6 +122,7 @@ class AnyShotEvaluator(zero_shot.ZeroShotEvaluator):
         ]
         return {
             "examples_unseen": np.mean(unseen, axis=1),
+            "examples_each": np.mean(unseen, axis=0),
             "examples_seen": np.mean(seen, axis=1),
         }
 
