@@ -188,7 +188,17 @@ def test_samples_that_were_deleted_since_count_as_left(
     assert removed(*given, moments=("moments",))[0] == len(enough)
 
 
-@pytest.mark.parametrize("what", ["nothing", "deleted", "copy deleted", "another class"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "nothing",
+        "deleted",
+        "deleted, all changed",
+        "deleted, one changed",
+        "copy deleted",
+        "another class",
+    ],
+)
 def test_a_party_that_leaves_whole_leaves_no_sample_alone_in_the_model(what, place, tmp_path):
     """The owner of a sample withdraws, it is deleted or corrected, and then its party leaves: the
     one sample that stays would be its class's total, in the model that all have.
@@ -199,8 +209,11 @@ def test_a_party_that_leaves_whole_leaves_no_sample_alone_in_the_model(what, pla
         arrays = dict(np.load(at_first / "features.npz"))
         twice = {k: np.append(v, v[3:4], axis=0) for k, v in arrays.items()}
         np.savez(at_first / "features.npz", **twice)
-    elif what == "deleted":
+    elif "deleted" in what:
         later = without(place / "large", tmp_path / "fewer", [3])
+    if "changed" in what:  # samples that no sum knows hide none of those that stay
+        some = slice(None) if "all" in what else slice(1)
+        later = changed(later, lambda features: moved(features, some))
     elif what == "another class":
         later = shutil.copytree(place / "large", tmp_path / "corrected")
         arrays = dict(np.load(later / "features.npz"))
@@ -216,7 +229,13 @@ def test_a_party_that_leaves_whole_leaves_no_sample_alone_in_the_model(what, pla
         assert code_of(removed, *given) == "removal-leaves"
         if consent:
             left = sum(removed(*given, moments=("leftovers",)))
-            assert left == EACH * HELD - (what == "deleted")
+            assert left == EACH * HELD - (what.startswith("deleted"))
+
+
+def moved(features, some):
+    """Write some samples anew, as another processor would."""
+    features[some] += 1e-6
+    return features
 
 
 RARE, HAVE = 5, [EACH * c + 6 * (c > 0) for c in range(5)]  # a feature, and who has it: five

@@ -179,7 +179,9 @@ def test_an_exported_folder_shows_names_that_steer_nothing():
     )
     space = SimpleNamespace(names=names, unseen=[0, 3])
     model = SimpleNamespace(params={})
-    text = photo_export._readme(SimpleNamespace(path=Path("<b>run"), space=space, model=model))
+    stored = {"result": {}, "manifest": {"learnt": [names[0]]}}
+    stub = SimpleNamespace(path=Path("<b>run"), space=space, model=model, **stored)
+    text = photo_export._readme(stub)
     assert shown(text) == text
     assert not [tag for tag in ("![p](", "<img", "<b>", "\n# Install", " `sh`") if tag in text]
     assert r"!\[p\](http://evil/p.png)" in text  # the name is there

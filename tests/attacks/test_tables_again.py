@@ -412,4 +412,4 @@ def test_a_row_of_another_class_column_is_another_sample(label, tmp_path):
     else:
         with pytest.raises(RefusedError) as refused:
             ready.check_removal(ledger, REMOVAL.digest)
-        assert refused.value.code == "removal-of-few"
+        assert refused.value.code == "removal-leaves"

@@ -388,6 +388,12 @@ class PartyData(OwnSamples):
             copies = (bool(different & ledger.contents([sample])) for sample in here)
             check_saved_once(sum(copies), len(different))
         sums_of_plans = ledger.remaining(plan, removed)
+        names = party_benchmark.space.names
+        if "leftovers" not in self.consent:
+            known = frozenset[bytes]().union(*(sums for _, sums in sums_of_plans))
+            # samples that no sum knows as they are may be those of any, written anew
+            all_sums = sums_of_plans if removed <= known else ledger.remaining(plan, None)
+            _check_leftovers(names, removed, of_class, [sums for _, sums in all_sums])
         for released, sums in sums_of_plans:
             in_sums = np.array([sample in released for sample in here])
             if cells.minimum > 1:  # the removal must hide the features that these sums have hidden
@@ -399,13 +405,10 @@ class PartyData(OwnSamples):
                 np.array([c for c in map(of_class.__getitem__, which) if c not in outside], int)
                 for which in (sums & of_class.keys(), removed & sums)
             )
-            counts = party_benchmark.space.names, held_labels, removed_labels
-            if "leftovers" not in self.consent:
-                check_leftovers(*counts, len(sums - of_class.keys()))
             if allows_few:
                 continue
             summed_as = self._checked_as_summed(cells, train, in_sums)
-            check_removed_classes(*counts, cells.minimum)
+            check_removed_classes(names, held_labels, removed_labels, cells.minimum)
             are_removed, stay = (
                 np.array([x in part for x in here])[in_sums]
                 for part in (removed & sums, sums - removed)
@@ -757,6 +760,21 @@ class PartyData(OwnSamples):
                 f"in the {' and the '.join(different)}: copy the coordinator's classes.csv",
                 _SPACE,
             )
+
+
+def _check_leftovers(
+    names: Sequence[str],
+    removed: frozenset[bytes],
+    of_class: Mapping[bytes, int],
+    sums_of_plans: Sequence[frozenset[bytes]],
+) -> None:
+    """Refuse a removal that leaves samples of sums that are here no more (digests)."""
+    for sums in sums_of_plans:
+        staying, leaving = (
+            np.array([*map(of_class.__getitem__, which)], dtype=np.int64)
+            for which in ((sums & of_class.keys()) - removed, removed)
+        )
+        check_leftovers(names, staying, leaving, len(sums - of_class.keys()))
 
 
 def _place_of(header: Mapping[str, Any]) -> tuple[int, int]:

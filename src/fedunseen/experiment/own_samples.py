@@ -166,27 +166,27 @@ def check_removed_classes(
 
 
 def check_leftovers(
-    names: Sequence[str], held: NDArray[np.int64], removed: NDArray[np.int64], missing: int
+    names: Sequence[str], staying: NDArray[np.int64], removed: NDArray[np.int64], missing: int
 ) -> None:
     """Refuse to remove all samples of a class that are here, where the sums have some that are not:
     these would stay in the model, where so many hid them, perhaps one alone.
 
     Args:
         names: of the classes.
-        held: (n,) the class of each sample here that is in the sums.
-        removed: (m,) the class of each sample that is removed from them.
+        staying: (n,) the class of each sample here that is in the sums, and is not removed.
+        removed: (m,) the class of each sample that is removed, also of those that the sums do not
+            have as they are here.
         missing: samples in the sums that the party has no more, so that their classes are unknown.
 
     Raises:
         RefusedError: code ``removal-leaves``.
     """
-    left = np.bincount(held, minlength=len(names)) - np.bincount(removed, minlength=len(names))
-    if missing and len(removed) and left[removed].min() == 0:
-        whole = names[removed[left[removed] == 0].min()]
+    whole = np.setdiff1d(removed, staying)
+    if missing and len(whole):
         raise RefusedError(
-            f"all samples of {whole!r} here would be removed, and {missing} that the sums have are "
-            "here no more, or have another class: they would stay in the model, perhaps one alone, "
-            "whose features its readers could tell. Restore them until the removal is done, or "
-            "give --consent leftovers if the owner agrees",
+            f"all samples of {names[whole[0]]!r} here would be removed, and {missing} that the "
+            "sums have are here no more, or are not as they were: they would stay in the model, "
+            "perhaps one alone, whose features its readers could tell. Restore them until the "
+            "removal is done, or give --consent leftovers if the owner agrees",
             "removal-leaves",
         )

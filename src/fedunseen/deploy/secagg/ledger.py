@@ -534,10 +534,11 @@ class Ledger:
             )
 
     def remaining(
-        self, plan: str, samples: frozenset[bytes]
+        self, plan: str, samples: frozenset[bytes] | None
     ) -> list[tuple[frozenset[bytes], frozenset[bytes]]]:
-        """Return the digests in each other plan's sums that have some of these samples, in this
-        federation: all that the plan released, and those of them that no other plan has removed.
+        """Return the digests in each other plan's sums that have some of these samples (None: in
+        all), in this federation: all that the plan released, and those of them that no other plan
+        has removed.
         """
         released = self._all_released()
         removals = {
@@ -548,11 +549,12 @@ class Ledger:
         removed_digests = frozenset[bytes]().union(
             *(released[other_plan] for other_plan in removals - {plan})
         )
-        other_plans = self.released_elsewhere(plan, samples)
+        ours = {name: released[name] for name in filter(self.same_federation, released)}
+        other_plans = ours if samples is None else self.released_elsewhere(plan, samples)
         return [
             (theirs, theirs - removed_digests)
             for other_plan, theirs in other_plans.items()
-            if other_plan not in removals
+            if other_plan not in removals | {plan}
         ]
 
     def check_removed_whole(self, plan: str, left_out: frozenset[bytes]) -> None:
