@@ -413,7 +413,7 @@ class Answering(Asked):
         plan = self.plan.plan
         if plan.removing:
             ready.check_removal(self.ledger, plan.digest)
-        else:
+        elif self.plan["masked"] and plan.digest not in self.ledger.plans:
             self.site.releases.check_in_clear(self.consent)
         samples = self.ledger.digests(ready.raw())
         self.ledger.compare_with(ready.present())

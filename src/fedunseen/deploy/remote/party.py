@@ -347,8 +347,6 @@ class Party:
             client = masking.client_of(owner.kit, self.site.state, owner.data, owner.consent)
             self.site.releases.bind(client.ledger)  # a disagreement keeps the party out of the run
             self._secagg = client
-        if not header.get("removing"):
-            self.site.releases.check_in_clear(self.owner.consent)
         names = header.get("names")
         place = int(header["client"])
         party_name = self._secagg.name
@@ -389,7 +387,10 @@ class Party:
                 "compared"
             )
         checks = ready.raw, ready.check_removal, ready.present
-        return masking.PartySession(self._secagg, ready.engine, facts, weight, *checks)
+        session = masking.PartySession(self._secagg, ready.engine, facts, weight, *checks)
+        if not header.get("removing") and not session.opened:  # what has begun may go on
+            self.site.releases.check_in_clear(self.owner.consent)
+        return session
 
     def _check_masked_before(self, ready: Ready, word: str) -> None:
         """Refuse to send in clear what a masked sum has, without a word of consent: whoever sees
