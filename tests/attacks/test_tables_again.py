@@ -130,7 +130,8 @@ def test_rows_are_the_same_under_other_columns(change, tmp_path):
     ledger = released(first)
     write_table(folder, [*ROWS, NEW])
     other = ready_for(folder, tmp_path, **CHANGES[change])
-    assert len({*other.raw()} - {*first.raw()}) == 1
+    rows, before = ({content for content, _ in ready.raw()} for ready in (other, first))
+    assert len(rows - before) == 1
     assert code_again(ledger, other) == "samples-again"
     asked_again(ledger, other, ["again"])  # the owner may
 
@@ -231,15 +232,15 @@ def test_a_row_is_the_same_in_every_format_and_order_of_columns(tmp_path):
     ],
 )  # fmt: skip
 def test_cells_are_compared_by_what_they_say(cell, other, same, tmp_path):
-    assert np.array_equal(*digests_of(cell, other, tmp_path, False)) is same
+    assert np.array_equal(*digests_of(cell, other, tmp_path)) is same
 
 
-def digests_of(cell, other, tmp_path, exact):
+def digests_of(cell, other, tmp_path, kinds=None):
     """Return the digests of two rows that differ in a cell."""
     rows = [[cell, "x"], [other, "x"]]
     opened = open_table(write_csv(tmp_path / "a.csv", rows, ["one", "two"]))
     (block,) = opened.blocks(opened.names)
-    return row_digests(block, opened.names, exact)
+    return row_digests(block, opened.names, kinds)
 
 
 @pytest.mark.parametrize("kind", ["number", "category", "boolean", "date"])
@@ -252,7 +253,9 @@ def digests_of(cell, other, tmp_path, exact):
 )  # fmt: skip
 def test_rows_of_one_exact_digest_have_the_same_features(cell, other, kind, tmp_path):
     """So that a corrected cell that moves a sum is a change, whatever a coordinator makes of it."""
-    alike = np.array_equal(*digests_of(cell, other, tmp_path, True))
+    alike = np.array_equal(*digests_of(cell, other, tmp_path, {"one": kind}))
+    if kind == "number" and (cell, other) in (("7", "07"), ("3", "3.0"), ("7", "7.0e0")):
+        assert alike  # a table that is saved again has the same samples
     values = sorted({text_of(cell) or "x", text_of(other) or "y", "z"})
     given = {
         "number": {"bounds": [0, 100]},

@@ -398,6 +398,8 @@ class PartyData(OwnSamples):
             in_sums = np.array([sample in released for sample in here])
             if cells.minimum > 1:  # the removal must hide the features that these sums have hidden
                 engine.worker.held[client] = train[in_sums]
+            if allows_few:
+                continue
             outside = {
                 of_class[sample] for sample in removed - sums
             }  # not known apart from these sums
@@ -405,8 +407,6 @@ class PartyData(OwnSamples):
                 np.array([c for c in map(of_class.__getitem__, which) if c not in outside], int)
                 for which in (sums & of_class.keys(), removed & sums)
             )
-            if allows_few:
-                continue
             summed_as = self._checked_as_summed(cells, train, in_sums)
             check_removed_classes(names, held_labels, removed_labels, cells.minimum)
             are_removed, stay = (

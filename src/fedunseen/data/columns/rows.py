@@ -7,7 +7,8 @@ for missing cells. So what is hidden of few samples is decided by what the cells
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
 from typing import Any
@@ -48,7 +49,7 @@ def originals_of(
     ]
     cells, sides = (np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True))
     others = [name for name in names if name not in labels]
-    exact = row_digests(block, names, exact=True)
+    exact = row_digests(block, names, {column.name: column.kind for column in columns})
     return Originals(row_digests(block, names), exact, row_digests(block, others), cells, sides)
 
 
@@ -73,7 +74,9 @@ def _before(
     return before, sides
 
 
-def row_digests(block: Block, names: Sequence[str], exact: bool = False) -> NDArray[np.uint8]:
+def row_digests(
+    block: Block, names: Sequence[str], kinds: Mapping[str, str] | None = None
+) -> NDArray[np.uint8]:
     """Return the digest (n, 32) of each row of a block.
 
     A row is the same from a CSV, a Parquet or an Arrow file, in whatever order the columns are: 3,
@@ -82,23 +85,24 @@ def row_digests(block: Block, names: Sequence[str], exact: bool = False) -> NDAr
     Args:
         block: rows.
         names: all columns of the table.
-        exact: tell cells apart that are two categories, though they say the same: 7 and 07, true
-            and TRUE. Files of two formats may then differ.
+        kinds: of the columns that become features. Cells of these are told apart where they become
+            other features, though they say the same: of a category 7 and 07, or true and TRUE.
+            Files of two formats may then differ.
     """
-    codes = [_codes(block.cells[name], exact) for name in sorted(names)]
+    codes = [_codes(block.cells[name], (kinds or {}).get(name, "")) for name in sorted(names)]
     whole = np.concatenate(codes, axis=1) if codes else np.zeros((block.rows, 0), np.uint8)
     digests = b"".join(hashlib.sha256(row.data).digest() for row in np.ascontiguousarray(whole))
     return np.frombuffer(digests, dtype=np.uint8).reshape(block.rows, 32)
 
 
-def _codes(cells: Cells, exact: bool) -> NDArray[np.uint8]:
-    """Return bytes (n, 17) that are the same for the same cell."""
+def _codes(cells: Cells, kind: str) -> NDArray[np.uint8]:
+    """Return bytes (n, 17) that are the same for the same cell, as a column of a kind reads it."""
     distinct = cells.distinct
     if isinstance(distinct, np.ndarray) and distinct.dtype.kind == "f":
         return _numbered(_NUMBER, distinct)[cells.places]
     if isinstance(distinct, np.ndarray):
         distinct = distinct.astype("datetime64[us]").tolist()
-    codes = b"".join(map(_exact_code if exact else _code, distinct))
+    codes = b"".join(map(_CODES.get(kind, _exact_code), distinct))
     return np.frombuffer(codes, dtype=np.uint8).reshape(-1, 1 + _CODE)[cells.places]
 
 
@@ -124,6 +128,14 @@ def _exact_code(value: Any) -> bytes:
     return _of_text(text) if isinstance(value, date) else _code(value)
 
 
+def _number_code(value: Any) -> bytes:
+    """Return the code of one cell as a number, whichever words a coordinator takes for missing."""
+    number = as_number(value)
+    if number is None or not math.isfinite(number):
+        return _exact_code(value)
+    return _numbered(_NUMBER, np.array([number])).tobytes()
+
+
 def _of_text(text: str) -> bytes:
     content = text.encode("utf-8", "surrogatepass")
     return bytes([_TEXT]) + hashlib.blake2b(content, digest_size=_CODE).digest()
@@ -144,3 +156,7 @@ def _code(value: Any) -> bytes:
             if (days := as_days(value)) is not None:
                 return _numbered(_DATE, np.array([days])).tobytes()
     return _of_text(text)
+
+
+_CODES = {"": _code, "number": _number_code}
+"""Kind of a column, "" if it becomes no feature -> the code of its cells; exact ones of others."""

@@ -82,6 +82,12 @@ class Ledger:
         return plans
 
     @property
+    def identity(self) -> str:
+        """What tells this ledger from one that is begun anew, also in the same folder."""
+        key = bytes.fromhex(self._content["key"])
+        return hashlib.blake2b(key=key, digest_size=16, person=b"ledger").hexdigest()
+
+    @property
     def rosters(self) -> list[list[str]]:
         """All rosters of opened sums and of answered looks in the federation that asks."""
         rosters: list[list[str]] = self._federation["rosters"]
@@ -210,7 +216,7 @@ class Ledger:
         Args:
             present: all samples that there are now; None: samples keep their bytes.
         """
-        self._present = None if present is None else self.digests(present)
+        self._present = None if present is None else Ledger.contents(self.digests(present))
 
     def released_elsewhere(
         self, plan: str, samples: frozenset[bytes]
@@ -351,12 +357,9 @@ class Ledger:
 
     def _are_others(self, theirs: frozenset[bytes], samples: frozenset[bytes]) -> bool:
         """Say whether the samples of another plan are certainly others."""
-        contents = Ledger.contents
-        present = self._present
-        if present is not None and not _has_classes(theirs):
-            present = contents(present)
-        all_present = present is None or theirs <= present
-        return all_present and contents(theirs).isdisjoint(contents(samples))
+        before = Ledger.contents(theirs)
+        all_present = self._present is None or before <= self._present
+        return all_present and before.isdisjoint(Ledger.contents(samples))
 
     def _has_chosen(self, plan: str) -> bool:
         """Say whether a plan's updates only chose rounds and settings, on validation classes, for a
