@@ -636,6 +636,10 @@ def test_a_plan_has_one_answer_whatever_state_folder_it_comes_from(offline, refu
     why = offline.act(*again, (*other, "--consent", "again"), call=refused)
     assert f"from {Path('fedunseen-north').resolve()}, and their difference" in why
     assert not Path("t.fedunseen").exists()
+    Path("fedunseen-north").rename("kept")  # a new folder in its place, as in a new container
+    assert "has given something else" in offline.act(*again, call=refused)
+    shutil.rmtree("fedunseen-north")
+    Path("kept").rename("fedunseen-north")
     noted = note.read_text()
     note.write_text("{")
     assert "is damaged, and says which plans" in offline.act(*again, other, call=refused)

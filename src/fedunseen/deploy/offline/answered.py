@@ -1,7 +1,7 @@
 """What a party's keys have answered by file, whatever ``--state`` it was answered from.
 
 Masks of answers by file follow from the keys and the plan's file. So two answers to one file, from
-two folders that do not know of each other, could be subtracted. A note beside the keys prevents it.
+two ledgers that do not know of each other, could be subtracted. A note beside the keys prevents it.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fedunseen.core.errors import RefusedError
 from fedunseen.core.files import parse_json, write_json
+from fedunseen.deploy.secagg.ledger import Ledger
 
 ANSWERED = "answered.json"
 """In a party's credentials folder: what identifies a plan's round, or a look -> what was given."""
@@ -17,7 +18,9 @@ TWICE = "answered-elsewhere"
 WITHDRAWN = "withdrawn"
 
 
-def keep_one(kit: Path | None, plans: Sequence[str], given: str, state: Path) -> None:
+def keep_one(
+    kit: Path | None, plans: Sequence[str], given: str, state: Path, ledger: Ledger
+) -> None:
     """Note what is given to plans, before it is.
 
     Args:
@@ -25,32 +28,35 @@ def keep_one(kit: Path | None, plans: Sequence[str], given: str, state: Path) ->
         plans: what identifies each.
         given: the SHA-256 of the answer, or :data:`WITHDRAWN`.
         state: the ``--state`` folder that it is given from.
+        ledger: in that folder; it knows itself what has left.
 
     Raises:
-        RefusedError: something else was given from another folder (code ``answered-elsewhere``).
+        RefusedError: something else was given, which this ledger does not know (code
+            ``answered-elsewhere``).
     """
     if kit is None:
         return
     path = kit / ANSWERED
-    here = str(state.resolve())
     try:
         noted = dict(parse_json(path.read_bytes())) if path.exists() else {}
         before = [noted[plan] for plan in plans if plan in noted]
-        places = [str(other["state"]) for other in before if other["given"] != given]
+        others = [other for other in before if other["given"] != given]
+        unknown = [str(other["state"]) for other in others if other["ledger"] != ledger.identity]
     except (OSError, ValueError, TypeError, KeyError):
         raise RefusedError(
             f"{path} is damaged, and says which plans these keys have answered: restore it, or ask "
             "the authority for new keys",
             TWICE,
         ) from None
-    if set(places) - {here}:  # one folder knows itself what has left
+    if unknown:
         raise RefusedError(
-            f"this party has given something else to the plan from {places[0]}, and their "
-            "difference could reveal samples: name that folder with --state, or ask for a new plan",
+            f"this party has given something else to the plan from {unknown[0]}, and their "
+            "difference could reveal samples: name that folder with --state, as it was then, or "
+            "ask for a new plan",
             TWICE,
         )
-    new = places or [plan for plan in plans if plan not in noted]
-    if new:
-        more = {plan: {"given": given, "state": here} for plan in plans}
+    if others or any(plan not in noted for plan in plans):
+        note = {"given": given, "state": str(state.resolve()), "ledger": ledger.identity}
+        more = dict.fromkeys(plans, note)
         with suppress(OSError):
             write_json(path, {**noted, **more}, private=True)

@@ -217,7 +217,7 @@ class Asked:
         """Refuse a second answer under the same masks, from any folder."""
         if self.plan["masked"]:
             given = hashlib.sha256(content).hexdigest()
-            keep_one(self.site.owner.kit, [what], given, self.site.state)
+            keep_one(self.site.owner.kit, [what], given, self.site.state, self.ledger)
 
 
 class Answering(Asked):
@@ -470,7 +470,7 @@ def withdraw(plan: Signed, credentials: Credentials, ledger: Ledger, site: Site)
                 "this party would reveal its sums: it cannot withdraw"
             )
     first = [round_of(plan_digest, 0) for plan_digest in plans]
-    keep_one(site.owner.kit, first, WITHDRAWN, site.state)
+    keep_one(site.owner.kit, first, WITHDRAWN, site.state, ledger)
     for plan_digest in plans:
         if plan_digest not in ledger.plans:
             _record(ledger, plan, plan_digest, withdrawn=True)
