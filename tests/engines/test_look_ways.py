@@ -63,6 +63,13 @@ def kept(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(autouse=True)
+def _no_answers_of_other_tests(kept):
+    """Forget what these keys answered from other state folders."""
+    for name in NAMES:
+        (kept / "kits" / name / ANSWERED).unlink(missing_ok=True)
+
+
 def call(*words, code=0):
     result = CliRunner().invoke(app, [str(word) for word in words])
     assert isinstance(result.exception, FedUnseenError | SystemExit | None), result.output
@@ -92,8 +99,6 @@ class Ways:
         self.kept, self.folder, self.patch, self.plan = kept, folder, monkeypatch, plan
         self.consent = dict.fromkeys(NAMES, consent)
         self.said = {}
-        for name in NAMES:  # another test's state folder is not this one's
-            (kept / "kits" / name / ANSWERED).unlink(missing_ok=True)
 
     def state(self, name):
         return self.folder / f"state-{name}"
