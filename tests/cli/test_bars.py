@@ -58,3 +58,11 @@ def test_elsewhere_than_on_a_terminal_nothing_is_drawn(monkeypatch, capsys):
     with bars.preparation_bars("exporting"):
         pass
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("timer", "said"), [(Now, "looking ...\n"), (Never, "")])
+def test_elsewhere_than_on_a_terminal_a_line_names_the_work(timer, said, monkeypatch, capsys):
+    monkeypatch.setattr(bars.threading, "Timer", timer)
+    with bars.preparation_bars("looking", line=True):
+        pass
+    assert capsys.readouterr() == ("", said)

@@ -212,16 +212,19 @@ def test_a_service_adapts_only_where_it_is_asked_to(unadapted):
 
 
 @pytest.mark.parametrize(
-    ("samples", "said"),
+    ("samples", "refused", "said"),
     [
-        (0.0, "120 unlabelled samples moved no unseen class"),
-        (7.5, "adapted to 120 unlabelled samples"),
+        (0.0, [], "120 unlabelled samples moved no unseen class"),
+        (7.5, ["a"], "120 unlabelled samples moved no unseen class"),
+        (7.5, [], "adapted to 120 unlabelled samples"),
     ],
 )
-def test_the_first_line_says_whether_a_pool_moved_an_unseen_class(samples, said):
+def test_the_first_line_says_whether_a_pool_moved_an_unseen_class(samples, refused, said):
     row = {"class": "a", "seen": False, "samples": samples, "before": None, "after": None}
     rows = [row, {**row, "seen": True, "samples": 90.0}]
-    first, _, of_class = texts.adapted({"samples": 120, "measured": False}, rows, {})
+    first, _, of_class = texts.adapted(
+        {"samples": 120, "measured": False, "refused": refused}, rows, {}
+    )
     assert first == said
     assert ("about 8" in of_class) == (samples == 7.5)  # shares of samples, which are no whole ones
 

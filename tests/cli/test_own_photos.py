@@ -271,6 +271,43 @@ def test_the_folder_for_pictures_says_how_often_classes_without_a_picture_are_ri
     assert f"by a name or description alone, and never tested: {third}. Expect many wrong" in said
 
 
+def test_the_folder_for_pictures_says_of_each_class_what_to_expect(digits):
+    run = load_run(digits)
+    names = run.space.names
+    labels = run.evaluation["labels"].astype(int)
+    said = run.evaluation["gzsl_answers"].astype(int)
+    counts = np.bincount(labels, minlength=len(names))
+    first, second, third, fourth = (
+        names[c] for c in np.flatnonzero((counts > 0) & (counts < 5))[:4]
+    )
+    run.result["alike"] = [{"names": [first, second], "taken": [20.0, 20.0]}]
+    run.result["badly_lit"] = [{"class": third, "how": "dark", "files": ["a", "b"], "of": 9}]
+    run.result["misplaced"] = [{"place": second, "like": fourth, "files": ["a"]}]
+    few = {"name": fourth, "samples": 5}
+    run.result["summary"] = {"few_samples": [few]}
+    _, _, table = _readme(run).partition("|---|---|---|---|\n")
+    rows = [line.strip("| ").split(" | ") for line in table.partition("\n\n")[0].splitlines()]
+    assert sorted(row[0] for row in rows) == sorted(names[c] for c in np.unique(labels))
+    shares = []
+    for name, right, *_ in rows:
+        c = names.index(name)
+        mine = said[labels == c]
+        assert right == f"{(mine == c).sum()} of {len(mine)}"
+        shares.append((mine == c).mean())
+    assert shares == sorted(shares)
+    tested = {name: f"only {counts[c]} test pictures; " for c, name in enumerate(names)}
+    notes = {row[0]: row[-1].removeprefix(tested[row[0]]) for row in rows}
+    assert notes != {row[0]: row[-1] for row in rows}
+    assert notes[first] == f"looks like {second}"
+    assert notes[second] == (
+        f"looks like {first}; 1 of its pictures look like {fourth} and may have a wrong label"
+    )
+    assert (
+        notes[third] == "2 of its 9 pictures are almost black, so that this number may be too high"
+    )
+    assert notes[fourth] == "learned from 5 pictures only"
+
+
 def test_a_class_by_examples_has_the_expectation_of_the_runs_own_unseen_classes(
     own_photos, picture, works
 ):

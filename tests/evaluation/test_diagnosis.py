@@ -230,9 +230,9 @@ STEEP = {
     ("prior", "more", "why", "remedy"),
     [
         ("auto", {"left_out_accuracy": {"0": 90.0, "5": 91.0}, "confidence": {"priors": {"balanced": [2.0, 9.0, 9.0]}}},
-         "With the prior 'auto', nothing favors unseen classes",
+         "evaluation.prior = 'auto' decides how much unseen classes are favored",
          "Show 5 examples of each unseen class with `fedunseen learn`, or set evaluation.prior = \"balanced\"."),
-        ("balanced", {"left_out_accuracy": {"0": 90.0}}, "With the prior 'balanced', nothing favors unseen classes",
+        ("balanced", {"left_out_accuracy": {"0": 90.0}}, "evaluation.prior = 'balanced' decides how much unseen",
          "Ask among new classes alone: fedunseen predict --classes FILE --among given."),
         ("auto", {"chosen_on_validation": {"bounded_by": "cow"}}, "would have taken all samples of 'cow'", "Ask among"),
     ],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedunseen.evaluation import misplaced as module
-from fedunseen.evaluation.misplaced import misplaced, misplaced_files, most_alike, strays
+from fedunseen.evaluation.misplaced import alike, misplaced, misplaced_files, most_alike, strays
 
 
 def drawn(seed, moved, apart=1.1, classes=12, each=40, width=60):
@@ -175,3 +175,18 @@ def test_what_looks_most_like_another_class_is_found_where_no_group_is_clear():
     assert right >= 0.8 * named
     few = np.concatenate([np.flatnonzero(labels == c)[:7] for c in range(12)])
     assert most_alike(features[few], labels[few]) == []
+
+
+def test_classes_alike_stray_both_ways_and_wrong_labels_one_way():
+    """Twelve classes; the first two lie near each other, or samples of one have the other's label."""
+    for seed in range(6):
+        features, labels, _ = drawn(seed, 0)
+        assert alike(features, labels) == []
+        apart = features[labels == 0].mean(0) - features[labels == 1].mean(0)
+        features[labels == 1] += 0.8 * apart
+        (pair,) = alike(features, labels)
+        assert (pair.first, pair.second) == (0, 1)
+        assert min(pair.taken) >= module.BOTH_WAYS
+        assert alike(*drawn(seed, 10)[:2]) == []
+    few = np.concatenate([np.flatnonzero(labels == c)[:7] for c in range(12)])
+    assert alike(features[few], labels[few]) == []

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from fedunseen.cli.console import say
 from fedunseen.cli.logs import is_json
 from fedunseen.core.array_cache import shown
 
@@ -80,12 +81,21 @@ def _remove(drawn: Progress, tasks: dict[str, Any], stage: str) -> None:
 
 
 @contextmanager
-def preparation_bars(doing: str = "preparing") -> Iterator[None]:
+def preparation_bars(doing: str = "preparing", line: bool = False) -> Iterator[None]:
     """Show a bar while images are decoded or encoded, and, after two seconds without one, what is
     being done; elsewhere than on a terminal, a line every half minute.
+
+    ``line``: elsewhere than on a terminal, say after two seconds what is being done.
     """
     if is_json() or not sys.stderr.isatty():
-        yield
+        timer = threading.Timer(QUIET, lambda: say(f"{doing} ..."))
+        timer.daemon = True
+        if line and not is_json():
+            timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
         return
     with bars(doing=doing) as advance, showing(advance):
         yield

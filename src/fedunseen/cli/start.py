@@ -62,7 +62,6 @@ def init(
     """
     from fedunseen.cli.bars import preparation_bars
     from fedunseen.core.files import write_text
-    from fedunseen.experiment.init_template import TableOptions, suggest
 
     place = data.resolve()
     file = out or data.parent / f"{place.stem if place.is_file() else place.name}.toml"
@@ -74,10 +73,12 @@ def init(
         raise ExperimentError(
             f"{file} is there already: give --force to write it again, or --out for another file"
         )
-    options = None
-    if label or ids or kinds:
-        options = TableOptions(label, ids or (), dict(_kind_of(text) for text in kinds or ()))
-    with preparation_bars("looking at the data"):
+    with preparation_bars("looking at the data", line=True):
+        from fedunseen.experiment.init_template import TableOptions, suggest  # takes seconds
+
+        options = None
+        if label or ids or kinds:
+            options = TableOptions(label, ids or (), dict(_kind_of(text) for text in kinds or ()))
         suggestion = suggest(data, file, force, options)
     write_text(file, suggestion.text, follow=out is not None)
     say(*(f"- {choice.what}: {choice.why}" for choice in suggestion.choices))

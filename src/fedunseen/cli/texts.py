@@ -18,18 +18,17 @@ def adapted(
         return "     -" if value is None else f"{value:5.1f} %"
 
     samples = counted(note["samples"], "unlabelled sample")
-    refused = not any(row["samples"] for row in rows if not row["seen"]) and not all(
-        row["seen"] for row in rows
-    )
+    unseen = [row for row in rows if not row["seen"]]
+    moved = [row for row in unseen if row["samples"] and row["class"] not in note["refused"]]
+    refused = bool(unseen) and not moved
     lines = [
         f"{samples} moved no unseen class" if refused else f"adapted to {samples}",
         f"{'class':24} {'samples':>8}  before   after",
     ]
-    for row in rows:
-        if not row["seen"]:
-            before = percent(row["before"])
-            after = percent(row["after"])
-            lines.append(f"{row['class']:24} {_about(row['samples']):>8}  {before}  {after}")
+    for row in unseen:
+        before = percent(row["before"])
+        after = percent(row["after"])
+        lines.append(f"{row['class']:24} {_about(row['samples']):>8}  {before}  {after}")
     if note["measured"]:
         before = note["before"]["gzsl_harmonic"]
         lines.append(f"harmonic mean before {before:.1f} %, after {result['gzsl_harmonic']:.1f} %")

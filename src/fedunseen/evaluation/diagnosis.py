@@ -77,6 +77,7 @@ def diagnose(
             result.get("strays_by_chance", 0.0),
             result.get("badly_lit", ()),
             [names[c] for c in unseen.tolist()],
+            [pair["names"] for pair in result.get("alike", ())],
         )
     findings += adapted(result["adapted"]) if "adapted" in result else []
     if shown := result.get("shown_tests"):
@@ -137,22 +138,35 @@ def misplaced_pictures(
     strays_by_chance: float = 0.0,
     badly_lit: Sequence[Mapping[str, Any]] = (),
     unseen: Collection[str] = (),
+    alike: Collection[Collection[str]] = (),
 ) -> Iterator[Finding]:
     """Warn of pictures in one class's folder that look like another's: groups, and single ones
     where there are more than chance explains. Warn of classes with many pictures that are almost
     black or almost white.
 
-    ``unseen``: names of classes whose pictures are test pictures alone.
+    Args:
+        misplaced: the groups.
+        strays: the single pictures.
+        strays_by_chance: how many of these folders in order have.
+        badly_lit: the classes with almost black or white pictures.
+        unseen: names of classes whose pictures are test pictures alone.
+        alike: pairs of classes of which pictures of either look like the other's.
     """
     for group in misplaced[:LISTED]:
         files = group["files"]
         place = group["place"]
         like = group["like"]
+        both = any({place, like} == set(pair) for pair in alike)
+        why = "they are in the wrong folder, or both classes look alike."
+        if both:
+            why = (
+                f"both classes look alike, since pictures of {like!r} look like {place!r} too, or "
+                "they are in the wrong folder."
+            )
         yield Finding(
             f"{len(files)} pictures in the folder of {place!r} look like {like!r}: "
             f"{listed(files, NAMED)}.",
-            f"By looks alone they are like the pictures of {like!r}: they are in the wrong folder, "
-            "or both classes look alike.",
+            f"By looks alone they are like the pictures of {like!r}: {why}",
             f"Look at these {len(files)}: move those that are in the wrong folder, and run the "
             "experiment again. If all are right, both classes look alike: leave them.",
         )
@@ -179,10 +193,11 @@ def misplaced_pictures(
 def _of_seen_lit(group: Mapping[str, Any]) -> str:
     """Say what almost black or white pictures of a seen class do to answers and to its accuracy."""
     name = group["class"]
+    how = group["how"]
     return (
-        f"The model learns to know {name} by this: such pictures of any class may be called "
-        f"{name}. Test pictures of {name} are in part like this too, so that its accuracy "
-        "is too high."
+        f"The model learns that such pictures show {name}. So it may call {how} pictures of any "
+        f"class {name}. Some test pictures of {name} are like this too, so that its accuracy "
+        "looks better than it is."
     )
 
 
@@ -252,7 +267,7 @@ def adapted(note: Mapping[str, Any]) -> Iterator[Finding]:
         further = f" and {len(refused) - LISTED} more classes" if len(refused) > LISTED else ""
         unseen = not all(table["seen"])
         yield Finding(
-            f"Unlabelled samples do not count for "
+            f"Unlabelled samples change nothing for "
             f"{', '.join(map(repr, refused[:LISTED]))}{further}.",
             "They lie too far from where the descriptions put these classes, or show nothing that "
             "seen classes do not."
@@ -478,10 +493,10 @@ def overconfident(result: Mapping[str, Any], lost: Sequence[str] = ()) -> Findin
     if _chance_of(right, confident, above / 100) >= BY_CHANCE:
         return None
     return Finding(
-        f"The surest answers are not reliable here: of the {confident} with a stated probability "
-        f"above {above} %, {share:.0f} % are right.",
-        "The unseen classes differ more from what their descriptions predict than the seen classes "
-        "that these probabilities were tried on. "
+        f"The percentages beside answers are too high here: of the {confident} answers with more "
+        f"than {above} %, {share:.0f} % are right.",
+        "The percentages were tried on seen classes. Unseen classes look less like what the model "
+        "expects from their descriptions. "
         + (
             f"Besides, {listed(lost, LISTED)} {'is' if len(lost) == 1 else 'are'} often called a "
             "seen class."
@@ -575,10 +590,11 @@ def _no_offset(result: Mapping[str, Any], prior: Any) -> str:
             "The offset that was chosen in favor of unseen classes would have taken all samples of "
             f"{name!r}, so that none is used."
         )
-    named = repr(prior) if isinstance(prior, str) else "of evaluation.prior"
+    named = f" = {prior!r}" if isinstance(prior, str) else ""
     return (
-        f"With the prior {named}, nothing favors unseen classes: on seen classes, left out to try "
-        "it, that helped too little."
+        f"evaluation.prior{named} decides how much unseen classes are favored. A trial on seen "
+        "classes, which were left out for it, found that this helps too little. So nothing favors "
+        "unseen classes now."
     )
 
 

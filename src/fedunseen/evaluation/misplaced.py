@@ -48,6 +48,8 @@ REPEATS = 2
 INVERSE_STRENGTH = 10.0  # of the logistic regression of two classes
 FOLDS = 5
 SHUFFLES = 5  # of samples over folds, whose probabilities are averaged
+BOTH_WAYS = 10.0  # percent of either of two classes that look like the other one
+TOGETHER = 15.0  # percent of both, on average, from which on they are alike
 LARGE = 2_000  # samples of two classes: of more, no regression is fitted
 ONE_WAY = 2.0  # times the share that strays back
 CLEARLY = (
@@ -61,6 +63,19 @@ class Group(NamedTuple):
     place: int
     like: int
     rows: NDArray[np.int64]
+
+
+class Pair(NamedTuple):
+    """Two classes of which many samples of either look like the other's.
+
+    Attributes:
+        first, second: the classes.
+        taken: percent of the samples of each that look like the other.
+    """
+
+    first: int
+    second: int
+    taken: tuple[float, float]
 
 
 class Stray(NamedTuple):
@@ -144,6 +159,27 @@ def most_alike(features: NDArray[Any], labels: NDArray[np.int64]) -> list[Group]
     return result
 
 
+def alike(features: NDArray[Any], labels: NDArray[np.int64]) -> list[Pair]:
+    """Return the pairs of classes that look alike, the most alike first. Wrong labels of one class
+    stray one way; classes alike stray both ways.
+    """
+    labeled, names, classes, large = _classes_of(labels)
+    if large.sum() < 2 or len(labeled) > MANY:
+        return []
+    nearest = _left_out(_directions(features[labeled], classes))(classes).argmax(1)
+    counts = np.zeros((len(names), len(names)))
+    np.add.at(counts, (classes, nearest), 1.0)
+    taken = 100 * counts / counts.sum(1, keepdims=True)
+    either = np.minimum(counts, counts.T) >= LEAST
+    clear = (np.minimum(taken, taken.T) >= BOTH_WAYS) & (taken + taken.T >= 2 * TOGETHER)
+    found = np.argwhere(np.triu(either & clear & large & large[:, None], 1))
+    pairs = [
+        Pair(int(names[a]), int(names[b]), (float(taken[a, b]), float(taken[b, a])))
+        for a, b in found
+    ]
+    return sorted(pairs, key=lambda pair: -sum(pair.taken))
+
+
 def misplaced_files(benchmark: Benchmark) -> dict[str, Any]:
     """Return what looks misplaced in a benchmark of one's own pictures, once a frozen encoder has
     made features of them: groups (``misplaced``) and single ones (``strays``); and classes with
@@ -171,13 +207,24 @@ def misplaced_files(benchmark: Benchmark) -> dict[str, Any]:
 
 
 def most_alike_files(benchmark: Benchmark) -> dict[str, Any]:
-    """Return ``most_alike``: pictures of a benchmark to look at first where a model confuses two
-    classes (:func:`most_alike`). Nothing where there are none.
+    """Return what helps where a model confuses two classes of a benchmark: ``most_alike``, pictures
+    to look at first (:func:`most_alike`), and ``alike``, classes that look alike (:func:`alike`).
+    Nothing where there are none.
     """
     if benchmark.files is None or benchmark.pictures is None:
         return {}
-    found = _named(most_alike(_vectors_of(benchmark), _read_labels(benchmark)), benchmark)
-    return {"most_alike": found} if found else {}
+    vectors = _vectors_of(benchmark)
+    labels = _read_labels(benchmark)
+    names = benchmark.space.names
+    pairs = [
+        {
+            "names": [names[pair.first], names[pair.second]],
+            "taken": [round(share, 1) for share in pair.taken],
+        }
+        for pair in alike(vectors, labels)
+    ]
+    found = {"most_alike": _named(most_alike(vectors, labels), benchmark), "alike": pairs}
+    return {key: items for key, items in found.items() if items}
 
 
 def _vectors_of(benchmark: Benchmark) -> NDArray[Any]:

@@ -251,6 +251,27 @@ def alike_words(pair: Alike) -> str:
     )
 
 
+def looking_alike(
+    result: Mapping[str, Any], unseen: Collection[str], said: Sequence[Alike]
+) -> list[str]:
+    """Say which seen classes look alike over all their pictures: test pictures alone are few.
+
+    ``said``: pairs that test samples show.
+    """
+    known = [set(pair.names) for pair in said]
+    words = []
+    for pair in result.get("alike", ()):
+        (a, b), (from_a, from_b) = pair["names"], pair["taken"]
+        if {a, b} in known or {a, b} & set(unseen):
+            continue
+        words.append(
+            f"{a} and {b} look alike to this encoder. Each picture was compared with all others: "
+            f"{from_a:.0f} % of {a} look more like {b}, and {from_b:.0f} % of {b} look more like "
+            f"{a}. The model often confuses these two. Try another encoder, or make them one class."
+        )
+    return words
+
+
 def within_reach(
     result: Mapping[str, Any], kind: str, setting: str, tested: tuple[int, int] = (1, 1)
 ) -> tuple[float, float] | None:
@@ -466,6 +487,7 @@ def summarize(
     lit = [group for group in result.get("badly_lit", ()) if group["class"] in weak_names]
     unseen_names = [names[c] for c in unseen.tolist()]
     text = _of_data(by_data, counts, pairs, misplaced, lit, result)
+    text += looking_alike(result, unseen_names, pairs)[: max(0, PAIRS - len(pairs))]
     few = few_classes(names, held.tolist(), np.bincount(labels, minlength=len(names)).tolist())
     text += [few_words(few)] if few else []
     advice = examples_advice(result, answers, unseen_names, bool(lost)) if described else ""
@@ -543,8 +565,8 @@ def _of_rule(
         pairs = {(item.instead, item.name) for item in weak if item.instead not in unseen}
         if files := _first_files(pairs.difference(found), result):
             possible.append(
-                "It is possible too that pictures of them lie in the folders of other classes, "
-                f"from which the model learns a wrong name: look there, first at {files}."
+                "Another possible cause: pictures of these unseen classes lie in the folders of other "
+                f"classes. From those, the model learns a wrong name. Look there, first at {files}."
             )
     if first:
         setting = " ".join(["Show examples of them first.", *_without_examples(setting)])
@@ -645,7 +667,7 @@ def few_classes(
 
 def few_words(few: Sequence[Few]) -> str:
     """Name the seen classes with few training samples."""
-    verb, it = ("has", "it") if len(few) == 1 else ("have", "them")
+    verb, it, they = ("has", "it", "it is") if len(few) == 1 else ("have", "them", "they are")
     of_each = []
     for item in few:
         rests = ""
@@ -654,8 +676,8 @@ def few_words(few: Sequence[Few]) -> str:
         of_each.append(f"{item.name} ({item.samples}{rests})")
     return (
         f"{part_of(len(few), few[0].of, 'seen classes')} {verb} few training samples, where the "
-        f"others have {few[0].usual} (median): {listed(of_each)}. Expect few right answers about "
-        f"{it}, and add samples of {it}."
+        f"others have {few[0].usual} (median): {listed(of_each)}. How well {they} recognized is "
+        f"uncertain. Add samples of {it}."
     )
 
 

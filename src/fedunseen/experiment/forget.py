@@ -91,8 +91,8 @@ _COPIED = (
 )  # fmt: skip
 """What a subtraction leaves as it is; all else in a run directory is made again, or left out."""
 _NOT_MEASURED_AGAIN = (
-    "misplaced", "most_alike", "strays", "strays_by_chance", "badly_lit", "curved", "adapted",
-    "influence",
+    "misplaced", "most_alike", "alike", "strays", "strays_by_chance", "badly_lit", "curved",
+    "adapted", "influence",
 )  # fmt: skip
 """Numbers of a result that name samples or count them, and that a subtraction cannot correct."""
 

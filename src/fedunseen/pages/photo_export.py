@@ -7,7 +7,8 @@ package's own functions, so that answers are the same.
 
 import inspect
 import platform
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, distribution, version
 from importlib.resources import files
 from pathlib import Path
@@ -20,11 +21,12 @@ from torch import Tensor, nn
 from fedunseen.confidence import confidence as sure
 from fedunseen.confidence.confidence import NARROWEST, SHORTEST
 from fedunseen.confidence.measured import ALARM
-from fedunseen.core.errors import ExperimentError
+from fedunseen.core.errors import ExperimentError, counted
 from fedunseen.core.files import free_folder, whole_folder, write_json, write_text
 from fedunseen.core.onnx import check_onnx, onnx_graph
 from fedunseen.core.text import inert
 from fedunseen.data.io import images
+from fedunseen.evaluation.summary import ENOUGH
 from fedunseen.experiment.result.run import Run
 from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.model import Model
@@ -251,6 +253,7 @@ def _readme(run: Run) -> str:
         "DICOM files also need `pip install pydicom pylibjpeg-openjpeg python-gdcm`.\n\n"
         f"It chooses among {len(names)} classes: {', '.join(names)}.\n"
         + (_of_unseen(run, unseen) if unseen else "")
+        + _of_each(run)
         + "\nIt always answers with one of these classes, also where a picture shows something "
         "else. Where that is unlike all pictures that it knows, it says so in place of percentages "
         "(`unfamiliar` with `--json`).\n`model.json` has the versions that it was made with. The "
@@ -284,6 +287,58 @@ def _of_unseen(run: Run, unseen: list[str]) -> str:
             "Expect many wrong answers about them, until the model is shown examples.\n"
         )
     return text
+
+
+def _of_each(run: Run) -> str:
+    """Return a table of all tested classes, the weakest first: how often each was right, what it is
+    called instead, and what to know of it. "" where no answers were stored.
+    """
+    stored = (run.path / "evaluation.safetensors").is_file() and not run.brought_home
+    if not stored or "gzsl_answers" not in run.evaluation:
+        return ""
+    labels, said = (run.evaluation[key].astype(np.int64) for key in ("labels", "gzsl_answers"))
+    names = [inert(name).replace("|", "\\|") for name in run.space.names]
+    notes = _remarks(run.result)
+    rows = []
+    for c in np.unique(labels).tolist():
+        answers = np.bincount(said[labels == c], minlength=len(names))
+        right, of = int(answers[c]), int(answers.sum())
+        answers[c] = 0
+        other = int(answers.argmax())
+        instead = f"{names[other]} ({answers[other]})" if answers[other] > 1 else ""
+        known = notes.get(run.space.names[c], [])
+        known = [f"only {counted(of, 'test picture')}", *known] if of < ENOUGH else known
+        rows.append(
+            (right / of, f"| {names[c]} | {right} of {of} | {instead} | {'; '.join(known)} |")
+        )
+    return (
+        "\nHow often each class was right in the test, the weakest first. All classes could be the "
+        "answer. Few test pictures say little: 7 of 10 may be 5 or 9 of 10 next time.\n\n"
+        "| class | right | most often called instead | note |\n|---|---|---|---|\n"
+        + "".join(f"{row}\n" for _, row in sorted(rows))
+    )
+
+
+def _remarks(result: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return class -> what the report says of its pictures."""
+    notes: dict[str, list[str]] = defaultdict(list)
+    for pair in result.get("alike", ()):
+        for name, other in (pair["names"], reversed(pair["names"])):
+            notes[name].append(f"looks like {inert(other)}")
+    for group in result.get("misplaced", ()):
+        count = len(group["files"])
+        notes[group["place"]].append(
+            f"{count} of its pictures look like {inert(group['like'])} and may have a wrong label"
+        )
+    for group in result.get("badly_lit", ()):
+        what = {"dark": "black", "pale": "white"}[group["how"]]
+        notes[group["class"]].append(
+            f"{len(group['files'])} of its {group['of']} pictures are almost {what}, so that this "
+            "number may be too high"
+        )
+    for few in result.get("summary", {}).get("few_samples", ()):
+        notes[few["name"]].append(f"learned from {counted(few['samples'], 'picture')} only")
+    return notes
 
 
 def _licence(run: Run) -> str:
