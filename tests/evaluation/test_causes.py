@@ -205,11 +205,12 @@ def test_examples_are_advised_before_the_rule_where_they_bring_more():
         "seen classes from 50.0 to 78.0 %." in examples
     )
     apart = apples(**measured_too, examples_each=np.array([49.0, 95.0]))["text"][1]
-    assert (
-        "from 50.0 to 72.0 % (single classes: 49 to 95 %; another may lie outside) and on" in apart
-    )
+    said = "from 50.0 to 72.0 % (four of five single classes lie between {} and {} %) and on"
+    assert said.format(35, 95) in apart  # log odds 0.94 - 1.28 * sqrt(3 / 2), and what was measured
     one = apples(**measured_too, examples_each=np.array([72.0]))["text"][1]
-    assert "single classes" not in one
+    assert said.format(30, 94) in one
+    sure = apples(**measured_too, examples_each=np.array([100.0, 100.0]))["text"][1]
+    assert said.format(80, 100) in sure  # no certainty by two classes
     unmeasured = apples()["text"]
     assert "Show examples of them first." in unmeasured[0]
     assert (

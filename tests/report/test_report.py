@@ -187,6 +187,15 @@ def test_a_page_is_made_without_the_plug_in_that_the_run_was_made_with(made, tmp
     assert 'name = "another-package-s-too"' in text.replace("&#34;", '"')
 
 
+def test_the_first_paragraph_says_how_often_unseen_classes_are_right_in_daily_use(made, tmp_path):
+    done = made()
+    _, text = page_of(done, tmp_path)
+    lead = text.partition('class="lead"')[2].partition("</p>")[0]
+    assert f"<strong>{done.result['zsl']:.1f}&nbsp;%</strong>" in lead
+    right = done.result["gzsl_unseen"]
+    assert f"may be the answer, it is right for {right:.1f}&nbsp;% of them." in lead
+
+
 def test_what_seems_wrong_stands_in_a_box_above_everything(made, tmp_path):
     finding = {"what": "It went <b>wrong</b>.", "why": "Who knows.", "remedy": "Try again."}
     for place, warnings in enumerate(([], [finding])):

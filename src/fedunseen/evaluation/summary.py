@@ -20,6 +20,8 @@ LISTED = 6  # classes that are named
 FALL = 20.0  # percentage points that calibration takes from a class before the class is named
 RULE = 10.0  # percentage points that the decision between seen and unseen takes from a class
 GAIN = 5.0  # percentage points that examples must promise
+APART = 1.0  # deviation of the log odds of single classes after examples: docs/research/own-data.md
+FOUR_OF_FIVE = 1.28  # deviations of a normal distribution
 SWING = 3.0  # percentage points of half an interval from which on it is said
 LEAST = 2.0  # percentage points of the harmonic mean that another decision rule must promise
 FAR = 20.0  # percentage points below the other seen classes, from which on a seen class is weak
@@ -261,7 +263,8 @@ def looking_alike(
     known = [set(pair.names) for pair in said]
     words = []
     for pair in result.get("alike", ()):
-        (a, b), (from_a, from_b) = pair["names"], pair["taken"]
+        a, b = pair["names"]
+        from_a, from_b = pair["taken"]
         if {a, b} in known or {a, b} & set(unseen):
             continue
         words.append(
@@ -358,8 +361,8 @@ class Gain(NamedTuple):
         before, after: accuracy among unseen classes in percent, without and with examples.
         measured: on test samples; otherwise on draws of classes left out.
         among_all: U and S in percent with examples; None where it was not measured.
-        each: lowest and highest percent of an unseen class among all; None where it was not
-            measured of several.
+        each: four of five single classes lie between these percentages among all; None where
+            that was not measured.
     """
 
     before: float
@@ -373,7 +376,7 @@ class Gain(NamedTuple):
         if self.each is None:
             return ""
         low, high = (f"{value:.0f}" for value in self.each)
-        return f" (single classes: {low} to {high}{beside}; another may lie outside)"
+        return f" (four of five single classes lie between {low} and {high}{beside})"
 
 
 def examples_gain(result: Mapping[str, Any], answers: Mapping[str, NDArray[Any]]) -> Gain | None:
@@ -387,12 +390,26 @@ def examples_gain(result: Mapping[str, Any], answers: Mapping[str, NDArray[Any]]
         unseen, seen = (float(answers[name].mean()) if name in answers else None for name in both)
         among_all = None if unseen is None or seen is None else (unseen, seen)
         single = answers.get("examples_each", np.zeros(0))
-        each = (float(single.min()), float(single.max())) if len(single) > 1 else None
+        each = _of_single_classes(single) if len(single) else None
         return Gain(before, after, True, among_all, each)
     expected: Mapping[str, float] = result.get("left_out_accuracy", {})
     if str(EXAMPLES) not in expected:
         return None
     return Gain(float(expected["0"]), float(expected[str(EXAMPLES)]), False)
+
+
+def _of_single_classes(measured: NDArray[Any]) -> tuple[float, float]:
+    """Return between which percentages four of five classes lie, if their log odds deviate as
+    measured elsewhere: few unseen classes say how many are right on average, not how far single
+    ones lie apart.
+
+    ``measured``: (K,) percentages of this run's unseen classes.
+    """
+    share = float(np.clip(measured.mean(), 5, 95)) / 100
+    half = FOUR_OF_FIVE * APART * float(np.sqrt(1 + 1 / len(measured)))
+    odds = float(np.log(share / (1 - share)))
+    low, high = (float(100 / (1 + np.exp(-odds - sign * half))) for sign in (-1, 1))
+    return min(low, float(measured.min())), max(high, float(measured.max()))
 
 
 def examples_advice(

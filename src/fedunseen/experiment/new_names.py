@@ -151,7 +151,7 @@ def help_by_examples(run: Run, names: Sequence[str]) -> str:
     if gain is not None and gain.among_all is not None:
         before = run.result["gzsl_unseen"]
         if gain.among_all[0] - before >= GAIN:
-            measured = _raised(before, gain.among_all[0], "all")
+            measured = _raised(before, gain.among_all[0], "all", gain.spread())
     elif gain is not None and gain.after - gain.before >= GAIN:
         measured = _raised(gain.before, gain.after, "only such")
     whose = "it" if len(names) == 1 else "each"
@@ -168,11 +168,14 @@ def _gain(run: Run) -> Gain | None:
     return examples_gain(run.result, run.evaluation if here else {})
 
 
-def _raised(before: float, after: float, competing: str) -> str:
-    """Say what examples brought classes that no one trained on."""
+def _raised(before: float, after: float, competing: str, spread: str = "") -> str:
+    """Say what examples brought classes that no one trained on.
+
+    ``spread``: how far single classes lie apart.
+    """
     return (
-        f": of classes that no one trained on, they took {before:.0f} of 100 right to {after:.0f}, "
-        f"if {competing} classes compete."
+        f": of classes that no one trained on, they took {before:.0f} of 100 right to {after:.0f}"
+        f"{spread}, if {competing} classes compete."
     )
 
 

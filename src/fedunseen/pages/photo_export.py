@@ -296,13 +296,15 @@ def _of_each(run: Run) -> str:
     stored = (run.path / "evaluation.safetensors").is_file() and not run.brought_home
     if not stored or "gzsl_answers" not in run.evaluation:
         return ""
-    labels, said = (run.evaluation[key].astype(np.int64) for key in ("labels", "gzsl_answers"))
+    labels = run.evaluation["labels"].astype(np.int64)
+    said = run.evaluation["gzsl_answers"].astype(np.int64)
     names = [inert(name).replace("|", "\\|") for name in run.space.names]
     notes = _remarks(run.result)
     rows = []
     for c in np.unique(labels).tolist():
         answers = np.bincount(said[labels == c], minlength=len(names))
-        right, of = int(answers[c]), int(answers.sum())
+        right = int(answers[c])
+        of = int(answers.sum())
         answers[c] = 0
         other = int(answers.argmax())
         instead = f"{names[other]} ({answers[other]})" if answers[other] > 1 else ""

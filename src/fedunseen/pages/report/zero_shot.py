@@ -48,7 +48,12 @@ def _words(facts: Facts) -> dict[str, str]:
 def header(facts: Facts) -> dict[str, Any]:
     """Return the first paragraph and the chips."""
     result = facts.whole.result
-    shown = {"value": result["zsl"], "of": "test samples", "chance": f"{facts.chance:.1f}"}
+    shown = {
+        "value": result["zsl"],
+        "of": "test samples",
+        "chance": f"{facts.chance:.1f}",
+        "among_all": result["gzsl_unseen"],
+    }
     if len(facts.unseen) == 1:  # ZSL is 100 % then
         chance = f"{100 / len(facts.names):.1f}"
         shown = {"value": result["gzsl_unseen"], "of": "its test samples", "chance": chance}
