@@ -705,7 +705,9 @@ def test_classes_that_look_alike_over_all_pictures_are_named_without_enough_test
     alike_too = {"misplaced": [group("bear", "cow"), group("ibex", "cow")], "alike": pairs}
     both, wrong = diagnose([], alike_too, {}, NAMES, np.array([3]))
     assert "both classes look alike, since pictures of 'cow' look like 'bear' too" in both.why
+    assert both.remedy.startswith("Probably nothing is wrong: pictures of 'cow' look like 'bear'")
     assert "since pictures" not in wrong.why
+    assert wrong.remedy.startswith("Look at these 3: move those")
 
 
 def test_pictures_of_a_weak_class_in_another_folder_are_named_as_its_cause():

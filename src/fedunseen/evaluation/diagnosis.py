@@ -152,24 +152,7 @@ def misplaced_pictures(
         unseen: names of classes whose pictures are test pictures alone.
         alike: pairs of classes of which pictures of either look like the other's.
     """
-    for group in misplaced[:LISTED]:
-        files = group["files"]
-        place = group["place"]
-        like = group["like"]
-        both = any({place, like} == set(pair) for pair in alike)
-        why = "they are in the wrong folder, or both classes look alike."
-        if both:
-            why = (
-                f"both classes look alike, since pictures of {like!r} look like {place!r} too, or "
-                "they are in the wrong folder."
-            )
-        yield Finding(
-            f"{len(files)} pictures in the folder of {place!r} look like {like!r}: "
-            f"{listed(files, NAMED)}.",
-            f"By looks alone they are like the pictures of {like!r}: {why}",
-            f"Look at these {len(files)}: move those that are in the wrong folder, and run the "
-            "experiment again. If all are right, both classes look alike: leave them.",
-        )
+    yield from (_of_group(group, alike) for group in misplaced[:LISTED])
     if strays and not _by_chance(len(strays), strays_by_chance):
         what, why, remedy = stray_words(strays)
         yield Finding(what, f"{why} Here there are more.", remedy)
@@ -188,6 +171,34 @@ def misplaced_pictures(
             why,
             f"Look at these {len(files)}: {remedy}",
         )
+
+
+def _of_group(group: Mapping[str, Any], alike: Collection[Collection[str]]) -> Finding:
+    """Warn of pictures in one class's folder that look like another's.
+
+    ``alike``: pairs of classes of which pictures of either look like the other's.
+    """
+    files, place, like = (group[key] for key in ("files", "place", "like"))
+    why = "they are in the wrong folder, or both classes look alike."
+    remedy = (
+        f"Look at these {len(files)}: move those that are in the wrong folder, and run the "
+        "experiment again. If all are right, both classes look alike: leave them."
+    )
+    if any({place, like} == set(pair) for pair in alike):
+        why = (
+            f"both classes look alike, since pictures of {like!r} look like {place!r} too, or they "
+            "are in the wrong folder."
+        )
+        remedy = (
+            f"Probably nothing is wrong: pictures of {like!r} look like {place!r} too. Look at "
+            f"these {len(files)} all the same, and move those that are in the wrong folder."
+        )
+    return Finding(
+        f"{len(files)} pictures in the folder of {place!r} look like {like!r}: "
+        f"{listed(files, NAMED)}.",
+        f"By looks alone they are like the pictures of {like!r}: {why}",
+        remedy,
+    )
 
 
 def _of_seen_lit(group: Mapping[str, Any]) -> str:
