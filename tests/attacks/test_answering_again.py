@@ -11,6 +11,7 @@ import pytest
 
 from fedunseen.core.errors import FedUnseenError, RefusedError
 from fedunseen.deploy.client_data import PartyData
+from fedunseen.deploy.releases import Releases, checked
 from fedunseen.deploy.secagg.enrolment import enrol
 from fedunseen.deploy.secagg.ledger import Ledger
 from fedunseen.deploy.secagg.server import MaskedTotal
@@ -394,3 +395,99 @@ def test_sums_in_clear_and_under_masks_are_sums_of_the_same_samples(ways, consen
     for name in NAMES:  # north, whose samples are others, and those whose samples are the same
         messages = (tmp_path / "state" / name / "messages.log").read_text()
         assert "two sums" in messages or "other parties" in messages
+
+
+def in_clear(ledger, *samples, run="trial"):
+    """Let a run take samples in clear."""
+    ledger.release_in_clear(run, ledger.digests(samples))
+    ledger.in_clear = lambda: {run: True}
+
+
+OWN = [b"p0 0", b"p0 1", b"p0 2"]  # the samples of p0
+CLEAR = {
+    "the same": (OWN, "run trial took exactly these samples in clear"),
+    "fewer": (OWN[:2], "run trial took in clear 0 samples that this sum lacks, and lacked 1 that"),
+    "more": ([*OWN, b"gone"], "run trial took in clear 1 sample that this sum lacks, and lacked 0"),
+}
+
+
+@pytest.mark.parametrize("what", CLEAR)
+def test_the_difference_to_what_a_run_took_in_clear_is_named(what, tmp_path):
+    parties = Parties(3, tmp_path)
+    samples, said = CLEAR[what]
+    in_clear(parties.ledgers["p0"], *samples)
+    ledger = parties.ledgers["p0"] = parties.ledger("p0")  # after a restart
+    ledger.compare_with(OWN)
+    given = "00" * 32, parties.plan.content(), ledger.digests(OWN), None
+    ledger.check(*given, ())  # no round was answered
+    ledger.in_clear = lambda: {"trial": True}
+    with pytest.raises(RefusedError, match=said) as refused:
+        ledger.check(*given, ())
+    assert refused.value.code == "samples-again"
+    ledger.check(*given, (), masked=False)  # by file in clear, which hides nothing
+    ledger.check(*given, ["again"])
+
+
+def test_other_samples_than_a_run_took_in_clear_need_no_consent():
+    parties = Parties(3)
+    ledger, others = parties.ledgers["p0"], [b"another folder"]
+    in_clear(ledger, *others)
+    given = "00" * 32, parties.plan.content(), ledger.digests(OWN), None, ()
+    ledger.compare_with([*OWN, *others])
+    ledger.check(*given)
+    ledger.compare_with(OWN)  # those may have been written anew since
+    assert code(ledger.check, *given) == "samples-again"
+
+
+def test_an_owner_reads_all_that_a_consent_waives():
+    """The attack: the sentence on a trial in clear came first, and the word that it asked for stood
+    for the rule of one plan, too.
+    """
+    parties = Parties(4)
+    parties.release()
+    ledger, told = parties.ledgers["p0"], []
+    ledger.tell = told.append
+    in_clear(ledger, *OWN[:1])
+    ledger.in_clear = lambda: {"trial": True, "before": False}
+    given = "00" * 32, parties.plan.content(), ledger.digests(OWN), None
+    rules = (
+        "were released under another plan",
+        "run trial took in clear 0 samples that this sum lacks, and lacked 2 that it has",
+        "run before took samples in clear that an earlier version has not kept",
+    )
+    with pytest.raises(RefusedError) as refused:
+        ledger.check(*given, ())
+    for _ in range(3):  # as a plan is signed, and its sum asked for and opened
+        ledger.check(*given, ["again"])
+    (note,) = told
+    for text in (str(refused.value), note):
+        assert [rule for rule in rules if rule not in text] == []
+
+
+def test_rounds_in_clear_are_in_the_ledger_and_in_the_history(tmp_path):
+    """Once for the same samples, however many rounds and runs take them."""
+    data = write_all(tmp_path / "data")
+    enrol(tmp_path / "kits", NAMES)
+
+    def send(run, kits=tmp_path / "kits"):
+        parties = {
+            name: party(data / name, tmp_path / "state" / name, [], kits / name, guarded=False)
+            for name in NAMES
+        }
+        asked = experiment(data, privacy__aggregation="plain", evaluation__confidence="none")
+        return host(asked, Recorder(parties), tmp_path / run, kits)
+
+    for run in ("first", "second"):
+        send(run)
+    state = tmp_path / "state" / "north"
+    assert len([*(state / "ledger").glob("clear-*.bin")]) == 1
+    lines = [line for line in Releases(state).lines if line["kind"] == "round"]
+    assert [line["in_clear"] for line in lines] == [True] * len(lines)
+    assert [*checked(Releases(state)).ledger.in_clear().values()] == [True, True]
+    history = state / "releases.jsonl"
+    history.write_text(history.read_text().replace(', "in_clear": true', ""))  # an earlier version
+    assert [*Releases(state)._in_clear().values()] == [False, False]
+    (kept,) = (state / "ledger").glob("clear-*.bin")
+    kept.unlink()
+    with pytest.raises(RefusedError, match="missing or damaged"):
+        Ledger(state / "ledger", None)

@@ -16,18 +16,21 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedunseen.core.errors import DataError, RefusedError
+from fedunseen.core.errors import DataError, MissingDependencyError, RefusedError
 from fedunseen.core.files import holding, parse_json
 
 if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
     from fedunseen.deploy.secagg.ledger import Ledger
 
 _FILE = "releases.jsonl"
+IN_CLEAR = "in_clear"
+"""The key of a line of samples in clear that the ledger has kept."""
 _LOCK = ".releases.lock"  # of a process that writes a line
 
 
@@ -137,6 +140,18 @@ class Releases:
             )
         self._ledger = ledger
         ledger.history = self._noted
+        ledger.in_clear = self._in_clear
+
+    def begin_ledger(self, data: str) -> None:
+        """Bind the ledger beside this history, a new one if there is none; nothing without the
+        library that it needs.
+
+        Args:
+            data: the folder of the samples.
+        """
+        with suppress(MissingDependencyError):
+            if self._ledger is None:
+                self.bind(_ledger_of(self, data))
 
     def _unpaid(self, ledger: Ledger) -> bool:
         """Say whether a ledger of the first version, which noted nothing, has opened sums that no
@@ -150,22 +165,13 @@ class Releases:
         over_network = any("offline" not in record for record in opened.values())
         return bool(by_file - paid) or (over_network and not self.lines)
 
-    def check_in_clear(self, consent: Collection[str]) -> None:
-        """Refuse a sum of the samples if rounds were answered in clear over a network, whose
-        samples no ledger knows.
-
-        Raises:
-            RefusedError: the owner has not consented to it (code ``samples-again``).
+    def _in_clear(self) -> dict[str, bool]:
+        """Return the runs whose rounds were answered in clear over a network -> whether the ledger
+        has kept the samples of all of them, as no earlier version did.
         """
-        rounds = (line for line in self.lines if line["kind"] == "round")
-        runs = sorted({str(line["run"]) for line in rounds if "samples" in line})
-        if runs and "again" not in consent:
-            raise RefusedError(
-                f"run {runs[-1]} took this party's sums or updates in clear, and the difference of "
-                "two sums can reveal a party's sums or single samples: give --consent again if the "
-                "owner agrees",
-                "samples-again",
-            )
+        rounds = [line for line in self.lines if line["kind"] == "round" and "samples" in line]
+        unknown = {str(line["run"]) for line in rounds if not line.get(IN_CLEAR)}
+        return {run: run not in unknown for run in (str(line["run"]) for line in rounds)}
 
     @property
     def ledger(self) -> Ledger | None:
@@ -263,9 +269,12 @@ def checked(releases: Releases) -> Releases:
     """
     folder = releases.path.parent / "ledger"
     if folder.is_dir() or any("ledger" in line for line in releases.lines):
-        from fedunseen.deploy.secagg.ledger import Ledger
-
-        releases.bind(
-            Ledger(folder, moved=True)
-        )  # whose data it is, is judged where masks are used
+        # whose data it is, is judged where masks are used
+        releases.bind(_ledger_of(releases, None))
     return releases
+
+
+def _ledger_of(releases: Releases, data: str | None) -> Ledger:
+    from fedunseen.deploy.secagg.ledger import Ledger
+
+    return Ledger(releases.path.parent / "ledger", data)

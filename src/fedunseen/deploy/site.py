@@ -23,16 +23,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fedunseen.core.bounds import NUMBERS, check_header, check_model, check_run
 from fedunseen.core.errors import ArgumentError, FedUnseenError, RefusedError
 from fedunseen.core.extensions import added, at
 from fedunseen.core.files import holding, write_json
-from fedunseen.deploy.releases import Releases, checked
+from fedunseen.deploy.releases import IN_CLEAR, Releases, checked
 from fedunseen.deploy.remote import declared
 from fedunseen.deploy.remote.refusals import DATA, STORAGE
 from fedunseen.deploy.remote.wire import WireError, is_failure, split, unpack
+
+if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
+    from fedunseen.deploy.secagg.ledger import Ledger
 
 STATUS = "status.json"
 MESSAGES = "messages.log"
@@ -147,6 +150,7 @@ class Site:
         self._lacking = False  # room for what it is told
         self._run = ""
         self._accepted = False  # a greeting, of which later messages may ask
+        self._in_clear = False  # the ledger has kept the samples that the run takes in clear
         self._cost = (0.0, 0.0)
         self._guard = threading.Lock()
         state.mkdir(parents=True, exist_ok=True)
@@ -216,6 +220,22 @@ class Site:
             self.sent += len(answer)
             return answer
 
+    @property
+    def ledger(self) -> Ledger | None:
+        """The ledger of samples, begun if there is none; None without the library that it needs."""
+        self.releases.begin_ledger(
+            "" if self.owner.data is None else str(self.owner.data.resolve())
+        )
+        return self.releases.ledger
+
+    def takes_in_clear(self, samples: frozenset[bytes]) -> None:
+        """Let the ledger keep which samples (digests) rounds of the coordinator's run take in
+        clear.
+        """
+        if self.ledger is not None:
+            self.ledger.release_in_clear(self._run, samples)
+            self._in_clear = True
+
     def wrote(self, run: str, content: bytes, counts: Mapping[str, int]) -> None:
         """Write down an answer by file, unless the same bytes were given before."""
         facts = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
@@ -238,6 +258,7 @@ class Site:
         # refuses now what it would refuse later
         self.releases.check(cost, self.releases.lines[: self.releases.reserved(run)])
         self._run = run
+        self._in_clear = False
         self._cost = cost
         self.rounds = rounds
         self.experiment = header["experiment"]
@@ -286,6 +307,7 @@ class Site:
             for key in ("classes", "samples")
             if isinstance(reply_header.get(key), int)
         }
+        facts |= {IN_CLEAR: True} if self._in_clear and kind == "round" else {}
         release = {
             "run": self._run,
             "kind": "refusal" if is_failure(answer) else str(kind),

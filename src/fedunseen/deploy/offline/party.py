@@ -234,6 +234,8 @@ class Answering(Asked):
         self.run, *_ = planned(plan["hello"])
         self.k: int = plan["k"]
         super().__init__(plan, credentials, ledger, site, plain)
+        self._waived = list[str]()  # what the owner reads before the answer is stored
+        ledger.tell = self._waived.append
         if removing := plan.plan.removing:
             ledger.check_removal(
                 removing,
@@ -365,6 +367,8 @@ class Answering(Asked):
         content = self._signed(fields, tensors)
         self.site.releases.charge(self.run, self.spent(ready), plan.plan.digest)
         self.keep_one(round_of(plan.plan.digest, self.k), content)
+        for note in self._waived:
+            self.site.say(note)
         self._store(content, samples)
         self.site.wrote(self.run, content, self.counts(ready))
         return content
@@ -413,12 +417,11 @@ class Answering(Asked):
         plan = self.plan.plan
         if plan.removing:
             ready.check_removal(self.ledger, plan.digest)
-        elif self.plan["masked"] and plan.digest not in self.ledger.plans:
-            self.site.releases.check_in_clear(self.consent)
         samples = self.ledger.digests(ready.raw())
         self.ledger.compare_with(ready.present())
-        roster = self.plan["parties"] if self.plan["masked"] else None
-        self.ledger.check(plan.digest, plan.content(), samples, roster, self.consent, self._differs)
+        masked = self.plan["masked"]
+        asked = plan.digest, plan.content(), samples, self.plan["parties"] if masked else None
+        self.ledger.check(*asked, self.consent, self._differs, masked)
         return samples
 
     def _differs(self, other_plan: str) -> str:

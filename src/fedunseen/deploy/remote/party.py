@@ -88,6 +88,7 @@ class _Joined:
     mark: str  # of the count of answers
     ready: Ready
     session: PartySession | None
+    in_clear: frozenset[bytes] = frozenset()  # digests of the samples that rounds in clear take
 
 
 class Party:
@@ -246,6 +247,8 @@ class Party:
             return self._refusal(error, message)
         ready = self._joined.ready
         session = self._joined.session
+        if session is None and ready.engine is not None:
+            self.site.takes_in_clear(self._joined.in_clear)
         held = (
             f"joined with {counted(ready.samples, 'sample')} of {counted(ready.classes, 'class')}"
         )
@@ -293,7 +296,12 @@ class Party:
         session = self._masked_sums(header, statistics, ready)
         if session is not None and session.opened:
             self._hints.remove(mark)
-        return _Joined(greeting, mark, ready, session)
+        in_clear = frozenset[bytes]()
+        if session is None:
+            in_clear = self._samples_in_clear(
+                ready, "removal" if header.get("removing") else "again"
+            )
+        return _Joined(greeting, mark, ready, session, in_clear)
 
     def _fixed_classes(self, header: Mapping[str, Any]) -> Enrolment | None:
         """Return the list that fixes who may send which class; None where nothing does.
@@ -336,7 +344,6 @@ class Party:
     ) -> PartySession | None:
         """Return this party's side of the run's masked sums; None without masks."""
         if ready.engine is None or ready.engine.masks is None:
-            self._check_masked_before(ready, "removal" if header.get("removing") else "again")
             return None
         from fedunseen.deploy.remote import masking
         from fedunseen.deploy.secagg.ledger import ASKING
@@ -346,6 +353,7 @@ class Party:
             owner = self.owner
             client = masking.client_of(owner.kit, self.site.state, owner.data, owner.consent)
             self.site.releases.bind(client.ledger)  # a disagreement keeps the party out of the run
+            client.ledger.tell = self.say
             self._secagg = client
         names = header.get("names")
         place = int(header["client"])
@@ -387,26 +395,29 @@ class Party:
                 "compared"
             )
         checks = ready.raw, ready.check_removal, ready.present
-        session = masking.PartySession(self._secagg, ready.engine, facts, weight, *checks)
-        if not header.get("removing") and not session.opened:  # what has begun may go on
-            self.site.releases.check_in_clear(self.owner.consent)
-        return session
+        return masking.PartySession(self._secagg, ready.engine, facts, weight, *checks)
 
-    def _check_masked_before(self, ready: Ready, word: str) -> None:
-        """Refuse to send in clear what a masked sum has, without a word of consent: whoever sees
-        both could take it off.
+    def _samples_in_clear(self, ready: Ready, word: str) -> frozenset[bytes]:
+        """Return the digests of samples that are sent in clear.
+
+        Refuse to send those that a masked sum has, without a word of consent: whoever sees both
+        could take it off.
         """
-        ledger = self.site.releases.ledger
-        if word in self.owner.consent or ledger is None:
-            return
+        ledger = self.site.ledger
+        if ledger is None:
+            return frozenset()
+        samples = ledger.digests(ready.raw())
+        if word in self.owner.consent:
+            return samples
         ledger.compare_with(ready.present())
-        if ledger.may_have_released(ledger.digests(ready.raw())):
+        if ledger.may_have_released(samples):
             raise RefusedError(
                 "sums under masks or by file may have some of these samples, and sent in clear "
                 f"they would show what the sums of other parties are: join with --consent {word} "
                 "if the owner agrees",
                 "samples-again",
             )
+        return samples
 
     def _round(self, joined: _Joined, header: Mapping[str, Any], tensors: Params) -> bytes:
         check_header(header)

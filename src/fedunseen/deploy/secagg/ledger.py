@@ -6,7 +6,8 @@ authority: the newest list of parties, and all rosters of opened sums and of ans
 look.
 ``released-PLAN.bin`` holds keyed digests of each sample whose sums were released under that plan,
 in any federation: of its content, and of its class and which of its copies it is, since a sum has
-all of them. Files are whole or absent. Keys and seeds of an attempt are never written.
+all of them. ``clear-DIGEST.bin`` holds the same of samples whose sums or updates runs took in clear
+over a network. Files are whole or absent. Keys and seeds of an attempt are never written.
 
 :meth:`Ledger.check` is the one rule that decides which sums are released: over a network, in a
 federation of Flower or NVFlare, and by file.
@@ -22,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedunseen.core.errors import RefusedError
+from fedunseen.core.errors import RefusedError, counted
 from fedunseen.core.files import holding, parse_json, replacing
 from fedunseen.deploy.secagg.enrolment import Enrolment
 from fedunseen.deploy.secagg.primitives import canonical
@@ -32,10 +33,12 @@ Sample = bytes | tuple[bytes, bytes]
 
 _CONTENT = 16  # bytes of the digest of a sample's content
 _DIGEST = 2 * _CONTENT  # with that of its class and its number behind it
+_SHOWN = 16  # of the name of a run, as in `fedunseen ledger`
 _UNKNOWN_CLASS = bytes(_DIGEST - _CONTENT)
 _WITH_CLASSES = b"samples with classes\n"  # begins a file; earlier versions kept contents alone
 _WRITES = frozenset({"writes", "history"})  # a file of the first version lacks them
 _KEYS = frozenset({"key", "data", "plans", "released", "federations"}) | _WRITES
+_CLEAR = "clear"  # once a run took samples in clear: the digest of all of them -> the runs
 _ONE = frozenset({"authority", "serial", "rosters"})  # in place of federations, in earlier versions
 _EARLIER = _KEYS - {"federations"} | _ONE
 ASKING = "asking"
@@ -48,24 +51,44 @@ _SAME = ("scaling", "quantization", "privacy")  # of a removal's plan and of tha
 class Ledger:
     """A party's durable state."""
 
-    def __init__(self, folder: Path | None = None, data: str = "", moved: bool = False) -> None:
+    def __init__(
+        self, folder: Path | None = None, data: str | None = "", moved: bool = False
+    ) -> None:
+        """Read a ledger, or begin one.
+
+        Args:
+            folder: where it is; None: it is not kept.
+            data: the folder of the samples; None: whose ledger it is, is judged later.
+            moved: the samples of the ledger are in another folder now.
+
+        Raises:
+            RefusedError: it is damaged, or that of another data folder.
+        """
         self.folder = folder
         self._released: dict[str, frozenset[bytes]] = {}
+        self._in_clear: dict[str, frozenset[bytes]] = {}
         self._file = b""  # as this process has read or written it
         self._present: frozenset[bytes] | None = None
         self._authority = ""  # of the federation that asks
         self.history: Callable[[], Mapping[str, Any]] | None = None
         """Returns what every write notes of the history of releases beside this ledger."""
+        self.in_clear: Callable[[], Mapping[str, bool]] = dict
+        """Returns the runs of that history that had answers in clear -> whether this ledger has
+        kept the samples of all of them.
+        """
+        self.tell: Callable[[str], None] = lambda text: None
+        """Takes what the owner reads of the rules that a consent waives."""
+        self._told = ""
         content = self._read()
         key = secrets.token_bytes(32)
         keyed = bytes.fromhex(content["key"]) if content else key
         mark = hashlib.blake2b(
-            data.encode(), key=keyed, digest_size=16, person=b"data folder"
+            (data or "").encode(), key=keyed, digest_size=16, person=b"data folder"
         ).hexdigest()
         if content is None:
             content = {"key": key.hex(), "data": mark, "plans": {}, "federations": {}}
             content |= {"released": [], "writes": 0, "history": {}}
-        elif content["data"] != mark:
+        elif data is not None and content["data"] != mark:
             if not moved:
                 raise RefusedError(
                     f"{folder} is the ledger of another data folder than {data}: pass --consent "
@@ -74,6 +97,8 @@ class Ledger:
                 )
             content["data"] = mark
         self._content = content
+        self.writes: int | None = content.get("writes")
+        """How often the file was written, or None for a file of a version that did not count."""
 
     @property
     def plans(self) -> dict[str, dict[str, Any]]:
@@ -97,12 +122,6 @@ class Ledger:
     def _federation(self) -> dict[str, Any]:
         known: dict[str, dict[str, Any]] = self._content["federations"]
         return known.get(self._authority, {"serial": 0, "rosters": []})
-
-    @property
-    def writes(self) -> int | None:
-        """How often the file was written, or None for a file of a version that did not count."""
-        writes: int | None = self._content.get("writes")
-        return writes
 
     @property
     def noted(self) -> dict[str, Any]:
@@ -163,6 +182,7 @@ class Ledger:
                 _write(path, whole)
             self._file = whole
         self._content = content
+        self.writes = content["writes"]
 
     def change_plan(self, plan: str, roster: Iterable[str] | None = None, **changes: Any) -> None:
         """Change an accepted plan's record, and add an opened roster if one is given, durably."""
@@ -249,11 +269,24 @@ class Ledger:
         if digests == self._released.get(plan) and plan in self._content["released"]:
             return
         if self.folder is not None:
-            text = _WITH_CLASSES + b"".join(sorted(digests))
-            _write(self._path(f"released-{plan}.bin"), text + hashlib.sha256(text).digest())
+            _write_digests(self._path(f"released-{plan}.bin"), digests)
         self._released[plan] = digests
         if plan not in self._content["released"]:
             self.write({"released": [*self._content["released"], plan]})
+
+    def release_in_clear(self, run: str, samples: frozenset[bytes]) -> None:
+        """Keep durably that a run may take samples (digests) in clear over a network: it has if
+        its history says so.
+        """
+        known: dict[str, list[str]] = self._content.get(_CLEAR, {})
+        which = hashlib.sha256(b"".join(sorted(samples))).hexdigest()
+        runs = known.get(which, [])
+        if run in runs:
+            return
+        if not runs and self.folder is not None:
+            _write_digests(self._path(f"{_CLEAR}-{which}.bin"), samples)
+        self._in_clear[which] = samples
+        self.write({_CLEAR: {**known, which: [*runs, run]}})
 
     def check(
         self,
@@ -263,6 +296,7 @@ class Ledger:
         roster: Collection[str] | None,
         consent: Collection[str],
         differs: Callable[[str], str] | None = None,
+        masked: bool = True,
     ) -> None:
         """Refuse a sum that could reveal samples, or one party's part, together with sums released
         before.
@@ -275,10 +309,11 @@ class Ledger:
             consent: what this party's owner has consented to: ``again``, ``dropouts``, ``removal``.
             differs: says of another plan why this one does not replace it, "" if it does: the same
                 sums without parties that have withdrawn. Only answers by file replace a plan.
+            masked: whether the sum is; one in clear hides no party.
 
         Raises:
-            RefusedError: the sum needs a consent that the owner has not given, or its roster is not
-                allowed.
+            RefusedError: the sum needs a consent that the owner has not given, and the text names
+                all that this consent would waive; or its roster is not allowed.
         """
         if content["dropouts"] and "dropouts" not in consent:
             raise RefusedError(
@@ -289,8 +324,8 @@ class Ledger:
             )
         if content["removing"]:
             self.check_removed(plan, content, samples, consent)
-        elif "again" not in consent:
-            self._check_samples(plan, content, samples, differs)
+        else:
+            self._check_samples(plan, content, samples, consent, differs, masked)
         if roster is not None and not content["dropouts"]:
             self.check_roster(roster, differs, samples)
 
@@ -299,18 +334,46 @@ class Ledger:
         plan: str,
         content: Mapping[str, Any],
         samples: frozenset[bytes],
+        consent: Collection[str],
         differs: Callable[[str], str] | None,
+        masked: bool,
     ) -> None:
         released = self._all_released()
         if plan in released or self._has_opened(plan):  # what came before was allowed by then
             before = released.get(plan)
             if before != samples:
-                raise RefusedError(
-                    f"{_how_changed(before)} the round before, and the difference of two sums can "
-                    "reveal single samples: the owner must consent with --consent again",
-                    "samples-changed",
-                )
+                why = f"{_how_changed(before)} the round before, and the difference of two sums"
+                self._waive(f"{why} can reveal single samples", "", "samples-changed", consent)
             return
+        reasons = [*self._under_other_plans(content, samples, differs)]
+        if masked:
+            reasons += self._taken_in_clear(samples)
+        if reasons:
+            why = "; and ".join(dict.fromkeys(reasons))
+            why += ": the difference of two sums can reveal a party's sums or single samples"
+            what = "so for a second experiment over the same data "
+            self._waive(why, what, "samples-again", consent)
+
+    def _waive(self, why: str, what: str, code: str, consent: Collection[str]) -> None:
+        """Refuse what needs the consent ``again``; tell the owner who has given it what it waives,
+        once.
+        """
+        if "again" not in consent:
+            sign = "," if what else ":"
+            raise RefusedError(
+                f"{why}{sign} {what}the owner must consent with --consent again", code
+            )
+        if self._told != why:
+            self._told = why
+            self.tell(f"allowed by --consent again: {why}")
+
+    def _under_other_plans(
+        self,
+        content: Mapping[str, Any],
+        samples: frozenset[bytes],
+        differs: Callable[[str], str] | None,
+    ) -> Iterator[str]:
+        """Yield why sums of other plans forbid one of samples (digests), once for each plan."""
         for other_plan, theirs in self._may_share(samples):
             same = theirs == samples
             ours = self.same_federation(other_plan)
@@ -324,13 +387,40 @@ class Ledger:
             elif not same:
                 why = f"{_how_changed(theirs)} that one"
             if differs is None or why:
-                raise RefusedError(
-                    "sums of some of these samples were released under another plan"
-                    f"{why and f', and {why}'}: the difference of two sums can reveal a party's "
-                    "sums or single samples, so for a second experiment over the same data the "
-                    "owner must consent with --consent again",
-                    "samples-again",
+                before = "sums of some of these samples were released under another plan"
+                yield f"{before}{why and f', and {why}'}"
+
+    def _taken_in_clear(self, samples: frozenset[bytes]) -> Iterator[str]:
+        """Yield what runs in clear over a network, and a masked sum of samples (digests), show
+        together.
+        """
+        answered = self.in_clear()
+        for which, every in self._content.get(_CLEAR, {}).items():
+            theirs = self._clear_digests(which)
+            runs = [run for run in every if run in answered]
+            if not runs or self._are_others(theirs, samples):
+                continue
+            run = f"run {runs[-1][:_SHOWN]}"
+            if theirs == samples:
+                yield (
+                    f"{run} took exactly these samples in clear, and without them a masked total "
+                    "hides the other parties less"
                 )
+            else:
+                yield (
+                    f"{run} took in clear {counted(len(theirs - samples), 'sample')} that this sum "
+                    f"lacks, and lacked {len(samples - theirs)} that it has"
+                )
+        for run in (run for run, kept in answered.items() if not kept):
+            yield f"run {run[:_SHOWN]} took samples in clear that an earlier version has not kept"
+
+    def _clear_digests(self, which: str) -> frozenset[bytes]:
+        if which not in self._in_clear:
+            path = self._path(f"{_CLEAR}-{which}.bin")
+            if not path.exists():
+                raise RefusedError(_damaged(path))
+            self._in_clear[which] = _read_digests(path)
+        return self._in_clear[which]
 
     def _may_share(
         self, samples: frozenset[bytes]
@@ -579,14 +669,7 @@ class Ledger:
         for path in self.folder.glob("released-*.bin") if self.folder is not None else ():
             plan = path.stem.removeprefix("released-")
             if plan not in self._released:
-                text = path.read_bytes()
-                text, check = text[:-32], text[-32:]
-                width = _DIGEST if text.startswith(_WITH_CLASSES) else _CONTENT
-                digests = text.removeprefix(_WITH_CLASSES)
-                if hashlib.sha256(text).digest() != check or len(digests) % width:
-                    raise RefusedError(_damaged(path))
-                rows = range(0, len(digests), width)
-                self._released[plan] = frozenset(digests[row : row + width] for row in rows)
+                self._released[plan] = _read_digests(path)
         return self._released
 
     def _read(self) -> dict[str, Any] | None:
@@ -601,8 +684,10 @@ class Ledger:
             content = parse_json(text)
             if content.keys() in (_EARLIER, _EARLIER - _WRITES):
                 content = _of_federations(content)
-            elif content.keys() != _KEYS:
+            elif content.keys() - {_CLEAR} != _KEYS:
                 raise ValueError
+            for which in content.get(_CLEAR, ()):
+                self._clear_digests(which)
             if missing := [
                 plan for plan in content["released"] if plan not in self._all_released()
             ]:
@@ -644,6 +729,22 @@ def _damaged(path: Path) -> str:
         f"{path} is missing or damaged, and without it a sum could be opened twice: restore the "
         "newest copy, or start with a new --state if no sum of this data was ever opened"
     )
+
+
+def _read_digests(path: Path) -> frozenset[bytes]:
+    text = path.read_bytes()
+    text, check = text[:-32], text[-32:]
+    width = _DIGEST if text.startswith(_WITH_CLASSES) else _CONTENT
+    digests = text.removeprefix(_WITH_CLASSES)
+    if hashlib.sha256(text).digest() != check or len(digests) % width:
+        raise RefusedError(_damaged(path))
+    return frozenset(digests[row : row + width] for row in range(0, len(digests), width))
+
+
+def _write_digests(path: Path, digests: frozenset[bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = _WITH_CLASSES + b"".join(sorted(digests))
+    _write(path, text + hashlib.sha256(text).digest())
 
 
 def _write(path: Path, content: bytes) -> None:
