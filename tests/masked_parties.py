@@ -20,10 +20,10 @@ ZERO = "00" * 32
 class Parties:
     """A federation whose clients can be restarted. ``folder``: ledgers are files."""
 
-    def __init__(self, count, folder=None, consent=(), **plan):
-        self.names = [f"p{k}" for k in range(count)]
+    def __init__(self, count, folder=None, consent=(), names=None, **plan):
+        self.names = names or [f"p{k}" for k in range(count)]
         self.credentials = in_memory(self.names)
-        self.enrolment = self.credentials["p0"].enrolment
+        self.enrolment = self.credentials[self.names[0]].enrolment
         self.folder, self.consent = folder, consent
         self.ledgers = {name: self.ledger(name) for name in self.names}
         self.clients = {

@@ -308,6 +308,7 @@ def test_a_ledger_of_the_first_version_is_read_and_still_refuses(kind, tmp_path)
     folder = tmp_path / "p0"
     shutil.copytree(FIRST / kind, folder)
     ledger = Ledger(folder, "p0")
+    (ledger._authority,) = ledger._content["federations"]  # the federation that it knew asks
     content = Parties(3).plan.content()
     known, new = (ledger.digests([one]) for one in (b"p0 0", b"new"))
     (old,) = ledger.plans

@@ -8,19 +8,22 @@ import pytest
 from test_answering_again import FIRST, PHOTO, add_photo, choose, code, total
 from test_rosters_of_all_ways import ALL, answer_by_file
 
+from fedunseen.core.errors import RefusedError
 from fedunseen.deploy.secagg.enrolment import in_memory
 from fedunseen.deploy.secagg.ledger import Ledger
 from masked_parties import Parties
 
 AGAIN, REMOVAL = ["again"], ["removal"]
+BOTH = ["again", "federations"]
 
 
 def second(first, names=None, consent=(), **plan):
     """Return another federation, of another authority, over the ledgers and samples of the first."""
-    other = Parties(len(names or first.names), consent=consent, **plan)
+    who = list(names or first.names)
+    other = Parties(len(who), consent=consent, names=who, **plan)
     assert other.enrolment.authority != first.enrolment.authority
-    other.ledgers = {name: first.ledgers[name] for name in other.names}
-    other.samples = {name: first.samples[name] for name in other.names}
+    other.ledgers |= {name: first.ledgers[name] for name in other.names if name in first.names}
+    other.samples |= {name: first.samples[name] for name in other.names if name in first.names}
     return other
 
 
@@ -31,7 +34,7 @@ def test_a_sample_that_was_added_is_no_difference_of_two_federations(case, once)
     first = Parties(4, once=once)
     before = total(first, first.plan, first.values)
     values = add_photo(first, first.values)
-    other = second(first, consent=AGAIN if case == "consent" else (), once=once)
+    other = second(first, consent=BOTH if case == "consent" else (), once=once)
     if case == "two ledgers":
         other.ledgers = {name: Ledger() for name in other.names}
     if case == "one ledger":
@@ -69,7 +72,7 @@ def test_consent_to_the_same_samples_allows_no_other_roster(names):
     """The difference of the sums of four and of three would be one party's update."""
     first = Parties(4)
     first.release()
-    other = second(first, names, AGAIN)
+    other = second(first, names, BOTH)
     other.restart()
     other.agree(other.plan)
     if names == ALL:
@@ -81,6 +84,61 @@ def test_consent_to_the_same_samples_allows_no_other_roster(names):
     other.restart()
     other.agree(other.plan)
     other.release()
+
+
+@pytest.mark.parametrize("consent", [AGAIN, BOTH], ids="-".join)
+def test_a_party_of_two_federations_needs_a_word_that_names_the_other_ones(consent, tmp_path):
+    """No difference of their sums is one party's where they share no one else."""
+    first = Parties(4, tmp_path)
+    first.release()
+    other = second(first, ["p0", "r1", "r2"])
+    with pytest.raises(RefusedError, match=r"p1, p2, p3 took part.*again --consent federations"):
+        other.restart()
+    other.consent = consent
+    if consent == AGAIN:
+        assert code(other.restart, "p0") == "samples-again"
+        return
+    other.restart()
+    other.agree(other.plan)
+    other.release()
+    first.ledgers["p0"].compare_with([])
+    first.restart()
+    assert code(first.release, 1) == "roster-differs"  # what has begun needs the word, too
+    first.consent = BOTH
+    first.ledgers |= {"p0": other.ledgers["p0"]}
+    first.restart()
+    first.release(1)
+
+
+@pytest.mark.parametrize("names", [["p0", "p1", "r2"], ["p0", "p1", "p2"]], ids=",".join)
+def test_no_word_allows_what_may_be_another_roster_of_one_coordinator(names):
+    """Who is in one federation alone would be shown by those that are in both."""
+    first = Parties(4)
+    first.release()
+    other = second(first, names, BOTH)
+    other.restart()
+    other.agree(other.plan)
+    keys = other.keys()
+    assert code(other.shares, keys, ["p0"]) == "roster-differs"
+
+
+@pytest.mark.parametrize("consent", [AGAIN, BOTH], ids="-".join)
+def test_names_of_another_federation_are_no_proof_of_the_same_parties(consent):
+    """The attack: a colluder has the name of p3 there, so that the rosters were the same, and the
+    difference was the update of p3, who was not asked.
+    """
+    first = Parties(4)
+    before = total(first, first.plan, first.values)
+    other = second(first, ALL, consent)
+    other.ledgers["p3"], other.samples["p3"] = Ledger(), [b"made up"]
+    values = {**first.values, "p3": {name: 0 * one for name, one in first.values["p3"].items()}}
+    if consent == AGAIN:
+        assert code(other.restart) == "samples-again"
+        return
+    other.restart()
+    other.agree(other.plan)
+    shown = before - total(other, other.plan, values)
+    assert shown.tolist() == first.values["p3"]["w"].tolist()
 
 
 @pytest.mark.parametrize("what", ["choosing", "asking"])
@@ -130,7 +188,7 @@ def test_a_removal_subtracts_from_sums_of_its_own_federation():
     first = Parties(4, once=True)
     first.release()
     removal(first, ())
-    other = second(first, consent=AGAIN, once=True)
+    other = second(first, consent=BOTH, once=True)
     other.restart()
     assert code(removal, other, ()) == "removal-of-other-sums"
     other.agree(other.plan)
@@ -166,7 +224,7 @@ def test_a_ledger_that_knew_one_federation_keeps_its_plans_and_rosters(same, sam
     if samples == "the same":
         assert code(ledger.check, *asked, ()) == "samples-again"
     if same or samples == "the same":
-        assert code(ledger.check, *asked, AGAIN) == "roster-differs"
+        assert code(ledger.check, *asked, BOTH) == "roster-differs"
     else:
         ledger.check(*asked, ())
     ledger.write({})

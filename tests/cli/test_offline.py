@@ -237,12 +237,16 @@ def test_a_second_federation_over_the_same_samples_spends_the_same_budget(offlin
     given = {"kits": "strange", "call": refused}
     why = offline.act("answer", "north", "second", more=limit, **given)
     assert "under another plan, and that one was of another federation" in why
-    more = ("--consent", "again", *limit)
-    why = offline.act("answer", "north", "second", more=more, **given)
+    both = ("--consent", "again", "--consent", "federations")
+    why = offline.act("answer", "north", "second", more=(*both[:2], *limit), **given)
+    assert "in another federation east, south, west took part" in why
+    why = offline.act("answer", "north", "second", more=(*both, *limit), **given)
     assert "would spend an epsilon of 3.98 after 3.98 of earlier runs" in why
     assert not Path("north-second.fedunseen").exists()
-    more = ("--consent", "again", "--epsilon-limit", 9, "--delta-limit", 1e-3)
-    assert "note: " not in offline.act("answer", "north", "second", more=more, kits="strange").err
+    more = (*both, "--epsilon-limit", 9, "--delta-limit", 1e-3)
+    told = offline.act("answer", "north", "second", more=more, kits="strange").err
+    assert "allowed by --consent again --consent federations: sums of some" in told
+    assert "note: " not in told
 
 
 @pytest.mark.slow

@@ -164,8 +164,9 @@ Consent = Annotated[
     list[str] | None,
     typer.Option(
         help="Under masks, agree to: again (a second experiment over the same data), moved (the "
-        "data folder), dropouts (sums that differ by few parties), moments (samples that second "
-        "moments show, also in clear), removal (of few parties or samples)."
+        "data folder), dropouts (sums that differ by few parties), federations (sums that differ "
+        "by parties of two federations), moments (samples that second moments show, also in "
+        "clear), removal (of few parties or samples)."
     ),
 ]
 Engine = Annotated[

@@ -28,7 +28,7 @@ OPTIONS = (
     "data", "credentials", "masked", "consent", "min_samples", "epsilon_limit", "delta_limit", "set", "state", "out",
 )  # fmt: skip
 """What a site's own configuration may hold."""
-CONSENT = ("again", "dropouts", "look", "moments", "moved", "names")
+CONSENT = ("again", "dropouts", "federations", "look", "moments", "moved", "names")
 """What the owner of a site may agree to, for runs and looks; it holds while it is written there."""
 OWN_STATE = "give each party its own state"
 

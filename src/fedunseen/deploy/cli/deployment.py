@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 
 PORT = 8850
 ENGINE = "websocket"
-_CONSENT = frozenset({"again", "dropouts", "leftovers", "moments", "moved", "removal"})
+_CONSENT = frozenset(
+    {"again", "dropouts", "federations", "leftovers", "moments", "moved", "removal"}
+)
 _log = logging.getLogger("fedunseen.federation")
 
 Kit = Annotated[

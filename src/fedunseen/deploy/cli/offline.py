@@ -43,7 +43,9 @@ offline_app = typer.Typer(
     help="A federation by file: no connection, one message from each party.", no_args_is_help=True
 )
 
-_CONSENT = frozenset({"again", "dropouts", "leftovers", "moments", "moved", "removal"})
+_CONSENT = frozenset(
+    {"again", "dropouts", "federations", "leftovers", "moments", "moved", "removal"}
+)
 _CLEAR = "in clear: anyone with a party's answer sees the sums of its samples"
 
 PlanFile = Annotated[

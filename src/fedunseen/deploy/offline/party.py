@@ -207,7 +207,7 @@ class Asked:
                 "--plain",
                 CLEAR,
             )
-        ledger.pin(credentials.enrolment)
+        ledger.pin(credentials.enrolment, credentials.name)
 
     def check_plan(self) -> None:
         """Refuse a plan that this party cannot answer."""
@@ -463,7 +463,7 @@ def withdraw(plan: Signed, credentials: Credentials, ledger: Ledger, site: Site)
     holds it.
     """
     _check_asked(plan, credentials)
-    ledger.pin(credentials.enrolment)
+    ledger.pin(credentials.enrolment, credentials.name)
     plans = sorted({plan.plan.digest}.union(*withdrawals(plan, credentials.enrolment).values()))
     for plan_digest in plans:
         record = ledger.plans.get(plan_digest)

@@ -70,6 +70,7 @@ class Ledger:
         self._file = b""  # as this process has read or written it
         self._present: frozenset[bytes] | None = None
         self._authority = ""  # of the federation that asks
+        self._name = ""  # of this party there
         self.history: Callable[[], Mapping[str, Any]] | None = None
         """Returns what every write notes of the history of releases beside this ledger."""
         self.in_clear: Callable[[], Mapping[str, bool]] = dict
@@ -128,15 +129,20 @@ class Ledger:
         """What the last write noted of the history of releases; empty if there was none."""
         return dict(self._content.get("history", {}))
 
-    def pin(self, enrolment: Enrolment) -> None:
+    def pin(self, enrolment: Enrolment, name: str = "") -> None:
         """Keep the federation that asks, by the authority of its list of parties, which comes from
         the party's own credentials. One ledger serves several: samples count for all of them.
+
+        Args:
+            enrolment: its list of parties.
+            name: which of them this party is.
 
         Raises:
             RefusedError: the list is older than one that was used before, or another one of the
                 same number.
         """
         self._authority = enrolment.authority.hex()
+        self._name = name
         before = self._federation
         now = {"serial": enrolment.serial, "list": enrolment.digest}
         if now["serial"] < before["serial"]:
@@ -306,7 +312,8 @@ class Ledger:
             content: what the plan says.
             samples: the digests of this party's samples.
             roster: who takes part in a masked sum; None while that is open, or if it is in clear.
-            consent: what this party's owner has consented to: ``again``, ``dropouts``, ``removal``.
+            consent: what this party's owner has consented to: ``again``, ``dropouts``,
+                ``federations``, ``removal``.
             differs: says of another plan why this one does not replace it, "" if it does: the same
                 sums without parties that have withdrawn. Only answers by file replace a plan.
             masked: whether the sum is; one in clear hides no party.
@@ -327,7 +334,7 @@ class Ledger:
         else:
             self._check_samples(plan, content, samples, consent, differs, masked)
         if roster is not None and not content["dropouts"]:
-            self.check_roster(roster, differs, samples)
+            self.check_roster(roster, differs, samples, consent)
 
     def _check_samples(
         self,
@@ -343,29 +350,49 @@ class Ledger:
             before = released.get(plan)
             if before != samples:
                 why = f"{_how_changed(before)} the round before, and the difference of two sums"
-                self._waive(f"{why} can reveal single samples", "", "samples-changed", consent)
+                why += " can reveal single samples"
+                self._waive(why, ":", "samples-changed", ["again"], consent)
             return
         reasons = [*self._under_other_plans(content, samples, differs)]
         if masked:
             reasons += self._taken_in_clear(samples)
+        words = ["again"]
+        if masked and not content["dropouts"] and (others := self._in_other_federations(samples)):
+            words.append("federations")
+            reasons.append(
+                f"in another federation {', '.join(others)} took part, and what is left of its sum "
+                "and this one may be the update of a single party, whose owner is not asked by "
+                "this: ask first"
+            )
         if reasons:
             why = "; and ".join(dict.fromkeys(reasons))
             why += ": the difference of two sums can reveal a party's sums or single samples"
-            what = "so for a second experiment over the same data "
-            self._waive(why, what, "samples-again", consent)
+            what = ", so for a second experiment over the same data"
+            self._waive(why, what, "samples-again", words, consent)
 
-    def _waive(self, why: str, what: str, code: str, consent: Collection[str]) -> None:
-        """Refuse what needs the consent ``again``; tell the owner who has given it what it waives,
-        once.
-        """
-        if "again" not in consent:
-            sign = "," if what else ":"
-            raise RefusedError(
-                f"{why}{sign} {what}the owner must consent with --consent again", code
-            )
+    def _waive(
+        self, why: str, what: str, code: str, words: Collection[str], consent: Collection[str]
+    ) -> None:
+        """Refuse ``what`` needs words of consent; tell the owner who has given them why, once."""
+        given = " ".join(f"--consent {word}" for word in words)
+        if not set(words) <= set(consent):
+            raise RefusedError(f"{why}{what} the owner must consent with {given}", code)
         if self._told != why:
             self._told = why
-            self.tell(f"allowed by --consent again: {why}")
+            self.tell(f"allowed by {given}: {why}")
+
+    def _in_other_federations(self, samples: frozenset[bytes]) -> list[str]:
+        """Return who else took part in strict sums of other federations that may have some of these
+        samples (digests).
+        """
+        rosters = self._all_rosters(self._sharing(samples) - {self._authority})
+        return sorted({name for _, _, roster in rosters for name in roster} - {self._name})
+
+    def _sharing(self, samples: frozenset[bytes]) -> set[str]:
+        """Return the authorities of federations whose sums may have some of these samples."""
+        if not samples or self._content["federations"].keys() <= {self._authority}:
+            return set()
+        return {self._authority_of(plan) for plan, _ in self._may_share(samples)}
 
     def _under_other_plans(
         self,
@@ -472,25 +499,33 @@ class Ledger:
         roster: Collection[str],
         differs: Callable[[str], str] | None = None,
         samples: frozenset[bytes] = frozenset(),
+        consent: Collection[str] = (),
     ) -> None:
         """Refuse a strict masked sum of other parties than those of an earlier one, in this
         federation or in one whose sums may have the same samples.
+
+        Names say nothing of who takes part in another federation. Its sums may be combined with
+        those of this one where the owner consents to it and no other party seems to be in both:
+        else both may be one coordinator's, which would single out who is in one alone.
 
         Args:
             roster: who takes part.
             differs: as for :meth:`check`.
             samples: the digests of those in the sum.
+            consent: ``federations`` allows other parties in other federations.
 
         Raises:
             RefusedError: a sum of others was released (code ``roster-differs``).
         """
         # Two rosters of t share an honest party. So one roster is opened in all; three that differ
         # by c + 2 parties and more could still be combined to one party's update.
-        authorities = {self._authority}
-        if samples and self._content["federations"].keys() - authorities:
-            authorities |= {self._authority_of(plan) for plan, _ in self._may_share(samples)}
-        for plan, before in self._all_rosters(authorities):
+        for authority, plan, before in self._all_rosters(
+            {self._authority, *self._sharing(samples)}
+        ):
             differing = sorted(set(roster) ^ set(before))
+            if authority != self._authority and "federations" in consent:
+                in_both = set(roster) & set(before) - {self._name}
+                differing = differing if in_both else []
             if differing and not (plan and differs is not None and not differs(plan)):
                 raise RefusedError(
                     f"the roster differs from that of an opened sum by {', '.join(differing)}, and "
@@ -501,13 +536,13 @@ class Ledger:
                     "roster-differs",
                 )
 
-    def _all_rosters(self, authorities: Collection[str]) -> Iterator[tuple[str, list[str]]]:
-        """Yield the rosters of strict sums of some federations: opened ones, and those that this
-        party has answered by file.
+    def _all_rosters(self, authorities: Collection[str]) -> Iterator[tuple[str, str, list[str]]]:
+        """Yield the authority, the plan if it is known, and the roster of strict sums of some
+        federations: opened ones, and those that this party has answered by file.
         """
         for authority, federation in self._content["federations"].items():
             if authority in authorities:
-                yield from (("", roster) for roster in federation["rosters"])
+                yield from ((authority, "", roster) for roster in federation["rosters"])
         for plan, record in self.plans.items():
             if self._authority_of(plan) not in authorities:
                 continue
@@ -516,7 +551,7 @@ class Ledger:
                 offline.get("masked") and offline["answer"] and not record["content"]["dropouts"]
             )
             if strict and not offline.get("replaced"):
-                yield plan, offline["parties"]
+                yield self._authority_of(plan), plan, offline["parties"]
 
     def check_removal(
         self,

@@ -143,7 +143,7 @@ class SecAggClient:
         self.consent = frozenset(consent)
         self.name = credentials.name
         self.enrolment = credentials.enrolment
-        ledger.pin(self.enrolment)
+        ledger.pin(self.enrolment, self.name)
         self._samples: dict[str, frozenset[bytes]] = {}
         self._attempt: _Attempt | None = None
 
