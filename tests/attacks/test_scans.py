@@ -3,7 +3,10 @@ counted before.
 """
 
 import io
+import os
 import struct
+import subprocess
+import sys
 import zlib
 
 import numpy as np
@@ -14,6 +17,7 @@ from fedunseen.core.errors import DataError
 from fedunseen.data.io import decoding_cost
 from fedunseen.data.io.decoding_cost import decoded_pixels
 from fedunseen.data.io.images import ImageBytes, decode, open_image, read_image
+from fedunseen.pages import photo_export
 from fedunseen.pages.serve import uploads
 from fedunseen.pages.serve.uploads import TooLargeError, Upload
 from refusals import message_of
@@ -216,20 +220,73 @@ def test_ordinary_pictures_have_few_segments(kind, tmp_path, monkeypatch):
     )
 
 
-def test_run_lengths_count_more_since_python_decodes_them():
-    runs = b"\x01\x07" * 500 + b"\0\1"
-    sizes = (40, 8, 8, 1, 8, 1, len(runs), 0, 0, 256, 0)
+def with_runs(side, runs):
+    """Return a BMP in run lengths."""
+    sizes = (40, side, side, 1, 8, 1, len(runs), 0, 0, 256, 0)
     head = struct.pack("<IHHI", 14 + 40 + 1024 + len(runs), 0, 0, 14 + 40 + 1024)
-    content = b"BM" + head + struct.pack("<IiiHHIIiiII", *sizes) + bytes(1024) + runs
+    return b"BM" + head + struct.pack("<IiiHHIIiiII", *sizes) + bytes(1024) + runs
+
+
+def test_run_lengths_count_more_since_python_decodes_them():
+    content = with_runs(8, b"\x01\x07" * 500 + b"\0\1")
     assert work(content) == 16 * (8 * 8 + len(content))
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n%%EOF\n"
 
 
 def test_no_picture_starts_another_program(tmp_path, monkeypatch):
     """Pillow gives EPS to Ghostscript."""
-    loads = counted(monkeypatch, EpsImagePlugin.EpsImageFile, "load")
+    begun = counted(monkeypatch, EpsImagePlugin.EpsImageFile, "_open")
     path = tmp_path / "a.jpg"
-    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n%%EOF\n")
+    path.write_bytes(EPS)
     with Image.open(path) as picture:
         assert picture.format == "EPS"
-    assert "is not a readable image" in message_of(read_image, path, 4, 5, error=DataError)
-    assert loads == []
+    assert len(begun) == 1
+    for source in (path, ImageBytes(EPS, "a")):
+        why = message_of(read_image, source, 4, 5, error=DataError)
+        assert "is not a readable image" in why
+    assert len(begun) == 1
+
+
+def test_an_exported_program_opens_what_the_package_does(tmp_path):
+    """Who runs it reads the pictures of others, too."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    photo_export._write_program(folder)
+    (folder / "onnxruntime.py").touch()
+    program, started = tmp_path / "gs", tmp_path / "started"
+    program.write_text(f"#!/bin/sh\ntouch {started}\n")
+    program.chmod(0o755)
+    names = ["picture", "eps", "segments", "runs", "missing", "heic", "pipe"]
+    (tmp_path / "picture").write_bytes(saved("PNG"))
+    (tmp_path / "eps").write_bytes(EPS)
+    (tmp_path / "segments").write_bytes(SEGMENTS["png chunks"](decoding_cost.SEGMENTS))
+    (tmp_path / "runs").write_bytes(with_runs(4000, b"\0\1"))
+    (tmp_path / "heic").write_bytes(b"\0\0\0\x18ftypheic".ljust(200, b"\0"))
+    os.mkfifo(tmp_path / "pipe")
+    code = f"""
+import predict
+type(predict.FURTHER[0]).installed = False
+about = {{"each_frame": False, "frames": [], "window": None, "size": 4, "resize": 5}}
+for name in {names}:
+    try:
+        print(name, *(pixels.shape for pixels in predict.read(name, about).values()))
+    except Exception as error:
+        print(name, predict.missing(name) or getattr(error, "strerror", None) or error)
+"""
+    paths = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": paths, "PYTHONPATH": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == [
+        "picture (3, 4, 4)",
+        "eps cannot identify image file 'eps'",
+        "segments more than 65,536 segments",
+        "runs too many scans",
+        "missing No such file or directory",
+        "heic it needs the package pillow_heif",
+        "pipe pipe is not a file",
+    ]
+    assert not started.exists()

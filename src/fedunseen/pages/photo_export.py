@@ -120,10 +120,7 @@ def export_photos(run: Run, folder: Path) -> list[Path]:
         program.save(partial / "model.onnx")
         _compare(partial / "model.onnx", run, tried)
         write_json(partial / "model.json", _about(run, far))
-        write_text(partial / "predict.py", _text("photo_predict.py.txt"))
-        write_text(partial / "pictures.py", _pictures_source())
-        _write_readers(partial / "readers")
-        write_text(partial / "confidence.py", _confidence_source())
+        _write_program(partial)
         write_text(partial / "README.md", _readme(run))
         write_text(partial / "LICENSE-weights.txt", _licence(run))
     return [folder / name for name in NAMES]
@@ -195,19 +192,39 @@ def _source(
     return "\n\n".join([f"{head}\n\n{values}", *map(inspect.getsource, parts)])
 
 
+def _write_program(folder: Path) -> None:
+    """Write ``predict.py`` and the modules that it imports."""
+    write_text(folder / "predict.py", _text("photo_predict.py.txt"))
+    write_text(folder / "pictures.py", _pictures_source())
+    _write_readers(folder / "readers")
+    write_text(folder / "confidence.py", _confidence_source())
+
+
 def _pictures_source() -> str:
     head = '''"""Read pictures as the model's own were; from FedUnseen (Apache-2.0)."""
 
+import io
 import math
+import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps
+from readers.decoding_cost import check_segments, decoded_pixels
 from readers.depth import eight_bits
+from readers.further_formats import FURTHER
 
 Box = tuple'''
-    parts = (images.square, images.upright, images._reduced, images.to_rgb, images.planes)
-    return _source(head, ("MOST_WHOLE", "STEP", "TILE", "EIGHT_BITS"), images, parts)
+    constants = ("MOST_WHOLE", "STEP", "TILE", "EIGHT_BITS", "FORMATS")
+    parts = (
+        images.ImageBytes, images.open_image, images._content, images.square, images.upright,
+        images._reduced, images.to_rgb, images.planes,
+    )  # fmt: skip
+    return _source(head, constants, images, parts)
 
 
 def _write_readers(folder: Path) -> None:

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 
-from PIL import Image
-
 # bytes 4 to 11 of a photo as telephones save it
 _HEIC = frozenset(
     b"ftyp" + brand
@@ -73,12 +71,6 @@ FURTHER = (
         alone=True,
     ),
 )
-
-
-def registered(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of some formats that Pillow can be asked for."""
-    further = {kind.name for kind in FURTHER}
-    return tuple(name for name in names if name not in further or name in Image.OPEN)
 
 
 def installed_packages() -> list[str]:

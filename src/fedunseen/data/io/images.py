@@ -31,7 +31,7 @@ from fedunseen.core.errors import DataError
 from fedunseen.core.files import parse_json, write_json
 from fedunseen.data.io.decoding_cost import check_segments, decoded_pixels
 from fedunseen.data.io.depth import FEW_LEVELS, SOURCE, PictureFault, Window, eight_bits
-from fedunseen.data.io.further_formats import FURTHER, installed_packages, registered
+from fedunseen.data.io.further_formats import FURTHER, installed_packages
 
 Item = TypeVar("Item")
 Box = tuple[int, int, int, int]
@@ -64,7 +64,7 @@ FORMATS = (
     "JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO", "TGA",
     "HEIF", "DICOM",
 )  # fmt: skip
-"""What image files may be: Pillow decodes more, some of them by another program."""
+"""What image files may be: Pillow opens more, and starts another program for some."""
 
 
 def fault_of(source: "Path | ImageBytes", window: Window | None = None) -> str:
@@ -101,7 +101,7 @@ class ImageBytes(io.BytesIO):
     these alone.
     """
 
-    formats: tuple[str, ...] | None = None
+    formats: tuple[str, ...] = FORMATS
 
     def __init__(self, content: bytes, name: str) -> None:
         super().__init__(content)
@@ -182,20 +182,18 @@ def open_image(source: Path | ImageBytes) -> Image.Image:
     """Open an image file and read its header alone, once its segments and scans have been
     counted.
     """
-    formats = source.formats if isinstance(source, ImageBytes) else None
+    formats = source.formats if isinstance(source, ImageBytes) else FORMATS
     with _content(source) as content:
         check_segments(content)
         known = (kind for kind in FURTHER if content[kind.place : kind.end] in kind.marks)
         kind = next(known, None)
-        if kind is not None and kind.installed and (formats is None or kind.name in formats):
+        if kind is not None and kind.installed and kind.name in formats:
             kind.register()
             formats = (kind.name,) if kind.alone else formats
-        elif formats is not None:
-            formats = registered(formats)
-        picture = Image.open(source, formats=formats)
+        Image.init()  # an older Pillow lacks some formats
+        allowed = tuple(name for name in formats if name in Image.OPEN)
+        picture = Image.open(source, formats=allowed)
         try:
-            if picture.format not in FORMATS:
-                raise ValueError(f"{picture.format} is not opened")
             if decoded_pixels(picture, content) > 2 * (Image.MAX_IMAGE_PIXELS or math.inf):
                 raise Image.DecompressionBombError("too many scans")
         except BaseException:
