@@ -7,6 +7,7 @@ among the 20 validation classes, each digit is twice on the left and twice on th
 favored, and all of them are trained on.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,11 @@ class DigitPairs(BenchmarkLoader, name="digit-pairs"):
     @classmethod
     def load(cls, settings: Settings, seed: int) -> Benchmark:
         """Return the benchmark; ``seed`` is not used (see the top of this file)."""
-        space = class_space()
+        return cls.of(class_space(), settings)
+
+    @classmethod
+    def of(cls, space: ClassSpace, settings: Settings) -> Benchmark:
+        """Return the benchmark with another choice of seen and unseen classes."""
         train_sources, test_sources = _sources()
         images: list[NDArray[np.float32]] = []
         labels: list[int] = []
@@ -74,14 +79,17 @@ class DigitPairs(BenchmarkLoader, name="digit-pairs"):
         return read_strokes(path, (HEIGHT, WIDTH)).reshape(1, HEIGHT * WIDTH)
 
 
-def class_space() -> ClassSpace:
+def class_space(
+    unseen_shifts: Sequence[int] = UNSEEN_SHIFTS,
+    validation_shifts: Sequence[int] = VALIDATION_SHIFTS,
+) -> ClassSpace:
     """Return the 100 classes of two digits with their one-hot attributes."""
     classes = np.arange(100)
     left = classes // 10
     right = classes % 10
     shift = (right - left) % 10
-    unseen = np.isin(shift, UNSEEN_SHIFTS)
-    validation = np.isin(shift, VALIDATION_SHIFTS)
+    unseen = np.isin(shift, unseen_shifts)
+    validation = np.isin(shift, validation_shifts)
     return ClassSpace(
         names=tuple(f"{c:02d}" for c in classes),
         semantics=np.concatenate([np.eye(10)[left], np.eye(10)[right]], axis=1),
