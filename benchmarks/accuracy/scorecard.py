@@ -6,7 +6,7 @@ its 95 % interval. A claim is *confirmed* where the interval lies above zero and
 lies below, both only where the rows were tuned alike, and *undecided* otherwise; ``why`` then says
 the reason. A row with the settings that the paper prints has nothing to tune: its claim can be
 *refuted as printed*, for these data, and is never confirmed by it. What follows from sizes alone is
-*counted*, which is no measurement. An interval has to be over seeds.
+*counted*, which is no measurement. An interval has to be over seeds or class splits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ class Claim(Settings):
     effect: float | None = None
     """In percentage points where nothing else is said; unset where nothing was measured."""
     half: float | None = None
-    """Half of the 95 % interval over at least three seeds; unset of fewer."""
+    """Half of the 95 % interval over at least three seeds, or class splits with a seed each; unset
+    of fewer.
+    """
+    splits: int | None = None
+    """How many class splits were measured; unset where no classes are split."""
     tuned: bool = False
     """Whether both rows had as many validation runs for choices of their own, or nothing was there
     to choose.
@@ -67,6 +71,7 @@ class Claim(Settings):
             self.says,
             f"**{self.verdict}**",
             effect,
+            str(self.splits or ""),
             tuned,
             setting,
             f"`{self.command}`",
@@ -80,7 +85,16 @@ def read_claims() -> list[Claim]:
 
 def table(claims: list[Claim]) -> str:
     """Return the scorecard as Markdown, a table for each paper."""
-    heads = ["where", "claim", "verdict", "effect", "tuned alike", "setting", "command"]
+    heads = [
+        "where",
+        "claim",
+        "verdict",
+        "effect",
+        "class splits",
+        "tuned alike",
+        "setting",
+        "command",
+    ]
     found = []
     for paper in dict.fromkeys(claim.paper for claim in claims):
         own = [claim for claim in claims if claim.paper == paper]

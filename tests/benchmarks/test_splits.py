@@ -1,6 +1,10 @@
 """Drawn class splits: what a row was given by its bench, and which classes are unseen."""
 
+import csv
+import sys
+
 import numpy as np
+import pytest
 
 import splits
 from fedunseen.data.benchmarks.digit_pairs import VALIDATION_SHIFTS, DigitPairs, class_space
@@ -8,12 +12,66 @@ from fedunseen.research.papers.bench import read_bench
 
 
 def test_a_row_gets_the_values_that_its_bench_printed():
-    assert splits.chosen(splits.LEADERBOARD, "distzsl", "CIFAR100_MBV2") == {
+    assert splits.chosen("distzsl", "CIFAR100_MBV2") == {
         "method.lr": 0.00333,
         "method.optimiser": "adam",
         "strategy.rounds": 11,
         "evaluation.factor": 0.49615829778260256,
     }
+
+
+TINY = """
+title = "Two closed forms"
+data = ["pairs"]
+
+[bench]
+validation_runs = 2
+reference = "gaussian"
+
+[experiment]
+partition = { kind = "pccd", clients = 3 }
+evaluation = { clients = false }
+
+[axes.method.gaussian]
+method = { name = "gaussian" }
+evaluation.choose = { "method.shrinkage" = [0.1, 0.5] }
+
+[axes.method.ridge]
+method = { name = "ridge" }
+evaluation.choose = { "method.log_gamma" = [-1.0, 1.0] }
+
+[data_sets.pairs]
+note = "few samples"
+data = { name = "digit-pairs", train_per_class = 8, test_per_class = 5 }
+"""
+
+
+@pytest.mark.slow
+def test_both_rows_of_a_file_choose_on_the_published_split_and_train_on_the_drawn_one(
+    tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "tiny.toml").write_text(TINY, "utf-8")
+    words = (
+        f"ridge gaussian --data pairs --splits 1 --file {tmp_path}/tiny.toml --out {tmp_path}/out"
+    )
+    monkeypatch.setattr(sys, "argv", ["splits.py", *words.split()])
+    splits.main()
+    printed = capsys.readouterr().out
+    rows = [line.strip("| ").split(" | ") for line in printed.splitlines() if line[0] == "|"]
+    published, drawn = (
+        [[float(value) for value in cell.split(";")] for cell in row[1:]] for row in rows[2:4]
+    )
+    assert published != drawn
+    gain = np.mean([gaussian[0] - ridge[0] for ridge, gaussian in (published, drawn)])
+    assert f"gaussian less ridge, ZSL: {gain:+.1f} ±" in printed
+    for k, unseen in ((0, "03"), (1, f"{splits.unseen_shifts(1)[0]:02d}")):
+        with open(
+            tmp_path / "out" / f"pairs--ridge--{k}" / "classes.csv", encoding="utf-8"
+        ) as file:
+            kinds = {row["name"]: row["split"] for row in csv.DictReader(file)}
+        assert kinds[unseen] == "unseen"
+    splits.main()
+    assert capsys.readouterr().out == printed
 
 
 def test_no_unseen_shift_of_a_drawn_split_was_a_validation_shift_and_no_source_digit_leaks():
