@@ -14,7 +14,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.core.errors import DataError
+from fedunseen.core.deadline import check_deadline
+from fedunseen.core.errors import FEW, DataError, shortened
 from fedunseen.core.files import check_ordinary
 from fedunseen.core.memory import Mapped
 
@@ -24,7 +25,9 @@ MAPPED = (
 # bytes that a compressed file may unpack to: so many, or so many times its own, if more
 UNPACKED = 2**28
 TIMES = 64
+ARRAYS = 64  # that a file may hold: each is opened before one is read
 HEADER = 2**16  # bytes in which an array's header ends: NumPy reads no longer one
+_MEMBER = 30  # bytes before a member's name, at least
 DAMAGED = (
     OSError, ValueError, EOFError, KeyError, TypeError, OverflowError, RuntimeError, RecursionError, struct.error,
     zipfile.BadZipFile, zlib.error, NotImplementedError, SyntaxError, tokenize.TokenError,
@@ -41,7 +44,14 @@ def array_names(path: Path) -> list[str]:
             path.open("rb").close()
             return [""]
         with zipfile.ZipFile(path) as archive:
-            return list(_members(archive))
+            return list(_members(archive, path))
+
+
+def listed_names(path: Path) -> str:
+    """Return the names of a file's arrays for a message: a stranger's may be many and long."""
+    names = sorted(map(shortened, array_names(path)))
+    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
+    return (", ".join(names[:FEW]) or "none") + more
 
 
 def load_arrays(path: Path, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
@@ -58,9 +68,10 @@ def load_arrays(path: Path, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
                 return {"": _read_array(file, size, path)}
         arrays: dict[str, NDArray[Any]] = {}
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-            for name, member in _members(archive).items():
+            for name, member in _members(archive, path).items():
                 if name not in wanted:
                     continue
+                check_deadline()
                 if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                     raise DataError(
                         f"{path} is compressed in a way that NumPy does not write: save it with "
@@ -97,7 +108,8 @@ def declared_bytes(path: Path) -> int:
                 return _as_float32(file)
         with zipfile.ZipFile(path) as archive:
             total = 0
-            for member in archive.infolist():
+            for member in _checked(archive, path):
+                check_deadline()
                 with archive.open(member) as packed:
                     total += max(member.file_size, _as_float32(packed))
             return total
@@ -113,7 +125,8 @@ def declared_shapes(path: Path) -> dict[str, tuple[int, ...]]:
                 return {"": _read_header(file)[0]}
         with zipfile.ZipFile(path) as archive:
             shapes = {}
-            for name, member in _members(archive).items():
+            for name, member in _members(archive, path).items():
+                check_deadline()
                 with archive.open(member) as packed:
                     shapes[name] = _read_header(packed)[0]
             return shapes
@@ -124,11 +137,31 @@ def _as_float32(file: IO[bytes]) -> int:
     return math.prod(shape) * max(4, dtype.itemsize)
 
 
-def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+def _checked(archive: zipfile.ZipFile, path: Path) -> list[zipfile.ZipInfo]:
+    """Return the members of an archive; refuse many, and some that share their bytes, before one is
+    opened.
+
+    ``zipfile`` itself refuses shared bytes from Python 3.11.8 on, where a member is opened.
+    """
+    members = archive.infolist()
+    if len(members) > ARRAYS:
+        raise DataError(
+            f"{path} holds {len(members):,} arrays, more than {ARRAYS}: save those alone that are "
+            "needed"
+        )
+    begins = sorted(member.header_offset for member in members)
+    ends = sorted(m.header_offset + _MEMBER + m.compress_size for m in members)
+    after = [*begins, archive.start_dir][1:]
+    if any(end > begin for end, begin in zip(ends, after, strict=True)):
+        raise ValueError("members that share their bytes")
+    return members
+
+
+def _members(archive: zipfile.ZipFile, path: Path) -> dict[str, zipfile.ZipInfo]:
     """Return the members by the names of their arrays; of two with one name the last, as
     ``zipfile`` does.
     """
-    return {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+    return {member.filename.removesuffix(".npy"): member for member in _checked(archive, path)}
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.core.arrays import array_names, load_arrays, to_float32
+from fedunseen.core.arrays import listed_names, load_arrays, to_float32
 from fedunseen.core.errors import DataError, unknown
 from fedunseen.core.files import existing_folder, replacing
 from fedunseen.data.base import BenchmarkLoader
@@ -125,10 +125,7 @@ def _check_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Refuse a file without what every folder needs."""
     for key in REQUIRED:
         if key not in arrays:
-            raise DataError(
-                f"{path} has no array {key!r} (it has: "
-                f"{', '.join(sorted(array_names(path))) or 'none'})"
-            )
+            raise DataError(f"{path} has no array {key!r} (it has: {listed_names(path)})")
     if not arrays["features"].ndim:
         raise DataError(
             f"{path}: features is a single number, not an array with an entry for each sample"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.core.arrays import array_names, is_number, load_arrays, to_float32
+from fedunseen.core.arrays import array_names, is_number, listed_names, load_arrays, to_float32
 from fedunseen.core.errors import DataError, unknown
 from fedunseen.data.io.csv_io import iter_csv, number
 
@@ -43,9 +43,7 @@ def read_features(path: Path, width: int | None = None) -> NDArray[np.float32]:
     else:
         names = array_names(path)
         if "features" not in names and len(names) != 1:
-            raise DataError(
-                f"{path} has no array 'features' (it has: {', '.join(sorted(names)) or 'none'})"
-            )
+            raise DataError(f"{path} has no array 'features' (it has: {listed_names(path)})")
         rows = next(
             iter(load_arrays(path, ["features"] if "features" in names else names).values())
         )
