@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from fedunseen.core.arrays import MAPPED, load_arrays
 from fedunseen.core.errors import DataError
-from fedunseen.core.files import cache_folder, make_private, replacing
+from fedunseen.core.files import cache_folder, check_ordinary, make_private, replacing
 from fedunseen.core.memory import Mapped
 
 CHUNK = 256
@@ -233,6 +233,7 @@ def usable(folder: Path) -> Iterator[None]:
 def _digest(paths: list[Path], head: Callable[[Path, int], str]) -> str:
     digest = hashlib.sha256()
     for path in sorted(paths, key=lambda path: path.name):
+        check_ordinary(path)
         with path.open("rb") as file:
             digest.update(head(path, os.fstat(file.fileno()).st_size).encode())
             while block := file.read(_BLOCK):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedunseen.core.errors import DataError, unknown
 from fedunseen.core.random import stream
 from fedunseen.data.io.csv_io import number, read_csv, write_csv
-from fedunseen.data.names import composed, did_you_mean, grouped
+from fedunseen.data.names import LONG, LONGEST, composed, did_you_mean, grouped
 
 SPLITS = ("seen", "validation", "unseen", "")
 # of a row's length: what two processors make of one text differs by less, another text by far more
@@ -116,6 +116,12 @@ class ClassSpace:
                 if not name or name != name.strip():
                     raise DataError(
                         f"the {kind} name {name!r} is empty or has space around it: rename it"
+                    )
+                if len(name) > LONGEST:
+                    raise DataError(
+                        f"the {kind} name {name[:20]!r}... has {len(name):,} characters, and "
+                        f"{LONGEST:,} are the most: rename it",
+                        LONG,
                     )
         if len({composed(name) for name in self.names}) < len(self.names):
             twice = next(

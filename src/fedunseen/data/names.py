@@ -10,6 +10,10 @@ from typing import Any
 
 from fedunseen.core.errors import DataError
 
+LONGEST = 1000
+"""Characters of a name at most: arrays of names give each as much room as the longest takes."""
+LONG = "long-name"
+"""Code of a name with more."""
 _SHORT = 7  # letters of a name that one more may be a misspelling of
 
 # Characters without width that Unicode counts as letters or accents: fillers and variation

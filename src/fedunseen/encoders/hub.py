@@ -2,7 +2,9 @@
 from the hub.
 """
 
+import math
 import re
+import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,7 +13,7 @@ from typing import Any
 
 from fedunseen.core.deadline import LateError
 from fedunseen.core.errors import DataError, FedUnseenError, MissingDependencyError
-from fedunseen.core.files import parse_json
+from fedunseen.core.files import check_ordinary, parse_json, write_json
 from fedunseen.encoders.images import Normalization, Resize
 
 # The files that are fetched: no pickles (*.bin, *.pt), and no copies for other frameworks, which
@@ -28,6 +30,15 @@ _BILINEAR = ("DINOv3ViT", "MobileNetV2", "Siglip2", "ViT")  # the others resize 
 _RESAMPLES: dict[Any, Resize] = {2: "bilinear", 3: "bicubic"}
 
 _LARGEST = 1e30  # of a number of a preparation
+
+# Keys of config.json by which the library fetches code, or weights that no digest covers; and the
+# types of models that another library makes, which fetches them by their name.
+_ELSEWHERE = re.compile(
+    "implementation|kernel_config|use_kernels|transformers_weights|quantization_config|backbone$"
+)
+_OF_TIMM = ("timm_backbone", "timm_wrapper")
+_REPEATED = re.compile("layers|depths|blocks|experts")  # keys that count parts, each with a tensor
+_ALLOWED = 2**24  # numbers that a model may have beside its weights, and an integer of config.json
 
 MISSING = "encoder-missing"
 """Code of weights that are nowhere."""
@@ -133,7 +144,7 @@ def encoder_folder(weights: str, encoder: str, kinds: Sequence[str]) -> tuple[Pa
     types.
     """
     folder = weights_folder(weights, "encoder.weights")
-    config = read_json(folder / "config.json")
+    config = read_config(folder)
     if (kind := config.get("model_type")) in kinds:
         return folder, config
     if is_text_model(config):
@@ -161,8 +172,71 @@ def is_image_model(config: dict[str, Any]) -> bool:
     return "text_config" not in config and "vocab_size" not in config and "num_channels" in config
 
 
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return what ``config.json`` says of a model, without what names code or files elsewhere.
+
+    Raises:
+        DataError: it describes more parts than the weights beside it can have.
+    """
+    config: dict[str, Any] = _inert(read_json(folder / "config.json"))
+    if weights := sorted(folder.glob("model*.safetensors")):
+        tensors, numbers = _size_of(weights)
+        _check_counts(folder, config, tensors, max(numbers, _ALLOWED))
+    return config
+
+
+def _inert(value: Any) -> Any:
+    """Return a part of a configuration without the keys of ``_ELSEWHERE``."""
+    if isinstance(value, list):
+        return [_inert(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if (kind := value.get("model_type")) in _OF_TIMM:
+        raise DataError(
+            f"config.json names a model of the type {kind!r}, which another library would fetch: "
+            "name other weights",
+            OTHER_TYPE,
+        )
+    return {key: _inert(item) for key, item in value.items() if not _ELSEWHERE.search(key)}
+
+
+def _size_of(weights: Sequence[Path]) -> tuple[int, int]:
+    """Return how many tensors safetensors files have, and how many numbers; reads headers alone."""
+    from safetensors import SafetensorError, safe_open
+
+    tensors = numbers = 0
+    for path in weights:
+        check_ordinary(path)
+        try:
+            with safe_open(path, "pt") as file:
+                shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118
+        except (OSError, SafetensorError):
+            raise DataError(f"{path} is damaged: get it again", "encoder-damaged") from None
+        tensors += len(shapes)
+        numbers += sum(map(math.prod, shapes))
+    return tensors, numbers
+
+
+def _check_counts(folder: Path, config: Any, tensors: int, numbers: int, key: str = "") -> None:
+    """Refuse counts that the weights cannot have, before a model is made of them."""
+    if isinstance(config, dict):
+        for name, item in config.items():
+            _check_counts(folder, item, tensors, numbers, name)
+        return
+    listed = config if isinstance(config, list) else [config]
+    integers = [item for item in listed if type(item) is int]
+    total = sum(map(abs, integers))
+    if (_REPEATED.search(key) and total > tensors) or max(map(abs, integers), default=0) > numbers:
+        raise DataError(
+            f"{folder}: config.json says {key} = {str(config)[:40]}, and the weights have "
+            f"{tensors:,} tensors: get both again",
+            "encoder-damaged",
+        )
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file."""
+    check_ordinary(path)
     try:
         value = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -309,10 +383,13 @@ def load_model(model: type[Any], folder: Path, ignore: tuple[str, ...] = (), **o
     """Load a ``transformers`` model class from a folder, in float32, ready for evaluation."""
     import torch
 
-    weight_files(folder)
+    weights = weight_files(folder)
     try:
+        config, options = _configuration(model, folder, options)
+        _check_numbers(model, folder, config, weights)
         loaded, info = model.from_pretrained(
             folder,
+            config=config,
             use_safetensors=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # refused below, with our own sentence
@@ -321,6 +398,8 @@ def load_model(model: type[Any], folder: Path, ignore: tuple[str, ...] = (), **o
             trust_remote_code=False,
             **options,
         )
+    except DataError:
+        raise
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise DataError(
@@ -341,3 +420,37 @@ def load_model(model: type[Any], folder: Path, ignore: tuple[str, ...] = (), **o
             "encoder-damaged",
         )
     return loaded.eval()
+
+
+def _configuration(
+    model: type[Any], folder: Path, options: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Return the configuration that the library makes of :func:`read_config`, and the options that
+    are none of its. It reads files alone, so that it gets one.
+    """
+    from transformers import AutoConfig
+
+    kind = getattr(model, "config_class", None) or AutoConfig
+    with tempfile.TemporaryDirectory() as place:
+        write_json(Path(place, "config.json"), read_config(folder))
+        made: tuple[Any, dict[str, Any]] = kind.from_pretrained(
+            place, return_unused_kwargs=True, local_files_only=True, **options
+        )
+    return made
+
+
+def _check_numbers(model: type[Any], folder: Path, config: Any, weights: Sequence[Path]) -> None:
+    """Refuse a model that is far larger than its weights, before it takes memory."""
+    import torch
+
+    make = getattr(model, "from_config", model)
+    with torch.device("meta"), torch.no_grad():
+        skeleton = make(config)
+    numbers = sum(part.numel() for part in (*skeleton.parameters(), *skeleton.buffers()))
+    _, stored = _size_of(weights)
+    if numbers > 2 * stored + _ALLOWED:
+        raise DataError(
+            f"{folder}: config.json describes a model of {numbers:,} numbers, and its weights have "
+            f"{stored:,}: get both again",
+            "encoder-damaged",
+        )

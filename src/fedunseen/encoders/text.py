@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from fedunseen.core.array_cache import Progress, cached_arrays, files_digest
 from fedunseen.core.deadline import check_deadline
 from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.files import check_ordinary
 from fedunseen.encoders.hub import (
     OTHER_TYPE,
     is_image_model,
     load_model,
     naming,
     projection,
-    read_json,
+    read_config,
     require_transformers,
     weight_files,
     weights_folder,
@@ -170,7 +171,7 @@ def _text_model(folder: Path) -> tuple[Any, _Tower | None]:
     require_transformers("a text encoder")
     import transformers
 
-    config = read_json(folder / "config.json")
+    config = read_config(folder)
     if is_image_model(config):
         raise DataError(
             f"{folder} holds a model of pictures ({config.get('model_type')}), and a text encoder "
@@ -218,6 +219,8 @@ def _tokenizer(folder: Path) -> Any:
     """Return the tokenizer of a folder."""
     from transformers import AutoTokenizer
 
+    for path in folder.iterdir():
+        check_ordinary(path)
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # any fault in the files of a dozen kinds of tokenizers

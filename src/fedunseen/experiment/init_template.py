@@ -494,7 +494,7 @@ def _unseen_of(table: Table, found: TableFound, folder: Path) -> tuple[list[str]
         return *_split(folder, found.names, "the classes"), rule
     trained: set[str] = set()
     for block in table.blocks([found.label, SPLIT]):
-        labels, split = (cell_texts(block.cells[name]) for name in (found.label, SPLIT))
+        labels, split = (cell_texts(block, table, name) for name in (found.label, SPLIT))
         trained.update(labels[split == "train"].tolist())
     ordered = sorted(found.names, key=str.lower)
     unseen = [name for name in ordered if name not in trained]

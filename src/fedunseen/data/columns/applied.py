@@ -25,8 +25,8 @@ from fedunseen.data.columns.treatment import (
     sides_of,
     text_of,
 )
-from fedunseen.data.io.tables import Block, Cells, Table
-from fedunseen.data.names import did_you_mean
+from fedunseen.data.io.tables import Block, Table
+from fedunseen.data.names import LONG, LONGEST, did_you_mean
 
 
 class Examples(NamedTuple):
@@ -105,7 +105,7 @@ class Treatment:
         for block in table.blocks(list(dict.fromkeys((*wanted, *everything)))):
             features_each = [self._features(table, block, column, odd) for column in self.columns]
             features = np.concatenate(features_each, axis=1)
-            texts = [cell_texts(block.cells[name]) if name else None for name in (label, split)]
+            texts = [cell_texts(block, table, name) if name else None for name in (label, split)]
             rows += block.rows
             originals = None
             if whole:
@@ -173,11 +173,20 @@ class Treatment:
             ) from None
 
 
-def cell_texts(cells: Cells) -> NDArray[np.str_]:
-    """Return the texts (n,) of a column, "" where a cell is missing."""
+def cell_texts(block: Block, table: Table, name: str) -> NDArray[np.str_]:
+    """Return the texts (n,) of a column of names, "" where a cell is missing.
+
+    Raises:
+        DataError: a text is no name, but far longer (code ``long-name``).
+    """
+    cells = block.cells[name]
     listed = cells.distinct
     distinct = listed.tolist() if isinstance(listed, np.ndarray) else listed
     texts = [text_of(value) if not is_missing(value, ("",)) else "" for value in distinct]
+    for place, text in enumerate(texts):
+        if len(text) > LONGEST:
+            problem = f"a name of {len(text):,} characters, and {LONGEST:,} are the most"
+            _refuse(table, block, name, CellError(place, problem, "shorten it", LONG))
     return np.array(texts, dtype=np.str_)[cells.places]
 
 

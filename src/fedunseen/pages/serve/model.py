@@ -535,13 +535,7 @@ class Recognizer:
         """
         if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
             return self.run.read_inputs(rows)
-        try:
-            array = np.asarray(rows)
-        except ValueError:
-            raise DataError(
-                "the samples are not equally long: give a list of numbers for each"
-            ) from None
-        return self.run.read_inputs(array)
+        return self.run.read_inputs(_numbers(rows))
 
     @property
     def each_frame(self) -> bool:
@@ -749,6 +743,22 @@ class Recognizer:
                     if effect[j] != 0
                 ]
         return effects
+
+
+def _numbers(rows: Any) -> NDArray[np.float64]:
+    """Return numbers from JSON as an array; nothing else, since one long text among numbers would
+    make each of them as long.
+    """
+    listed = np.asarray(rows, dtype=object)
+    others = {kind.__name__ for kind in set(map(type, listed.flat))} - {"bool", "float", "int"}
+    if others & {"list", "dict"}:
+        raise DataError("the samples are not equally long: give a list of numbers for each")
+    if others:
+        raise DataError(f"the inputs are of type {min(others)}: give real numbers")
+    try:
+        return listed.astype(np.float64)
+    except OverflowError:
+        raise DataError("the inputs hold a number that no float can: leave it out") from None
 
 
 def _kind_of(reader: RunReader) -> Kind:
