@@ -194,3 +194,70 @@ def test_a_key_of_a_killed_renewal_is_revoked_by_the_next(made, tmp_path, monkey
     assert {kit.serial_of(lost), kit.serial_of(first)} <= gone
     assert kit.serial_of(now) not in gone
     assert Enrolment.load(coordinator) == Credentials.load(tmp_path / "new" / "a").enrolment
+
+
+def test_a_restored_list_of_revoked_keys_readmits_no_one(made, tmp_path, caplog):
+    """The attack: the authority's folder is restored from before a revocation, so that its next
+    list lacks a party that was shut out since.
+    """
+    authority, kits = made
+    coordinator, copy = kits / "coordinator", tmp_path / "copy"
+    shutil.copytree(authority, copy)
+    certs.change(authority, tmp_path / "gone", ["a"], renew=False)
+    shutil.copy(tmp_path / "gone" / "coordinator" / kit.REVOKED, coordinator)
+    assert set(kit.registered(coordinator, NAMES)) == {"b", "c", "d"}
+    certs.change(copy, tmp_path / "later", ["b"], renew=False)
+    older = tmp_path / "later" / "coordinator" / kit.REVOKED
+    top = certs.Authority.load(copy).certificate
+    assert kit.serial_of(kit.party_key(kits / "a", "a").public_key()) not in kit.revoked(
+        older.parent, top
+    )
+    shutil.copy(older, coordinator)
+    kit._noted.clear()  # the coordinator is started again
+    assert set(kit.registered(coordinator, NAMES)) == {"c", "d"}
+    assert "lacks 1 revoked certificates, which stay shut out" in caplog.text
+    (coordinator / kit.REVOKED).unlink()
+    assert set(kit.registered(coordinator, NAMES)) == {"c", "d"}
+    (coordinator / kit.EVER_REVOKED).write_text("{")
+    with pytest.raises(RefusedError, match="is damaged"):
+        kit.registered(coordinator, NAMES)
+
+
+def test_a_kit_that_is_only_read_keeps_what_was_revoked_while_the_coordinator_runs(
+    made, tmp_path, monkeypatch
+):
+    authority, kits = made
+    coordinator = kits / "coordinator"
+
+    def full(*given):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(kit, "write_json", full)
+    certs.change(authority, tmp_path / "gone", ["a"], renew=False)
+    shutil.copy(tmp_path / "gone" / "coordinator" / kit.REVOKED, coordinator)
+    for _ in range(2):
+        assert set(kit.registered(coordinator, NAMES)) == {"b", "c", "d"}
+        (coordinator / kit.REVOKED).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["lost", "older"])
+def test_an_authority_whose_list_of_revoked_keys_is_older_revokes_them_again(made, tmp_path, lost):
+    """Part of its folder is restored: the list of parties says who is shut out, or has new keys."""
+    authority, kits = made
+    certs.change(authority, tmp_path / "first", ["d"], renew=False)
+    before = (authority / kit.REVOKED).read_bytes()
+    certs.change(authority, tmp_path / "second", ["a"], renew=False)
+    certs.change(authority, tmp_path / "third", ["b"], renew=True)
+    if lost:
+        (authority / kit.REVOKED).unlink()
+    else:
+        (authority / kit.REVOKED).write_bytes(before)
+    with pytest.raises(DataError, match="was shut out"):
+        certs.extend(authority, tmp_path / "longer", ["a"], 9)
+    certs.change(authority, tmp_path / "last", ["c"], renew=False)
+    top = certs.Authority.load(authority).certificate
+    keys = {name: kit.party_key(kits / name, name).public_key() for name in NAMES}
+    now = kit.party_key(tmp_path / "third" / "b", "b").public_key()
+    gone = kit.revoked(tmp_path / "last" / "coordinator", top)
+    assert {kit.serial_of(key) for key in keys.values()} <= gone
+    assert kit.serial_of(now) not in gone

@@ -168,7 +168,7 @@ def extend(authority: Path, out: Path, names: Sequence[str], days: int) -> dict[
         DataError: the authority is unknown, or has kept no certificate of a name.
     """
     now = Authority.load(authority)
-    gone = set(revoked(now.folder, now.certificate))
+    gone = now.gone
     known = [COORDINATOR, *(n for n, serials in now.issued.items() if serials[-1] not in gone)]
     names = list(names) or known
     if stray := [name for name in names if name not in known]:
@@ -336,6 +336,21 @@ class Authority:
                 f"{', '.join(self.issued)}"
             )
 
+    @property
+    def gone(self) -> set[int]:
+        """The serial numbers of certificates that are revoked, also where the folder's list of
+        these was lost, or is from an older copy: former ones of a party, and all of parties that
+        the list of parties has no more.
+        """
+        listed = enrolment.Enrolment.load(self.folder).parties
+        former = {
+            serial
+            for name, serials in self.issued.items()
+            for serial in serials
+            if name not in listed or serial != serials[-1]
+        }
+        return former | set(revoked(self.folder, self.certificate))
+
     def check_valid(self) -> None:
         """Refuse to sign for parties once the authority's own certificate has ended."""
         if (end := self.certificate.not_valid_after_utc) < datetime.datetime.now(datetime.UTC):
@@ -421,7 +436,7 @@ class Authority:
         far added to it, but the serial number ``kept``.
         """
         self.check(names)
-        serials = set(revoked(self.folder, self.certificate)) | {
+        serials = self.gone | {
             serial for name in names for serial in self.issued[name] if serial != kept
         }
         now = datetime.datetime.now(datetime.UTC)

@@ -2,12 +2,15 @@
 
 A party trusts the coordinator's certificate, since ``ca.crt`` signed it; the coordinator trusts a
 party's key, whose public half lies in its folder under the party's name. Revoked certificates are
-in an X.509 revocation list (RFC 5280) that holds for good, and no one fetches a newer one.
+in an X.509 revocation list (RFC 5280) that holds for good, and no one fetches a newer one. The
+coordinator notes what each list has revoked, so that an older one readmits no one.
 """
 
 import datetime
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +20,15 @@ from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedunseen.core.errors import RefusedError
+from fedunseen.core.files import parse_json, write_json
 from fedunseen.core.validity import Validity
+
+_log = logging.getLogger("fedunseen.federation")
 
 REVOKED = "revoked.pem"
 """The name of the list of revoked certificates, in a kit and in the authority's folder."""
+EVER_REVOKED = "revoked-ever.json"
+"""The coordinator's note of all serial numbers that a list in its kit has ever revoked."""
 
 REMEDY = "make a new kit with `fedunseen certs`"
 RENEW = "renew it with `fedunseen certs renew`, or set the clock"
@@ -81,11 +89,41 @@ def registered(kit: Path, parties: Sequence[str]) -> dict[str, ec.EllipticCurveP
 def without_revoked(
     kit: Path, keys: Mapping[str, ec.EllipticCurvePublicKey]
 ) -> dict[str, ec.EllipticCurvePublicKey]:
-    """Return the keys that are not on a coordinator's list of revoked ones."""
-    serials = (
-        revoked(kit, _certificate(kit / "ca.crt")) if (kit / REVOKED).exists() else frozenset()
-    )
+    """Return the keys that no list of revoked ones in a coordinator's kit has ever named."""
+    serials = _ever_revoked(kit)
     return {name: key for name, key in keys.items() if serial_of(key) not in serials}
+
+
+_noted: dict[Path, frozenset[int]] = {}  # of kits, for those that cannot be written
+
+
+def _ever_revoked(kit: Path) -> frozenset[int]:
+    """Return the serial numbers of a kit's list and of all that were there before, and note them:
+    a copy of an older list, or one of an authority that was restored, lacks some.
+    """
+    now = revoked(kit, _certificate(kit / "ca.crt")) if (kit / REVOKED).exists() else frozenset()
+    path = kit / EVER_REVOKED
+    try:
+        noted = [int(serial, 16) for serial in parse_json(path.read_bytes())]
+    except FileNotFoundError:
+        noted = []
+    except (OSError, ValueError, TypeError) as error:
+        raise RefusedError(
+            f"{path} is damaged ({error}), and says which keys were revoked: restore it"
+        ) from None
+    ever = now.union(noted, _noted.get(kit, ()))
+    if lacking := len(ever - now):
+        _log.warning(
+            "%s is older than one that was there before, and lacks %d revoked certificates, which "
+            "stay shut out: copy the newest one, and restore the newest copy of the authority",
+            kit / REVOKED,
+            lacking,
+        )
+    _noted[kit] = ever
+    if ever != frozenset(noted):
+        with suppress(OSError):
+            write_json(path, sorted(format(serial, "x") for serial in ever))
+    return ever
 
 
 def validities(kit: Path, keys: Mapping[str, ec.EllipticCurvePublicKey]) -> dict[str, Validity]:

@@ -509,7 +509,8 @@ class Credentials:
 
     def _stamped(self) -> list[tuple[str, FileStamp]]:
         files = (path for path in sorted(self.kit.iterdir()) if path.is_file())
-        return [(path.name, file_stamp(path)) for path in files]
+        # its own note is not news
+        return [(path.name, file_stamp(path)) for path in files if path.name != kit.EVER_REVOKED]
 
     async def watch(self) -> None:
         """Look at the folder and at the time until the coordinator ends."""
