@@ -93,11 +93,13 @@ class ClassSpace:
         if len(self.undescribed):  # placeholders, spread as the seen classes are
             semantics = self.semantics.copy()
             seen_rows = self.semantics[self.seen]
+            center = seen_rows.mean(0)
+            spread = seen_rows.std(0)
             for c in self.undescribed:
                 drawn = stream(0, "placeholder", zlib.crc32(self.names[c].encode())).normal(
                     size=self.attributes
                 )
-                semantics[c] = seen_rows.mean(0) + seen_rows.std(0) * drawn
+                semantics[c] = center + spread * drawn
             set_(self, "semantics", semantics)
         check_semantics(self.names, self.semantics, self.attribute_names)
 
@@ -235,8 +237,9 @@ class ClassSpace:
         ):  # validation classes are seen too: the later word wins
             splits.update(dict.fromkeys(getattr(self, split).tolist(), split))
         rows = [["name", "split", *_headers(self)]]
+        undescribed = set(self.undescribed.tolist())
         for i, (name, row) in enumerate(zip(self.names, self.semantics.tolist(), strict=True)):
-            values = [""] * len(row) if i in self.undescribed else map(repr, row)
+            values = [""] * len(row) if i in undescribed else map(repr, row)
             rows.append([name, splits.get(i, ""), *values])
         write_csv(Path(path), rows, follow=True)
 
@@ -272,9 +275,9 @@ class ClassSpace:
                 "leave it out"
             )
         semantics = np.zeros((len(rows), len(columns)))
-        described = [row for i, row in enumerate(rows) if i not in undescribed]
-        semantics[np.setdiff1d(np.arange(len(rows)), undescribed)] = _numbers(
-            path, header, described, columns
+        described = np.setdiff1d(np.arange(len(rows)), undescribed)
+        semantics[described] = _numbers(
+            path, header, [rows[i] for i in described.tolist()], columns
         )
         if describe is not None and not columns:
             semantics, attribute_names = describe(names)
