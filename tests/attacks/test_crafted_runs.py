@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import FedUnseenError, RunDirectoryError
 from fedunseen.pages.report import model_card, write_report
+from refusals import message_of
 
 FEW = {
     "data.train_per_class": 6, "data.test_per_class": 4, "partition.clients": 3,
@@ -81,6 +82,30 @@ def test_a_value_of_any_kind_is_read_or_refused_in_one_sentence(file, every, who
             raise AssertionError(f"{path} = {value!r}: {error!r}") from error
     needed = {"result.json": {"zsl", "rounds"}, "manifest.json": {"seed", "traits", "task"}}
     assert needed[file] <= refused if every == 1 else refused
+
+
+WEIGHTS = {"setting": "encoder.weights", "files": {"a": 1}, "digest": "0"}
+
+
+@pytest.mark.parametrize("key", ["encoder", "text_encoder"])
+def test_an_entry_of_weights_without_what_it_needs_is_refused(key, whole, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    manifest = json.loads((whole / "manifest.json").read_text())
+
+    def write(entry):
+        (folder / "manifest.json").write_text(json.dumps(manifest | {key: entry}))
+
+    needed = list(WEIGHTS)[key == "text_encoder" :]
+    for name in needed:
+        for value in (..., None, 1, ["a"], {"a": "b"}):
+            write(
+                {k: value if k == name else WEIGHTS[k] for k in needed if (k, value) != (name, ...)}
+            )
+            said = message_of(load_run, folder, error=RunDirectoryError)
+            assert "manifest.json is damaged: restore it" in said
+    write(WEIGHTS)
+    assert load_run(folder).manifest[key] == WEIGHTS
 
 
 @pytest.mark.parametrize("name", ["client_counts", "gzsl_answers"])

@@ -4,6 +4,7 @@ that never went further.
 
 import json
 import logging
+import os
 import re
 import shutil
 from pathlib import Path
@@ -105,10 +106,55 @@ def test_nothing_is_written_through_a_link_of_a_strangers_run(made, tmp_path, na
 def test_a_run_in_use_and_a_damaged_trail_are_refused(made):
     with RunDirectory(made).locked(), pytest.raises(RunDirectoryError, match="in use"):
         rollback(made, 3, "why")
-    for line in ("{", "[[1, 2]]", '{"event": "rollback"}', '{"round": 1e400}'):
+    whole = {"time": "now", "event": "rollback", "round": 1, "from": 2, "reason": "why"}
+    (made / "history.jsonl").write_text(json.dumps(whole))
+    assert history(made)["events"] == [whole]
+    crafted = [whole | {"reason": 1}, whole | {"round": "1"}, whole | {"a": nested(300)}]
+    several = ("{", "[[1, 2]]", '{"event": "rollback"}', '{"round": 1e400}')
+    for line in (*several, *map(json.dumps, crafted)):
         (made / "history.jsonl").write_text(line)
         with pytest.raises(RunDirectoryError, match="restore it from a copy"):
             history(made)
+
+
+def with_metrics(made, **changes):
+    """Change the first line of a run's ``metrics.jsonl``."""
+    path = made / "metrics.jsonl"
+    first, *lines = path.read_text().splitlines(keepends=True)
+    path.write_text(json.dumps(json.loads(first) | changes) + "\n" + "".join(lines))
+
+
+def test_names_in_the_metrics_of_a_stranger_steer_no_terminal(made, command):
+    with_metrics(made, **{"a\x1b]0;b\x07": 1.5})
+    done = command("history", made)
+    assert done.code == 0
+    assert "a\N{REPLACEMENT CHARACTER}]0;b\N{REPLACEMENT CHARACTER} 1.5" in done.out
+
+
+def nested(levels):
+    return [nested(levels - 1)] if levels else 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"participants": None}, {"participants": -1}, {"participants": True}, {"a": nested(300)},
+     {"a": 10**400}],
+    ids=["null", "number", "true", "deep", "large"],
+)  # fmt: skip
+def test_metrics_of_another_form_are_refused_in_one_sentence(made, refused, changes):
+    with_metrics(made, **changes)
+    said = refused("history", made)
+    assert f"{made / 'metrics.jsonl'} is damaged: restore it from a copy" in said
+    with_metrics(made, participants=[], a=0)
+    assert len(history(made)["rounds"]) == 5
+
+
+@pytest.mark.parametrize("name", ["history.jsonl", "rosters.json", "metrics.jsonl"])
+def test_a_pipe_in_place_of_a_file_is_refused(made, refused, name):
+    (made / name).unlink(missing_ok=True)
+    os.mkfifo(made / name)
+    said = refused("history", made)
+    assert f"{made / name} is a pipe or a device, not a file: put a file in its place" in said
 
 
 def test_a_round_that_has_spent_a_budget_is_not_taken_back(made):

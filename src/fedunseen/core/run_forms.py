@@ -11,6 +11,7 @@ _ACCURACIES = [
     for name in ("zsl", "gzsl_accuracy", "gzsl_harmonic", "gzsl_seen", "gzsl_unseen", "few_shot")
     for suffix in ("", "_sd")
 ]
+_WEIGHTS = {"digest!": str, "files!": {"*": int}, "revision?": str}
 FORMS: Mapping[str, Mapping[str, Any]] = {
     "manifest.json": {
         "answers": [],
@@ -18,7 +19,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
         "command?": [str],
         "created": str,
         "data_fingerprint": str,
-        "encoder?": {},
+        "encoder?": {"setting!": str, **_WEIGHTS},
         "experiment": {"*": (dict, str), **{name: {} for name in _SECTIONS}},
         "fitted": [str],
         "forgotten": [],
@@ -30,7 +31,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
         "removed": {},
         "seed": int,
         "task": str,
-        "text_encoder?": {},
+        "text_encoder?": _WEIGHTS,
         "traits": {
             "accuracies": [str],
             "merges!": bool,

@@ -18,15 +18,27 @@ from typing import Any
 import torch
 
 from fedunseen.core.errors import ArgumentError, RunDirectoryError
-from fedunseen.core.files import check_unlinked, parse_json, write_json, write_tensors, write_text
+from fedunseen.core.files import (
+    DEEPEST,
+    check_ordinary,
+    check_unlinked,
+    depth,
+    parse_json,
+    write_json,
+    write_tensors,
+    write_text,
+)
+from fedunseen.core.run_forms import has_form
 from fedunseen.core.runs import read_manifest
 from fedunseen.deploy import rosters
 from fedunseen.federation.callbacks import scalars
 from fedunseen.federation.run_directory import RunDirectory, is_whole, load_params
 
 FILE = "history.jsonl"
-_FIELDS = {"time": str, "event": str, "round": int, "from": int, "reason": str}
-"""What each line of it has."""
+_EVENT = {"time!": str, "event!": str, "round!": int, "from!": int, "reason!": str}
+"""What each line of it has; see :mod:`fedunseen.core.run_forms`."""
+_ROUND: Mapping[str, Any] = {"participants": []}
+"""What a line of ``metrics.jsonl`` has beside numbers."""
 
 
 def history(run: Path) -> dict[str, Any]:
@@ -37,15 +49,18 @@ def history(run: Path) -> dict[str, Any]:
     read_manifest(run)
     directory = RunDirectory(run)
     kept = kept_rounds(directory)
-    rounds = [
-        {
-            "round": line["round"],
-            "participants": line.get("participants", []),
-            "numbers": scalars(line),
-            "kept": line["round"] in kept,
-        }
-        for line in directory.metrics()
-    ]
+    try:
+        rounds = [
+            {
+                "round": line["round"],
+                "participants": line.get("participants", []),
+                "numbers": scalars(line),
+                "kept": line["round"] in kept,
+            }
+            for line in _checked(directory.metrics_path, directory.metrics(), _ROUND)
+        ]
+    except OverflowError:  # a whole number that is too large
+        raise _damaged(directory.metrics_path) from None
     lists = [
         {"round": roster.round + 1, "parties": list(roster.expected), "serial": roster.serial}
         for roster in rosters.read(run)
@@ -60,13 +75,25 @@ def events(run: Path) -> list[dict[str, Any]]:
         RunDirectoryError: a line of it is damaged.
     """
     path = run / FILE
+    check_ordinary(path)
     if not path.exists():
         return []
     try:
-        lines = [dict(parse_json(line)) for line in path.read_bytes().splitlines()]
-        return [{name: kind(line[name]) for name, kind in _FIELDS.items()} | line for line in lines]
-    except (OSError, ValueError, TypeError, KeyError, OverflowError) as error:
-        raise RunDirectoryError(f"{path} is damaged ({error}): restore it from a copy") from None
+        lines = [parse_json(line) for line in path.read_bytes().splitlines()]
+    except (OSError, ValueError):
+        raise _damaged(path) from None
+    return _checked(path, lines, _EVENT)
+
+
+def _checked(path: Path, lines: list[Any], form: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the lines of a file; refuse one of another form, which a stranger may have written."""
+    if depth(lines) > DEEPEST or not has_form(lines, [form]):
+        raise _damaged(path)
+    return lines
+
+
+def _damaged(path: Path) -> RunDirectoryError:
+    return RunDirectoryError(f"{path} is damaged: restore it from a copy")
 
 
 def kept_rounds(directory: RunDirectory) -> list[int]:
@@ -100,7 +127,7 @@ def rollback(run: Path, round: int, reason: str) -> dict[str, Any]:
     directory = RunDirectory(run)
     with directory.locked():
         directory.settle()
-        lines = directory.metrics()
+        lines = _checked(directory.metrics_path, directory.metrics(), _ROUND)
         kept = kept_rounds(directory)
         if round not in kept:
             those = ", ".join(map(str, kept)) or "none"

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from fedunseen.core.errors import DataError, ExperimentError, RefusedError
-from fedunseen.core.files import check_unlinked, parse_json, write_json
+from fedunseen.core.files import check_ordinary, check_unlinked, parse_json, write_json
 from fedunseen.core.runs import read_manifest
 from fedunseen.experiment.parsing import in_closed_form
 from fedunseen.federation.partition import NEVER, PartitionSettings
@@ -56,6 +56,7 @@ def read(out: Path) -> list[Roster]:
         DataError: the file is damaged.
     """
     path = out / FILE
+    check_ordinary(path)
     if not path.exists():
         return []
     try:

@@ -8,6 +8,7 @@ import typer
 
 from fedunseen.cli import options as opt
 from fedunseen.cli.console import print_json, say
+from fedunseen.core.text import shown
 
 
 def history(run: opt.RunPath, as_json: opt.Json = False) -> None:
@@ -22,7 +23,7 @@ def history(run: opt.RunPath, as_json: opt.Json = False) -> None:
     for entry in past["rounds"]:
         numbers = "  ".join(f"{name} {value:.4g}" for name, value in entry["numbers"].items())
         mark = "*" if entry["kept"] else " "
-        print(f"{entry['round']:>5}{mark} {len(entry['participants'])} parties  {numbers}")
+        print(shown(f"{entry['round']:>5}{mark} {len(entry['participants'])} parties  {numbers}"))
     say("* kept: `fedunseen rollback` can return to it")
     for entry in past["rosters"]:
         say(f"from round {entry['round']}: {', '.join(entry['parties'])} (list {entry['serial']})")
