@@ -192,6 +192,7 @@ def test_a_cell_that_fails_leaves_the_others(small, tmp_path, monkeypatch):
         ('"method.lr" = [0.1, 0.5]', '"method.lr" = [0.1]', "bench-budget"),
         ("evaluation = { clients", 'evaluation = { selection = "last", clients', "experiment"),
         ("[axes.method.", "[axes.way.", "bench-method"),
+        ('name = "fedavg"', 'name = "local"', "bench-models"),
         ("examples = [0, 1]", "examples = []", "experiment"),
         ("seeds = 2", 'seeds = 2\nreference = "ridge"', "bench-method"),
         ("validation_runs = 2", "validation_runs = 2\nunheard = 1", "experiment"),

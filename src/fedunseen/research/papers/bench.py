@@ -87,8 +87,8 @@ def read_bench(
     Raises:
         ExperimentError: as :func:`read_sweep`; or the file has no such table (``bench-table``), no
             axis ``method`` (``bench-method``), a row with another number of validation runs
-            (``bench-budget``), or one that chooses nothing on validation classes
-            (``bench-choice``).
+            (``bench-budget``), one that chooses nothing on validation classes
+            (``bench-choice``), or one with a model for each client (``bench-models``).
     """
     sweep = read_sweep(source, overrides=overrides)
     bench = sweep.file.bench
@@ -123,6 +123,13 @@ def read_bench(
                 f"{source}: {cell.key}: nothing is chosen on validation classes: take a zero-shot "
                 "method, with evaluation.selection = 'validation'",
                 "bench-choice",
+            )
+        strategy = cell.experiment.strategy.name
+        if not find("strategy", strategy).one_model:
+            raise ExperimentError(
+                f"{source}: {cell.key}: under strategy.name = {strategy!r} each client has a model "
+                "of its own, and a row is one model: leave it out, or take a strategy that merges",
+                "bench-models",
             )
     return sweep, bench
 
