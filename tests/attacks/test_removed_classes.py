@@ -6,6 +6,7 @@ With the owner's consent, or ``min_samples = 1``, each removal shows them, as it
 import copy
 import shutil
 from dataclasses import replace
+from functools import partial
 from unittest.mock import Mock
 
 import numpy as np
@@ -57,15 +58,25 @@ def released(folder, greeted, min_samples=5, plan=PLAN):
     return ledger
 
 
-def taken(folder, greeted, ledger, samples, consent=False, min_samples=5, plan=REMOVAL, moments=()):
+def taken(
+    folder,
+    greeted,
+    ledger,
+    samples,
+    consent=False,
+    min_samples=5,
+    plan=REMOVAL,
+    moments=(),
+    before="",
+):
     """Return the sums that a party sends for a removal, once its ledger agrees, which notes them."""
     header, tensors = greeted
-    header = {**header, "names": list(NAMES), "removing": [NAMES[0]]}
+    header = {**header, "names": list(NAMES), "removing": [NAMES[0]], "plan_before": before}
     agreed = Removal(samples, consent)
     held = PartyData(folder, masked=True, removal=agreed, min_samples=min_samples)
     held.consent = moments
     ready = held.prepare(header, tensors)
-    ready.check_removal(ledger, plan.digest)
+    ready.check_removal(ledger, plan.digest, plan.content())
     consented = ["removal"] if consent else []
     digests = ledger.digests(ready.raw())
     ledger.check(plan.digest, plan.content(), digests, None, consented)
@@ -236,6 +247,60 @@ def moved(features, some):
     """Write some samples anew, as another processor would."""
     features[some] += 1e-6
     return features
+
+
+def release_again(ledger, folder, greeted, plan, min_samples=5):
+    """Let a ledger keep the sums of a second run, to which the owner has consented."""
+    ready = PartyData(folder, masked=True, min_samples=min_samples).prepare(*greeted)
+    ledger.change_plan(plan.digest, content=plan.content(), opened=None)
+    ledger.release(plan.digest, ledger.digests(ready.raw()))
+    return ledger
+
+
+LATER = replace(PLAN, nonce="55" * 16)
+
+
+@pytest.mark.parametrize("lost", [[3], range(EACH - 4)], ids=["one", "so that four are left out"])
+def test_a_removal_is_judged_by_the_sums_that_it_names(lost, place, tmp_path):
+    """A sample was deleted after a first run, and the second one, which the removal is from, never
+    had it: nothing of it stays there.
+    """
+    large, greeted = place / "large", greeting(experiment(place), place / "run")
+    fewer = without(large, tmp_path / "fewer", lost)
+    ledger = release_again(released(large, greeted), fewer, greeted, LATER)
+    given = fewer, greeted, ledger, ()
+    refusal = "removal-leaves" if len(lost) == 1 else "removal-of-small-classes"
+    for before in ("", PLAN.digest, "66" * 32, REMOVAL.digest):
+        assert code_of(lambda before=before: removed(*given, before=before)) == refusal
+    wanted = [EACH - 1 if len(lost) == 1 else 0] + [EACH] * (HELD - 1)
+    assert removed(*given, before=LATER.digest) == wanted
+    taken(*given, before=LATER.digest)
+    twice = partial(taken, *given, plan=SECOND, before=LATER.digest)
+    assert code_of(twice) == "removal-leaves"
+
+
+@pytest.mark.parametrize("change", [{"quantization": "16"}, {"scaling": "33" * 32}], ids=str)
+def test_a_removal_of_other_scalings_than_the_sums_that_it_names_is_judged_by_all(
+    change, place, tmp_path
+):
+    """It could be subtracted from the first sums instead, where the deleted sample would stay."""
+    large, greeted = place / "large", greeting(experiment(place), place / "run")
+    fewer = without(large, tmp_path / "fewer", [3])
+    later = replace(LATER, **change)
+    ledger = release_again(released(large, greeted), fewer, greeted, later)
+    for consent in (False, True):  # that to removals is not about this
+        given = fewer, greeted, ledger, (), consent
+        asked = partial(removed, *given, before=later.digest)
+        assert code_of(asked) == "removal-leaves"
+
+
+def test_a_removal_of_samples_that_the_named_sums_lack_is_judged_by_all(place, tmp_path):
+    large, greeted = place / "large", greeting(experiment(place), place / "run")
+    later = without(large, tmp_path / "later", [*range(3, EACH)])  # three, which are left out
+    ledger = release_again(released(large, greeted), later, greeted, LATER)
+    fewer = without(large, tmp_path / "fewer", [3])
+    asked = partial(removed, fewer, greeted, ledger, (), before=LATER.digest)
+    assert code_of(asked) == "removal-leaves"
 
 
 RARE, HAVE = 5, [EACH * c + 6 * (c > 0) for c in range(5)]  # a feature, and who has it: five

@@ -335,6 +335,7 @@ def test_removals_of_several_parties_are_one_masked_sum(answered, offline, place
         "answer", "north", "clear", "x", ("--plain",), call=refused
     )
     hello = files.read(Path("gone.fedunseen"))["hello"]
+    assert hello["plan_before"] == files.read(Path("plan.fedunseen"), "plan").plan.digest
     without = {key: value for key, value in hello.items() if key != "names"}
     for crafted in ({**hello, "names": ["x", *NAMES[1:]]}, without):  # east, too, would send all
         lie("gone", {"hello": crafted}, out="crafted")

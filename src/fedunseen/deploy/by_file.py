@@ -17,11 +17,12 @@ from fedunseen.confidence.priors import asked_unseen
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.core.files import whole_folder, write_tensors
 from fedunseen.core.parameters import Params, of_each_client
-from fedunseen.deploy.offline.coordinator import Offline
+from fedunseen.deploy.offline.coordinator import Offline, plan_of
 from fedunseen.deploy.offline.files import Signed
 from fedunseen.deploy.remote.clients import MaskedParties
 from fedunseen.deploy.remote.coordinator import DistributedSettings
 from fedunseen.deploy.remote.masked import Masked
+from fedunseen.deploy.remote.wire import PLAN_BEFORE
 from fedunseen.deploy.rules import OFFLINE
 from fedunseen.deploy.secagg.masks import ALL
 from fedunseen.experiment.assemble import assemble, load_data
@@ -256,6 +257,8 @@ class Removing(ByFile):
         super().__init__(run, len(parties), masked)
         self.removing = list(removing)
         extra = {"removing": self.removing, "before": run.result["sums_sha256"]}
+        if of := plan_of(run.path):
+            extra[PLAN_BEFORE] = of
         clients = self.engine.clients
         clients.job = replace(clients.job, extra=extra)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from fedunseen.data.io.images import first_shown
 from fedunseen.data.names import by_folded
 from fedunseen.deploy.remote.party import Ready, stand_in
 from fedunseen.deploy.remote.refusals import MESSAGE
-from fedunseen.deploy.remote.wire import SEMANTICS, WireError, read_farewell
+from fedunseen.deploy.remote.wire import PLAN_BEFORE, SEMANTICS, WireError, read_farewell
 from fedunseen.deploy.site import planned
 from fedunseen.encoders.hub import named_by_others
 from fedunseen.evaluation.diagnosis import CLIPPED, misplaced_pictures
@@ -158,6 +159,7 @@ class PartyData(OwnSamples):
     """
 
     consent: Collection[str] = ()
+    plan_before = ""  # of the run from which a coordinator says that samples are removed
     reading: bytes = b""  # how the owner reads samples otherwise than the coordinator says
 
     def __init__(
@@ -194,6 +196,7 @@ class PartyData(OwnSamples):
     def _prepare(
         self, header: Mapping[str, Any], statistics: Params, client: int, clients: int
     ) -> Ready:
+        self.plan_before = str(header.get(PLAN_BEFORE, ""))
         tree = self._tree(header, statistics)
         party_benchmark = self.benchmark
         taking = self._taking_part(party_benchmark.train, header, client)
@@ -367,16 +370,18 @@ class PartyData(OwnSamples):
         client: int,
         ledger: Ledger,
         plan: str,
+        content: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """Refuse a removal that shows few samples, or leaves some of them in a sum.
 
-        Counted are the samples that the ledger has released, not those that the folder has today.
+        Counted are samples that the ledger has released, not today's. ``content``: of the plan.
         """
         raw = partial(
             raw_samples, self.folder, party_benchmark, stamps=self.stamps, reading=self.reading
         )
-        ledger.check_removed_whole(plan, ledger.digests(raw(cells.few)))
         removed = ledger.digests(raw(np.setdiff1d(cells.taking, cells.few)))
+        alone = ledger.removed_from(self.plan_before, content, removed)
+        ledger.check_removed_whole(plan, ledger.digests(raw(cells.few)), alone)
         if self.removal is None or not removed:
             return
         train = party_benchmark.train
@@ -387,7 +392,7 @@ class PartyData(OwnSamples):
             different = ledger.contents(removed)
             copies = (bool(different & ledger.contents([sample])) for sample in here)
             check_saved_once(sum(copies), len(different))
-        sums_of_plans = ledger.remaining(plan, removed)
+        sums_of_plans = ledger.remaining(plan, removed, alone)
         names = party_benchmark.space.names
         if "leftovers" not in self.consent:
             known = frozenset[bytes]().union(*(sums for _, sums in sums_of_plans))

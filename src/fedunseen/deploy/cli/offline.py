@@ -466,6 +466,7 @@ def merge(
 
     try:
         done = run_experiment(experiment, out, meeting=meet)
+        coordinator.keep_plan(out, signed)
     except (FedUnseenError, OSError):
         shutil.rmtree(out, ignore_errors=True)  # the answers are there to be merged again
         raise

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from fedunseen.core.errors import ExperimentError, QuorumError, RefusedError
+from fedunseen.core.files import parse_json, write_json
 from fedunseen.core.parameters import ClientStates, Params, to_device, under
 from fedunseen.deploy.offline.files import Signed, read, signed, sum_of_elements
 from fedunseen.deploy.offline.party import facts_of, layout_of, rho_of
@@ -26,6 +27,8 @@ from fedunseen.deploy.secagg.primitives import SecAggError
 from fedunseen.federation.engine import PartyStatus, Session
 from fedunseen.federation.server_step import Arrivals, MaskedSum, RoundResult, server_step
 from fedunseen.strategies import Instruction, Reply
+
+_PLAN = Path("secagg", "plan.json")  # in a run directory
 
 
 @dataclass(eq=False)
@@ -224,6 +227,22 @@ def check_same(engine: Offline, plan: Signed, instruction: Instruction, path: Pa
         raise RefusedError(
             f"the experiment or the coordinator's data are not those of {path}: write a new plan"
         )
+
+
+def keep_plan(path: Path, plan: Signed) -> None:
+    """Keep in a run directory under which plan parties have answered."""
+    (path / _PLAN).parent.mkdir(exist_ok=True)
+    write_json(path / _PLAN, {"plan": plan["plan"], "signatures": {}})
+
+
+def plan_of(path: Path) -> str:
+    """Return the digest of the plan of a run, by file or of masked sums; "" if its directory has
+    none.
+    """
+    try:
+        return Plan.read(parse_json((path / _PLAN).read_bytes())["plan"]).digest
+    except (OSError, ValueError, TypeError, KeyError, SecAggError):
+        return ""
 
 
 def gather(plan: Signed, paths: Iterable[Path]) -> dict[str, Signed]:

@@ -25,7 +25,7 @@ from fedunseen.deploy.offline.answered import WITHDRAWN, keep_one
 from fedunseen.deploy.offline.files import Signed, signed, withdrawals
 from fedunseen.deploy.remote.masking import instruction_digest, plan_facts
 from fedunseen.deploy.remote.party import Ready, local_update
-from fedunseen.deploy.remote.wire import PROTOCOL, reply_message
+from fedunseen.deploy.remote.wire import PLAN_BEFORE, PROTOCOL, reply_message
 from fedunseen.deploy.secagg.enrolment import Credentials, Enrolment
 from fedunseen.deploy.secagg.ledger import Ledger
 from fedunseen.deploy.secagg.masks import Masks, digest_of
@@ -147,7 +147,7 @@ def _check_asked(plan: Signed, credentials: Credentials) -> None:
         raise RefusedError(_OTHER_LIST)
     hello = plan["hello"]
     parties = plan["parties"]
-    if hello.keys() - {"names", "removing", "before"} != _HELLO or (
+    if hello.keys() - {"names", "removing", "before", PLAN_BEFORE} != _HELLO or (
         hello["protocol"],
         hello["clients"],
     ) != (
@@ -416,7 +416,7 @@ class Answering(Asked):
         """Return the digests of this party's samples, unless the ledger refuses their sums."""
         plan = self.plan.plan
         if plan.removing:
-            ready.check_removal(self.ledger, plan.digest)
+            ready.check_removal(self.ledger, plan.digest, plan.content())
         samples = self.ledger.digests(ready.raw())
         self.ledger.compare_with(ready.present())
         masked = self.plan["masked"]

@@ -134,7 +134,7 @@ class PartySession:
     facts: Mapping[str, Any]
     weight: float
     samples: Callable[[], Iterable[Sample]]
-    check_removal: Callable[[Ledger, str], None] = lambda ledger, plan: None
+    check_removal: Callable[..., None] = lambda ledger, plan, content: None
     present: Callable[[], Iterable[Sample] | None] = lambda: None
     _plan: Plan | None = None
     _signed: tuple[str, str] = "", ""  # the digest of the last plan that was signed, the signature
@@ -184,7 +184,7 @@ class PartySession:
         if (not plan.weights) != uniform or plan.weight(self.client.name) != self.weight:
             raise SecAggError("the plan's weight of this party is not what it has said")
         if plan.removing:
-            self.check_removal(self.client.ledger, plan.digest)
+            self.check_removal(self.client.ledger, plan.digest, plan.content())
         if self._signed[0] != plan.digest:  # the samples are read once
             self.client.ledger.compare_with(self.present())
             self._signed = plan.digest, self.client.sign(plan, self.samples())

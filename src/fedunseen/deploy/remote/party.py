@@ -40,7 +40,7 @@ from fedunseen.strategies import Instruction, Reply
 if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
     from fedunseen.deploy.remote.masking import PartySession
     from fedunseen.deploy.secagg.enrolment import Enrolment
-    from fedunseen.deploy.secagg.ledger import Ledger, Sample
+    from fedunseen.deploy.secagg.ledger import Sample
     from fedunseen.deploy.secagg.party import SecAggClient
     from fedunseen.deploy.site import Site
 
@@ -68,7 +68,7 @@ class Ready:
     """Returns all rows of a table, whose cells may change; None of samples that are files."""
     names: tuple[str, ...] = ()  # of the classes whose samples take part; () where no labels do
     left_out: str = ""  # what this party alone reads of classes that are in no sum
-    check_removal: Callable[[Ledger, str], None] = lambda ledger, plan: None
+    check_removal: Callable[..., None] = lambda ledger, plan, content: None
     """Raises a RefusedError where a removal under a plan shows few samples, or leaves some in."""
 
 

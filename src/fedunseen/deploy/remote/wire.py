@@ -40,6 +40,9 @@ of what travels, as a test demands.
 SEMANTICS = "space/semantics"
 """The tensor that describes the classes of a class space that grows."""
 
+PLAN_BEFORE = "plan_before"
+"""The key of a greeting that names the plan of the run from which it removes samples."""
+
 SUMS = "sums_sha256"
 """The digest of whole sums in a run's result, which every party gets to compare."""
 

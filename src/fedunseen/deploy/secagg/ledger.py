@@ -661,12 +661,28 @@ class Ledger:
                 "removal-of-other-sums",
             )
 
+    def removed_from(
+        self, plan_before: str, content: Mapping[str, Any], samples: frozenset[bytes]
+    ) -> str:
+        """Return the plan that a removal names, if its sums have all samples (digests) with the
+        same scalings, so that they alone are to be judged; else "".
+
+        Sums of other plans that have some of them and different others needed the owner's consent
+        to their difference. So a removal that is subtracted from those, by a coordinator that lies,
+        shows no more than this difference and what stays of the sums that it names.
+        """
+        earlier = self.plans.get(plan_before, {}).get("content", {})
+        alike = bool(earlier) and all(earlier.get(name) == content[name] for name in _SAME)
+        theirs = self._all_released().get(plan_before, frozenset())
+        ours = self.same_federation(plan_before) and not earlier.get("removing")
+        return plan_before if alike and ours and samples and samples <= theirs else ""
+
     def remaining(
-        self, plan: str, samples: frozenset[bytes] | None
+        self, plan: str, samples: frozenset[bytes] | None, alone: str = ""
     ) -> list[tuple[frozenset[bytes], frozenset[bytes]]]:
         """Return the digests in each other plan's sums that have some of these samples (None: in
         all), in this federation: all that the plan released, and those of them that no other plan
-        has removed.
+        has removed. ``alone``: of this plan alone.
         """
         released = self._all_released()
         removals = {
@@ -682,14 +698,15 @@ class Ledger:
         return [
             (theirs, theirs - removed_digests)
             for other_plan, theirs in other_plans.items()
-            if other_plan not in removals | {plan}
+            if other_plan not in removals | {plan} and alone in ("", other_plan)
         ]
 
-    def check_removed_whole(self, plan: str, left_out: frozenset[bytes]) -> None:
+    def check_removed_whole(self, plan: str, left_out: frozenset[bytes], alone: str = "") -> None:
         """Refuse a removal that leaves out samples (digests) for their small classes although sums
-        have them.
+        have them; ``alone``: those of this plan.
         """
-        if self.released_elsewhere(plan, left_out):
+        having = self.released_elsewhere(plan, left_out)
+        if alone in having if alone else having:
             raise RefusedError(
                 "the removal leaves out samples of small classes that are in a released sum: give "
                 "the --min-samples with which that sum was answered",
