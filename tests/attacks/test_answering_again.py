@@ -14,6 +14,7 @@ from fedunseen.deploy.client_data import PartyData
 from fedunseen.deploy.releases import Releases, checked
 from fedunseen.deploy.secagg.enrolment import enrol
 from fedunseen.deploy.secagg.ledger import Ledger
+from fedunseen.deploy.secagg.party import SecAggClient
 from fedunseen.deploy.secagg.server import MaskedTotal
 from masked_parties import Parties
 from small_federation import (
@@ -345,10 +346,61 @@ def test_answers_are_counted_once_after_a_plan_that_has_announced_it(announced, 
     assert code(parties.agree, parties.new_plan(once=True, confidence=announced)) == "samples-again"
 
 
-@pytest.mark.parametrize("said", ["none", "draws", "asking"])
+@pytest.mark.parametrize("said", ["none", "draws"])
 def test_answers_are_not_counted_after_a_plan_that_has_not_announced_it(said):
     parties = Parties(4, once=True, confidence=said)
     parties.release()
+    assert code(asked, parties) == "samples-again"
+
+
+@pytest.mark.parametrize("consent", [(), ("again",)], ids=["", "consent"])
+@pytest.mark.parametrize("signed", [False, True], ids=["first of all", "after a signature"])
+def test_answers_are_not_counted_before_any_sum(signed, consent):
+    """The attack: statistics that a coordinator makes up, and counts of what is answered by them,
+    from owners who have agreed to no sum.
+    """
+    parties = Parties(4, once=True, confidence="auto")
+    if not signed:
+        parties.ledgers = {name: parties.ledger(name) for name in parties.names}
+    parties.consent = consent
+    for name in parties.names:
+        parties.clients[name] = SecAggClient(
+            parties.credentials[name], parties.ledgers[name], consent
+        )
+    if not consent:
+        assert code(asked, parties) == "samples-again"
+        return
+    asked(parties)
+
+
+def test_answers_are_not_counted_after_a_trained_run():
+    """Its ``evaluation.confidence`` is ``auto``, as that of every run, and announces nothing."""
+    parties = Parties(4, confidence="auto")
+    parties.release()
+    assert code(asked, parties) == "samples-again"
+
+
+def test_a_party_that_missed_the_opening_of_a_sum_is_asked_about_it(tmp_path):
+    parties = Parties(4, tmp_path, once=True, confidence="auto")
+    rho, _ = parties.up_to_masked()
+    parties.open(rho, names=parties.names[1:])
+    parties.restart()
+    asked(parties)
+
+
+def test_a_party_without_samples_is_asked_with_the_others():
+    parties = Parties(4, once=True, confidence="auto")
+    parties.samples["p0"] = []
+    parties.restart()
+    parties.release()
+    asked(parties)
+
+
+def test_a_plan_that_asks_announces_nothing():
+    parties = Parties(4, consent=("again",), once=True, confidence="asking")
+    parties.release()
+    parties.consent = ()
+    parties.restart()
     assert code(asked, parties) == "samples-again"
 
 

@@ -26,7 +26,7 @@ from typing import Any
 from fedunseen.core.errors import RefusedError, counted
 from fedunseen.core.files import holding, parse_json, replacing
 from fedunseen.deploy.secagg.enrolment import Enrolment
-from fedunseen.deploy.secagg.primitives import canonical
+from fedunseen.deploy.secagg.primitives import canonical, digest
 
 Sample = bytes | tuple[bytes, bytes]
 """A sample's content, alone or with its class: a row of a table holds its class itself."""
@@ -354,6 +354,11 @@ class Ledger:
                 self._waive(why, ":", "samples-changed", ["again"], consent)
             return
         reasons = [*self._under_other_plans(content, samples, differs)]
+        if content["confidence"] == ASKING and samples and not self._announced(content, samples):
+            reasons.append(
+                "the plan counts answers, which no plan of statistics over exactly these samples "
+                "has announced, so that it may ask about made-up statistics"
+            )
         if masked:
             reasons += self._taken_in_clear(samples)
         words = ["again"]
@@ -491,8 +496,22 @@ class Ledger:
         """
         earlier = self.plans.get(other_plan, {}).get("content", {})
         announced = earlier.get("confidence") in _ANNOUNCED and not earlier.get("removing")
+        statistics = earlier.get("once") and earlier.get("privacy") == "none"
         alike = all(earlier.get(name) == content[name] for name in _SAME)
-        return content["confidence"] == ASKING and announced and alike
+        return bool(content["confidence"] == ASKING and announced and statistics and alike)
+
+    def _announced(self, content: Mapping[str, Any], samples: frozenset[bytes]) -> bool:
+        """Say whether a plan has announced that one asks about exactly these samples (digests); its
+        sum may wait for an opening that this party has missed.
+        """
+        waiting = samples_digest(samples)
+        same = {plan for plan, theirs in self._may_share(samples) if theirs == samples}
+        same |= {
+            plan
+            for plan, record in self.plans.items()
+            if (record.get("waiting") or {}).get("samples") == waiting
+        }
+        return any(self.same_federation(plan) and self._asks_about(content, plan) for plan in same)
 
     def check_roster(
         self,
@@ -751,6 +770,11 @@ class Ledger:
         except (OSError, ValueError, TypeError, AttributeError):
             raise RefusedError(_damaged(path)) from None
         return dict(content)
+
+
+def samples_digest(samples: frozenset[bytes]) -> str:
+    """Return one digest of the digests of samples."""
+    return digest(b"fedunseen samples", *sorted(samples)).hex()
 
 
 def _of_federations(content: dict[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ import numpy as np
 from fedunseen.core.errors import RefusedError
 from fedunseen.deploy.secagg import primitives
 from fedunseen.deploy.secagg.enrolment import Credentials, Enrolment
-from fedunseen.deploy.secagg.ledger import Ledger, Sample
+from fedunseen.deploy.secagg.ledger import Ledger, Sample, samples_digest
 from fedunseen.deploy.secagg.plan import Plan, signers
 from fedunseen.deploy.secagg.primitives import (
     Elements,
@@ -178,7 +178,7 @@ class SecAggClient:
         """Return the digest of the samples that a plan was signed for last."""
         if plan not in self._samples:
             raise SecAggError("this party has to see the plan again after its restart")
-        return digest(b"fedunseen samples", *sorted(self._samples[plan])).hex()
+        return samples_digest(self._samples[plan])
 
     def accept(self, plan: Plan, signatures: object) -> None:
         """Take part in a plan that enough parties have signed."""
