@@ -159,31 +159,36 @@ def test_one_masked_answer_shows_nothing_and_all_show_the_sum(answered, plan, tm
 
 FOUR = (*NAMES, "east")
 ASKED = Question(("flu", "cold"), ("age",))
-RUN = {"dropouts": False, "removing": [], "once": False}
+RUN = {"dropouts": False, "removing": [], "once": False, "confidence": "none"}
 
 
 class Sites:
     """Parties with their states, that a coordinator asks again and again."""
 
     def __init__(self, folder):
-        self.folder = folder
-        enrol(folder / "kits", FOUR)
+        self.folder, self.kits = folder, folder / "kits"
+        enrol(self.kits, FOUR)
         self.count = 0
+
+    def in_another_federation(self, parties):
+        """Be asked by another authority from now on."""
+        self.kits = self.folder / "other-kits"
+        enrol(self.kits, parties)
 
     def plan(self, parties=FOUR, masked=True, asked=ASKED):
         self.count += 1
         path = self.folder / f"plan-{self.count}"
-        enrolment, key = coordinator(self.folder / "kits" / "coordinator")
+        enrolment, key = coordinator(self.kits / "coordinator")
         files.write(path, make_plan(enrolment, key, parties, masked, asked))
         return files.read(path, PLAN, LIMIT, FORM)
 
     def ledger(self, name="north"):
         ledger = Ledger(self.folder / name / "ledger")
-        ledger.pin(Credentials.load(self.folder / "kits" / name).enrolment)
+        ledger.pin(Credentials.load(self.kits / name).enrolment, name)
         return ledger
 
     def looking(self, plan, consent, name):
-        kit = self.folder / "kits" / name
+        kit = self.kits / name
         site = Site(self.folder / name, Owner(self.folder, kit, ("look", *consent)))
         return Looking(plan, Credentials.load(kit), self.ledger(name), site, plain=True)
 
@@ -244,6 +249,55 @@ def test_nor_is_that_of_a_run_and_a_look(sites, by_file):
         ledger.change_plan("11" * 32, roster=FOUR, **more)
     assert refusal(sites.answer, sites.plan(NAMES), "again") == "roster-differs"
     sites.answer(sites.plan())
+
+
+@pytest.mark.parametrize("first", ["look", "run"])
+def test_nor_are_those_of_two_federations(first, sites):
+    """Of both, three parties are the same people, and the fourth is asked for nothing in one."""
+    if first == "look":
+        sites.answer(sites.plan())
+    else:
+        sites.ledger().change_plan("11" * 32, roster=FOUR, content=RUN, opened=None)
+    assert refusal(sites.answer, sites.plan(NAMES), "again") == "roster-differs"
+    sites.in_another_federation(NAMES)
+    every = ("again", "federations")
+    for consent in ((), ("again",), every):
+        assert refusal(sites.answer, sites.plan(NAMES), *consent) == "roster-differs"
+    if first == "look":  # then a run of three
+        given = "22" * 32, RUN, frozenset({b"a" * 20}), NAMES
+        assert refusal(sites.ledger().check, *given, ["again"]) == "samples-again"
+        assert refusal(sites.ledger().check, *given, every) == "roster-differs"
+
+
+def test_equal_names_of_another_federation_need_their_own_word(sites):
+    sites.answer(sites.plan())
+    sites.in_another_federation(FOUR)
+    assert refusal(sites.answer, sites.plan(), "again", "names") == "look-again"
+    sites.answer(sites.plan(), "again", "federations")
+
+
+def test_a_look_of_other_people_in_another_federation_needs_a_word(sites):
+    sites.answer(sites.plan())
+    sites.in_another_federation(("north", "a", "b"))
+    plan = sites.plan(("north", "a", "b"))
+    assert refusal(sites.answer, plan, "again") == "roster-differs"
+    sites.answer(plan, "again", "federations")
+    log = (sites.folder / "north" / "messages.log").read_text()
+    assert "allowed by --consent federations: in another federation east, south, west" in log
+    assert sites.ledger().rosters == [["a", "b", "north"]]
+
+
+@pytest.mark.parametrize("first", ["look", "run"])
+def test_counts_in_clear_after_a_masked_sum_need_consent(first, sites):
+    plain = sites.plan(NAMES, masked=False)
+    if first == "look":
+        sites.answer(sites.plan())
+    else:
+        sites.ledger().change_plan("11" * 32, roster=FOUR, content=RUN, opened=None)
+    assert refusal(sites.answer, plain) == "look-again"
+    sites.answer(plain, "again")
+    log = (sites.folder / "north" / "messages.log").read_text()
+    assert "allowed by --consent again: masked sums of east, south, west and this party" in log
 
 
 def test_a_roster_is_kept_before_an_answer_leaves(sites, monkeypatch):

@@ -245,7 +245,9 @@ def test_plans_of_others_and_wrong_options_are_refused(look, refused):
     assert "given twice" in look.plan("twice", classes="twice.csv", call=refused)
     look.plan()
     assert "did you mean 'label'" in look.answer("north", "plan", "--label", "lable", call=refused)
-    assert "choose among again, look" in look.answer("north", consent=("moments",), call=refused)
+    assert "choose among again, federations, look" in look.answer(
+        "north", consent=("moments",), call=refused
+    )
     Path("data/east").mkdir()
     refused_folder = refused(
         "look", "answer", "plan.look", "--data", "data/east", "--credentials", "kits/west",

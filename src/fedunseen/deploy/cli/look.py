@@ -27,7 +27,7 @@ look_app = typer.Typer(
     help="A first look before a run: classes, samples, ranges, as coarse counts.",
     no_args_is_help=True,
 )
-_CONSENT = frozenset({"again", "look", "moved", "names"})
+_CONSENT = frozenset({"again", "federations", "look", "moved", "names"})
 
 Label = Annotated[
     str, typer.Option(metavar="COLUMN", help="Of a table: the column with the classes.")
@@ -36,7 +36,8 @@ Consent = Annotated[
     list[str] | None,
     typer.Option(
         help="Agree to: look (send what is listed), names (of classes and columns that the "
-        "plan does not list), again (a second look), moved (the data folder)."
+        "plan does not list), again (a second look), federations (counts that differ by parties of "
+        "two federations), moved (the data folder)."
     ),
 ]
 Clear = Annotated[

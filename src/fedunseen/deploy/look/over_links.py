@@ -49,7 +49,7 @@ from fedunseen.deploy.secagg.ledger import Ledger
 from fedunseen.deploy.site import Site, at_site
 from fedunseen.federation.engine import Session
 
-CONSENT = frozenset({"again", "look", "moved", "names"})
+CONSENT = frozenset({"again", "federations", "look", "moved", "names"})
 """What the owner of a site may agree to."""
 PATIENCE = 3600.0
 """Seconds to wait for all parties."""

@@ -65,8 +65,8 @@ class Looking(Asked):
 
         Raises:
             RefusedError: it was given, and is lost; a masked sum of other parties was answered
-                (code ``roster-differs``); or another look was, and the owner has not consented to
-                a second one (code ``look-again``).
+                (code ``roster-differs``); or the owner has not consented to what it shows together
+                with earlier answers (code ``look-again``).
         """
         # an answer that is stored, but is not in the history, has not left: it is made again, since
         # the owner may agree to less today
@@ -79,16 +79,47 @@ class Looking(Asked):
                 f"{self._place} is missing or damaged, and another answer to the same plan could "
                 "reveal counts: restore it from a copy, or ask for a new plan"
             )
-        if not recorded and self.plan["masked"]:
-            self.ledger.check_roster(self.plan["parties"])
+        if recorded:
+            return content
+        if self.plan["masked"]:
+            self.ledger.check_roster(self.plan["parties"], samples=None, consent=self.consent)
         others = {line["run"] for line in lines if line["run"].startswith(_RUN)} - {self.run}
-        if not recorded and others and "again" not in self.consent:
-            raise RefusedError(
+        if others:
+            self._waive(
                 "this party has answered another look, and the difference of two can show single "
-                "samples that came since: give --consent again if the owner agrees",
-                AGAIN,
+                "samples that came since",
+                "again",
             )
-        return content if recorded else None
+        self._check_others()
+        return None
+
+    def _check_others(self) -> None:
+        """Refuse counts that show those of parties that are asked for none, unless the owner has
+        consented to it.
+        """
+        if self.plan["masked"]:
+            if others := self.ledger.in_other_federations(None):
+                self._waive(
+                    f"in another federation {_names(others)} took part, and what is left of its "
+                    "sum and this one may be the counts of a single party, whose owner is not "
+                    "asked by this",
+                    "federations",
+                )
+            return
+        own = {name for roster in self.ledger.rosters for name in roster}
+        hidden = sorted(own - {self.credentials.name} | {*self.ledger.in_other_federations(None)})
+        if hidden:
+            self._waive(
+                f"masked sums of {_names(hidden)} and this party were answered, and counts in "
+                "clear show what the others' are, whose owners are not asked by this",
+                "again",
+            )
+
+    def _waive(self, why: str, word: str) -> None:
+        """Refuse without a word of consent; with it, say what it allows."""
+        if word not in self.consent:
+            raise RefusedError(f"{why}: give --consent {word} if the owner agrees", AGAIN)
+        self.site.say(f"allowed by --consent {word}: {why}")
 
     def given(
         self, data: Path, label: str, minimum: int, say: Callable[[str], None]
@@ -191,7 +222,7 @@ class Looking(Asked):
         """
         self.site.releases.charge(self.run, (math.inf, 0.0))
         if self.plan["masked"]:
-            self.ledger.keep_roster(self.plan["parties"])
+            self.ledger.keep_look(self.plan["parties"], self.consent)
         self.keep_one(self.plan.id.hex(), content)
         self.site.wrote(self.run, content, {})
 

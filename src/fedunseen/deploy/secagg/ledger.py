@@ -196,19 +196,21 @@ class Ledger:
         plans = {**self.plans, plan: {**before, **copy.deepcopy(changes)}}
         self.write({"plans": plans, **({} if roster is None else self._with_roster(roster))})
 
-    def _with_roster(self, roster: Iterable[str]) -> dict[str, Any]:
+    def _with_roster(self, roster: Iterable[str], looked: bool = False) -> dict[str, Any]:
         new = sorted(roster)
-        return self._with(rosters=self.rosters if new in self.rosters else [*self.rosters, new])
+        rosters = self.rosters if new in self.rosters else [*self.rosters, new]
+        return self._with(rosters=rosters, looked=looked or _has_looked(self._federation))
 
-    def keep_roster(self, roster: Collection[str]) -> None:
-        """Keep durably who takes part in a strict masked sum that belongs to no plan of a run.
+    def keep_look(self, roster: Collection[str], consent: Collection[str]) -> None:
+        """Keep durably who takes part in a masked look, which may count any samples.
 
         Raises:
             RefusedError: a sum of others was released (code ``roster-differs``).
         """
-        self.check_roster(roster)
-        if sorted(roster) not in self.rosters:
-            self.write(self._with_roster(roster))
+        self.check_roster(roster, samples=None, consent=consent)
+        kept = self._with_roster(roster, looked=True)
+        if kept["federations"] != self._content["federations"]:
+            self.write(kept)
 
     def digests(self, samples: Iterable[Sample]) -> frozenset[bytes]:
         """Return the keyed digests of samples."""
@@ -362,7 +364,7 @@ class Ledger:
         if masked:
             reasons += self._taken_in_clear(samples)
         words = ["again"]
-        if masked and not content["dropouts"] and (others := self._in_other_federations(samples)):
+        if masked and not content["dropouts"] and (others := self.in_other_federations(samples)):
             words.append("federations")
             reasons.append(
                 f"in another federation {', '.join(others)} took part, and what is left of its sum "
@@ -386,18 +388,22 @@ class Ledger:
             self._told = why
             self.tell(f"allowed by {given}: {why}")
 
-    def _in_other_federations(self, samples: frozenset[bytes]) -> list[str]:
+    def in_other_federations(self, samples: frozenset[bytes] | None) -> list[str]:
         """Return who else took part in strict sums of other federations that may have some of these
-        samples (digests).
+        samples (digests; None: any), and in their looks.
         """
         rosters = self._all_rosters(self._sharing(samples) - {self._authority})
         return sorted({name for _, _, roster in rosters for name in roster} - {self._name})
 
-    def _sharing(self, samples: frozenset[bytes]) -> set[str]:
-        """Return the authorities of federations whose sums may have some of these samples."""
-        if not samples or self._content["federations"].keys() <= {self._authority}:
-            return set()
-        return {self._authority_of(plan) for plan, _ in self._may_share(samples)}
+    def _sharing(self, samples: frozenset[bytes] | None) -> set[str]:
+        """Return the authorities of federations whose sums may have some of these samples (None:
+        any). No one knows which samples a look has counted.
+        """
+        federations: dict[str, dict[str, Any]] = self._content["federations"]
+        if samples is None or federations.keys() <= {self._authority}:
+            return set(federations)
+        looked = {authority for authority in federations if _has_looked(federations[authority])}
+        return looked | {self._authority_of(plan) for plan, _ in self._may_share(samples)}
 
     def _under_other_plans(
         self,
@@ -517,7 +523,7 @@ class Ledger:
         self,
         roster: Collection[str],
         differs: Callable[[str], str] | None = None,
-        samples: frozenset[bytes] = frozenset(),
+        samples: frozenset[bytes] | None = frozenset(),
         consent: Collection[str] = (),
     ) -> None:
         """Refuse a strict masked sum of other parties than those of an earlier one, in this
@@ -530,7 +536,7 @@ class Ledger:
         Args:
             roster: who takes part.
             differs: as for :meth:`check`.
-            samples: the digests of those in the sum.
+            samples: the digests of those in the sum; None if it may be any.
             consent: ``federations`` allows other parties in other federations.
 
         Raises:
@@ -784,6 +790,11 @@ def _of_federations(content: dict[str, Any]) -> dict[str, Any]:
     plans = {plan: {"authority": authority, **record} for plan, record in content["plans"].items()}
     kept = {key: value for key, value in content.items() if key not in _ONE}
     return {**kept, "plans": plans, "federations": {authority: federation} if authority else {}}
+
+
+def _has_looked(federation: Mapping[str, Any]) -> bool:
+    """Say whether looks may be among the rosters; earlier versions kept them like those of runs."""
+    return bool(federation.get("looked", federation["rosters"]))
 
 
 def _has_classes(digests: frozenset[bytes]) -> bool:
