@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 from fedunseen.core.errors import FedUnseenError, RefusedError
 from fedunseen.deploy.client_data import PartyData
@@ -18,6 +19,7 @@ from fedunseen.deploy.secagg.party import SecAggClient
 from fedunseen.deploy.secagg.server import MaskedTotal
 from masked_parties import Parties
 from small_federation import (
+    HELD,
     NAMES,
     Recorder,
     experiment,
@@ -448,6 +450,78 @@ def test_sums_in_clear_and_under_masks_are_sums_of_the_same_samples(ways, consen
     for name in NAMES:  # north, whose samples are others, and those whose samples are the same
         messages = (tmp_path / "state" / name / "messages.log").read_text()
         assert "two sums" in messages or "other parties" in messages
+
+
+@pytest.mark.parametrize("consent", [(), ("again",)], ids=["", "consent"])
+def test_a_sample_that_is_gone_in_a_run_in_clear_is_named(consent, tmp_path):
+    """The attack: the total under masks without the sums in clear is the sample, and the word said
+    nothing but that other parties' sums would show.
+    """
+    data = write_all(tmp_path / "data")
+    shutil.rmtree(data / "north")
+    write_party(data / "north", np.repeat(HELD["north"], 8), 1)
+    enrol(tmp_path / "kits", NAMES)
+    said = {name: [] for name in NAMES}
+
+    def send(way, given=()):
+        parties = {
+            name: party(
+                data / name,
+                tmp_path / "state" / name,
+                said[name],
+                tmp_path / "kits" / name,
+                way == "masked",
+                given,
+            )
+            for name in NAMES
+        }
+        asked = experiment(data, privacy__aggregation=way, evaluation__confidence="none")
+        run = host(asked, Recorder(parties), tmp_path / way, tmp_path / "kits").path
+        return load_file(next(run.glob("checkpoints/*.safetensors")))
+
+    before = send("masked")
+    path = data / "north" / "features.npz"
+    arrays = dict(np.load(path))
+    gone = arrays["features"][0]
+    np.savez(path, **{key: values[1:] for key, values in arrays.items()})
+    rule = "another plan, and this party's samples have changed since that one, which had 1 sample "
+    rule += "that this run lacks, and lacked 0 that it has"
+    others = "show what the sums of other parties are, and the difference of two sums can reveal"
+    if consent:
+        now = send("plain", consent)
+        count, total = (
+            before[f"params/{key}"][0] - now[f"params/{key}"][0] for key in ("count", "total")
+        )
+        assert int(count) == 1
+        assert np.corrcoef(total.numpy(), gone)[0, 1] > 0.99
+        read = "\n".join(said["north"])
+    else:
+        with pytest.raises(FedUnseenError):
+            send("plain")
+        read = (tmp_path / "state" / "north" / "messages.log").read_text()
+    assert [text for text in (rule, others) if text not in read] == []
+
+
+def test_all_sums_that_a_run_in_clear_shows_are_named():
+    parties = Parties(4)
+    parties.release()
+    ledger, told = parties.ledgers["p0"], []
+    ledger.tell = told.append
+    ledger.release("11" * 32, ledger.digests(OWN[1:]))
+    samples = ledger.digests(OWN[:2])
+    rules = [
+        f"{had} that this run lacks, and lacked {lacked} that it has"
+        for had, lacked in (("had 1 sample", 0), ("had 1 sample", 1))
+    ]
+    for removing, word in ((False, "again"), (True, "removal")):
+        with pytest.raises(RefusedError, match=f"--consent {word}$") as refused:
+            ledger.check_in_clear(samples, removing, {"again", "removal"} - {word})
+        assert refused.value.code == "samples-again"
+        assert [rule in str(refused.value) for rule in rules] == [not removing] * 2
+    ledger.check_in_clear(samples, False, ["again"])
+    (note,) = told
+    assert [rule for rule in rules if rule not in note] == []
+    ledger.check_in_clear(ledger.digests([b"others"]), False, ())
 
 
 def in_clear(ledger, *samples, run="trial"):

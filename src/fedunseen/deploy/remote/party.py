@@ -298,9 +298,7 @@ class Party:
             self._hints.remove(mark)
         in_clear = frozenset[bytes]()
         if session is None:
-            in_clear = self._samples_in_clear(
-                ready, "removal" if header.get("removing") else "again"
-            )
+            in_clear = self._samples_in_clear(ready, bool(header.get("removing")))
         return _Joined(greeting, mark, ready, session, in_clear)
 
     def _fixed_classes(self, header: Mapping[str, Any]) -> Enrolment | None:
@@ -397,26 +395,15 @@ class Party:
         checks = ready.raw, ready.check_removal, ready.present
         return masking.PartySession(self._secagg, ready.engine, facts, weight, *checks)
 
-    def _samples_in_clear(self, ready: Ready, word: str) -> frozenset[bytes]:
-        """Return the digests of samples that are sent in clear.
-
-        Refuse to send those that a masked sum has, without a word of consent: whoever sees both
-        could take it off.
-        """
+    def _samples_in_clear(self, ready: Ready, removing: bool) -> frozenset[bytes]:
+        """Return the digests of samples that are sent in clear, unless the ledger refuses it."""
         ledger = self.site.ledger
         if ledger is None:
             return frozenset()
+        ledger.tell = self.say
         samples = ledger.digests(ready.raw())
-        if word in self.owner.consent:
-            return samples
         ledger.compare_with(ready.present())
-        if ledger.may_have_released(samples):
-            raise RefusedError(
-                "sums under masks or by file may have some of these samples, and sent in clear "
-                f"they would show what the sums of other parties are: join with --consent {word} "
-                "if the owner agrees",
-                "samples-again",
-            )
+        ledger.check_in_clear(samples, removing, self.owner.consent)
         return samples
 
     def _round(self, joined: _Joined, header: Mapping[str, Any], tensors: Params) -> bytes:

@@ -43,6 +43,7 @@ _ONE = frozenset({"authority", "serial", "rosters"})  # in place of federations,
 _EARLIER = _KEYS - {"federations"} | _ONE
 ASKING = "asking"
 """The ``evaluation.confidence`` of a plan that asks once more about the samples of another one."""
+_RELEASED = "sums of some of these samples were released under another plan"
 _OTHER_FEDERATION = "that one was of another federation"
 _ANNOUNCED = ("auto", "histograms")
 _SAME = ("scaling", "quantization", "privacy")  # of a removal's plan and of that of the run
@@ -425,8 +426,7 @@ class Ledger:
             elif not same:
                 why = f"{_how_changed(theirs)} that one"
             if differs is None or why:
-                before = "sums of some of these samples were released under another plan"
-                yield f"{before}{why and f', and {why}'}"
+                yield f"{_RELEASED}{why and f', and {why}'}"
 
     def _taken_in_clear(self, samples: frozenset[bytes]) -> Iterator[str]:
         """Yield what runs in clear over a network, and a masked sum of samples (digests), show
@@ -445,12 +445,39 @@ class Ledger:
                     "hides the other parties less"
                 )
             else:
-                yield (
-                    f"{run} took in clear {counted(len(theirs - samples), 'sample')} that this sum "
-                    f"lacks, and lacked {len(samples - theirs)} that it has"
-                )
+                yield f"{run} took in clear {_compared(theirs, samples, 'sum')}"
         for run in (run for run, kept in answered.items() if not kept):
             yield f"run {run[:_SHOWN]} took samples in clear that an earlier version has not kept"
+
+    def check_in_clear(
+        self, samples: frozenset[bytes], removing: bool, consent: Collection[str]
+    ) -> None:
+        """Refuse to send samples (digests) in clear over a network that sums of any federation may
+        have: whoever sees both could take them off.
+
+        Args:
+            samples: those that are sent.
+            removing: to subtract them; ``removal`` allows it, else ``again``.
+            consent: what this party's owner has consented to.
+
+        Raises:
+            RefusedError: the owner has not given the word, and the text names all that it would
+                waive (code ``samples-again``).
+        """
+        reasons = [
+            _RELEASED
+            if removing or theirs == samples
+            else f"{_RELEASED}, and {_since_that_one(theirs, samples, 'run')}"
+            for _, theirs in self._may_share(samples)
+        ]
+        if reasons:
+            why = "; and ".join(dict.fromkeys(reasons))
+            why += (
+                ": sent in clear, these samples would show what the sums of other parties are, and "
+                "the difference of two sums can reveal a party's sums or single samples"
+            )
+            word, what = ("removal", "removal") if removing else ("again", "run")
+            self._waive(why, f", so for a {what} in clear", "samples-again", [word], consent)
 
     def _clear_digests(self, which: str) -> frozenset[bytes]:
         if which not in self._in_clear:
@@ -471,10 +498,6 @@ class Ledger:
             theirs = released.get(plan)
             if theirs is None or not self._are_others(theirs, samples):
                 yield plan, theirs
-
-    def may_have_released(self, samples: frozenset[bytes]) -> bool:
-        """Say whether a sum of any federation may have some of these samples."""
-        return any(True for _ in self._may_share(samples))
 
     def _has_opened(self, plan: str) -> bool:
         """Say whether sums of a plan were opened: perhaps of unknown samples, since a version kept
@@ -809,6 +832,20 @@ def _how_changed(theirs: frozenset[bytes] | None) -> str:
     return (
         "an earlier version kept too little to say whether this party's samples have changed since"
     )
+
+
+def _since_that_one(theirs: frozenset[bytes] | None, samples: frozenset[bytes], now: str) -> str:
+    """Say how samples have changed since another plan; ``now``: what takes them."""
+    changed = f"{_how_changed(theirs)} that one"
+    if theirs is None or not _has_classes(theirs):
+        return changed
+    return f"{changed}, which had {_compared(theirs, samples, now)}"
+
+
+def _compared(theirs: frozenset[bytes], samples: frozenset[bytes], now: str) -> str:
+    """Say how many samples an earlier sum or run has had alone, and how many it has lacked."""
+    gone = counted(len(theirs - samples), "sample")
+    return f"{gone} that this {now} lacks, and lacked {len(samples - theirs)} that it has"
 
 
 def _damaged(path: Path) -> str:
