@@ -4,6 +4,7 @@ their difference.
 
 import hashlib
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,12 @@ from safetensors.torch import load_file
 from fedunseen.core.errors import FedUnseenError, RefusedError
 from fedunseen.deploy.client_data import PartyData
 from fedunseen.deploy.releases import Releases, checked
+from fedunseen.deploy.remote.clients import MaskedParties
 from fedunseen.deploy.secagg.enrolment import enrol
 from fedunseen.deploy.secagg.ledger import Ledger
 from fedunseen.deploy.secagg.party import SecAggClient
 from fedunseen.deploy.secagg.server import MaskedTotal
+from fedunseen.experiment.assemble import load_data
 from masked_parties import Parties
 from small_federation import (
     HELD,
@@ -620,3 +623,33 @@ def test_rounds_in_clear_are_in_the_ledger_and_in_the_history(tmp_path):
     kept.unlink()
     with pytest.raises(RefusedError, match="missing or damaged"):
         Ledger(state / "ledger", None)
+
+
+@pytest.mark.parametrize("method", ["classifier", "gaussian", "ridge"])
+def test_masked_sums_hold_out_no_share_of_a_class(method, tmp_path, monkeypatch):
+    """With validation classes, a fifth of each other class is in none of them: by a removal from
+    them, a coordinator read one sample of a class of seven, since the ledger held all as released.
+    """
+    data = write_all(tmp_path / "data")
+    enrol(tmp_path / "kits", NAMES)
+    for table in data.glob("*/classes.csv"):
+        table.write_text(table.read_text().replace("class 9,seen", "class 9,validation"))
+    asked = experiment(data, method, evaluation__confidence="none")
+    space = load_data(asked, 0).for_selection(0).space.hashes()
+    genuine = MaskedParties.hello
+
+    def choosing(clients):
+        header, tensors = genuine(clients)
+        return {**header, "validation": [9], "space": space}, tensors
+
+    monkeypatch.setattr(MaskedParties, "hello", choosing)
+    parties = {
+        name: party(data / name, tmp_path / name, [], tmp_path / "kits" / name) for name in NAMES
+    }
+    with suppress(FedUnseenError):
+        host(asked, Recorder(parties), tmp_path / "run", tmp_path / "kits")
+    allowed = method == "classifier"  # which shows no sums
+    ledger = Ledger(tmp_path / "north" / "ledger", None)
+    assert [bool(plan["opened"]) for plan in ledger.plans.values()] == [True] * allowed
+    why = "method in closed form is not trained on validation classes"
+    assert [why in str(each.error) for each in parties.values()] == [not allowed] * len(NAMES)

@@ -26,6 +26,7 @@ from fedunseen.core.bounds import check_greeting, check_statistics
 from fedunseen.core.errors import DataError, ExperimentError, RefusedError
 from fedunseen.core.extensions import kept_sections
 from fedunseen.core.parameters import Params, finite, within
+from fedunseen.core.registry import find
 from fedunseen.core.samples import CodedRows, ScaledSamples, first_of_equal
 from fedunseen.core.small_cells import MIN_SAMPLES, left_out_sentence, near_mean_sentence
 from fedunseen.core.text import printable
@@ -744,6 +745,14 @@ class PartyData(OwnSamples):
                 f"{self.folder / 'classes.csv'} marks, which masked sums need: mark them alike in "
                 "all class tables, or set evaluation.selection = 'last'",
                 _SPACE,
+            )
+        closed = issubclass(find("method", experiment.method.name), ClosedForm)
+        if closed and experiment.privacy.aggregation == "masked":
+            # less a run's sums, they would show what is held out: a fifth of each class
+            raise RefusedError(
+                "under masks, a method in closed form is not trained on validation classes: let it "
+                "choose from its own sums, with evaluation.selection = 'last'",
+                MESSAGE,
             )
         space = replace(
             benchmark.space, validation=np.array(sorted(set(validation)), dtype=np.int64)
