@@ -300,6 +300,21 @@ def test_counts_in_clear_after_a_masked_sum_need_consent(first, sites):
     assert "allowed by --consent again: masked sums of east, south, west and this party" in log
 
 
+def test_sums_in_clear_after_a_masked_look_need_consent(sites):
+    given = frozenset({b"a" * 20}), False
+    sites.ledger().check_in_clear(*given, ())
+    sites.answer(sites.plan())
+    asked = "11" * 32, RUN, given[0], None
+    for call in (
+        lambda consent: sites.ledger().check_in_clear(*given, consent),
+        lambda consent: sites.ledger().check(*asked, consent, masked=False),
+    ):
+        with pytest.raises(RefusedError, match="this party and east, south, west") as refused:
+            call(())
+        assert refused.value.code == "samples-again"
+        call(["again"])
+
+
 def test_a_roster_is_kept_before_an_answer_leaves(sites, monkeypatch):
     """A full disk between both leaves the roster, never the answer alone."""
 

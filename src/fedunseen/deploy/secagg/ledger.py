@@ -362,8 +362,7 @@ class Ledger:
                 "the plan counts answers, which no plan of statistics over exactly these samples "
                 "has announced, so that it may ask about made-up statistics"
             )
-        if masked:
-            reasons += self._taken_in_clear(samples)
+        reasons += self._taken_in_clear(samples) if masked else self._counted_in_looks()
         words = ["again"]
         if masked and not content["dropouts"] and (others := self.in_other_federations(samples)):
             words.append("federations")
@@ -449,6 +448,14 @@ class Ledger:
         for run in (run for run, kept in answered.items() if not kept):
             yield f"run {run[:_SHOWN]} took samples in clear that an earlier version has not kept"
 
+    def _counted_in_looks(self) -> Iterator[str]:
+        """Yield that samples in clear show what others had in a masked look."""
+        federations: dict[str, dict[str, Any]] = self._content["federations"]
+        looked = [each for each in federations.values() if _has_looked(each)]
+        if others := {name for each in looked for roster in each["rosters"] for name in roster}:
+            names = ", ".join(sorted(others - {self._name}))
+            yield f"a look under masks may have counted samples of this party and {names}"
+
     def check_in_clear(
         self, samples: frozenset[bytes], removing: bool, consent: Collection[str]
     ) -> None:
@@ -470,6 +477,7 @@ class Ledger:
             else f"{_RELEASED}, and {_since_that_one(theirs, samples, 'run')}"
             for _, theirs in self._may_share(samples)
         ]
+        reasons += self._counted_in_looks()
         if reasons:
             why = "; and ".join(dict.fromkeys(reasons))
             why += (
