@@ -1,5 +1,6 @@
 """A greeting that a party refuses by settings alone spends none of its privacy: otherwise anyone who
-greets it could keep it from all runs with a limit.
+greets it could keep it from all runs with a limit. No round is answered after it, since no line may
+hold what that costs.
 """
 
 import copy
@@ -10,10 +11,11 @@ import pytest
 from fedunseen.deploy.client_data import PartyData
 from fedunseen.deploy.releases import Releases
 from fedunseen.deploy.remote.party import Party
-from fedunseen.deploy.remote.wire import pack, split
+from fedunseen.deploy.remote.wire import pack, split, unpack
+from fedunseen.deploy.secagg import ledger
 from fedunseen.deploy.secagg.enrolment import enrol
 from fedunseen.deploy.site import Owner, Site
-from small_federation import NAMES, experiment, greeting, write_all
+from small_federation import NAMES, Recorder, experiment, greeting, host, party, write_all
 
 ACCEPTED = {"masked": True, "weight": 1.0}
 REFUSED = {
@@ -63,3 +65,64 @@ def test_a_refusal_that_may_depend_on_samples_costs_what_its_run_would(tmp_path)
     party = Party(held.prepare, Site(tmp_path / "state"))
     assert split(party.answer(pack(header, tensors)))[0]["error"] == "refused-data"
     assert Releases(tmp_path / "state").spent()[0] == math.inf
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Returns what a coordinator sends to north in a run in clear, and in a masked one."""
+    folder = tmp_path_factory.mktemp("recorded")
+    write_all(folder)
+    enrol(folder / "kits", NAMES)
+
+    def messages(way):
+        parties = {
+            name: party(
+                folder / name, folder / way / name, [], folder / "kits" / name, way != "plain"
+            )
+            for name in NAMES
+        }
+        link = Recorder(parties)
+        chosen = experiment(folder, privacy__aggregation=way, evaluation__confidence="none")
+        host(chosen, link, folder / f"run-{way}", folder / "kits")
+        return link.sent["north"]
+
+    return folder, {way: messages(way) for way in ("plain", "masked")}
+
+
+def fill(place, patch):
+    """Let the disk be full at one write of a greeting."""
+    add = Releases.add
+
+    def full(*given, **facts):
+        if place in ("samples", facts.get("kind", given[-1])):
+            raise OSError(28, "No space left on device")
+        return add(*given, **facts)
+
+    patch.setattr(*((ledger, "_write") if place == "samples" else (Releases, "add")), full)
+
+
+@pytest.mark.parametrize("place", ["samples", "budget", "hello"])
+@pytest.mark.parametrize("way", ["plain", "masked"])
+def test_no_message_is_answered_after_a_greeting_that_met_a_full_disk(
+    way, place, recorded, tmp_path, monkeypatch
+):
+    """The coordinator goes on all the same, and a limit that comes later would know of no cost."""
+    folder, messages = recorded
+    hello, then = messages[way][:2]  # a round in clear, or the plan of a masked sum
+    kit = folder / "kits" / "north"
+    north = party(folder / "north", tmp_path, [], kit, way == "masked")
+
+    def ask(message):
+        return unpack(north.answer(message))[0].get("error", "answered")
+
+    def ask_full():
+        with monkeypatch.context() as patch:
+            fill(place, patch)
+            return ask(hello)
+
+    assert (ask_full(), ask(then)) == ("refused-storage", "refused-message")
+    assert {line["kind"] for line in Releases(tmp_path).lines} <= {"budget", "refusal"}
+    # the control: there is room when the same greeting comes again
+    assert (ask_full(), ask(hello), ask(then)) == ("refused-storage", "answered", "answered")
+    assert Releases(tmp_path).lines[-1]["kind"] == unpack(then)[0]["kind"]
+    assert Releases(tmp_path).spent()[0] == math.inf

@@ -380,7 +380,7 @@ def test_over_a_network_the_charge_is_that_of_the_noise(dealt, tmp_path):
     north = site(dealt, tmp_path / "state")
     header, _ = unpack(north.answer(greeting(dealt, tmp_path, {}, {})))
     assert header == {"masked": True, "weight": 1.0}
-    session = north._joined.session
+    session = north.joined.session
     release = session.engine.strategy.release
     deviations = release.whole_deviations(WIDTH, 100, session.masks.least)
     charged = epsilon(release.multiplier(deviations, session.masks.least), 1.0, 1, 1e-5, "rdp")
@@ -400,7 +400,7 @@ def test_over_a_network_the_charge_is_that_of_the_noise(dealt, tmp_path):
 def test_a_round_that_is_not_trained_costs_nothing(value, dealt, tmp_path):
     north = site(dealt, tmp_path / "state")
     north.answer(greeting(dealt, tmp_path, {}, {}))
-    north._joined.session._plan = SimpleNamespace(digest="ab" * 32)
+    north.joined.session._plan = SimpleNamespace(digest="ab" * 32)
     answer = north.answer(pack({**ROUND, "plan": "ab" * 32}, {"params/w": torch.tensor([value])}))
     assert unpack(answer)[0] == {"error": "refused-number"}
     assert [line["kind"] for line in north.site.releases.lines if line["kind"] == "budget"] == []

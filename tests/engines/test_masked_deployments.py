@@ -872,7 +872,7 @@ def test_a_party_cannot_be_told_from_noise_in_all_that_reaches_the_coordinator(
         header, tensors = unpack(message)
         if kind == "masked":
             assert header == {}
-            own = link.party[name]._joined.session._kept[1].update
+            own = link.party[name].joined.session._kept[1].update
             update = torch.cat([own[key].flatten() for key in sorted(own)]).numpy()
             elements = tensors["elements"].numpy()[: len(update)]
             uniform = (

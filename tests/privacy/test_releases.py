@@ -32,6 +32,7 @@ class Answers:
 
     spent = None
     accepted = "p" * 64
+    joined = True
 
     def __init__(self, site, reply=None):
         self.site, self.says = site, reply or {"classes": 2, "samples": 7}
@@ -46,6 +47,9 @@ class Answers:
 
     def leave(self, error):
         self.error = error
+
+    def forget(self):
+        """Stays in the run before."""
 
     def refusal(self, error, message):
         return failure(code_of(error))
@@ -156,6 +160,23 @@ def test_a_refused_greeting_changes_no_price(tmp_path):
     party.answer(hello(privacy={**NOISE, "epsilon": 0.1}))
     party.answer(round_of(0))
     assert (party.error.code, len(party.asked)) == ("epsilon-unbounded", 2)
+
+
+def test_a_party_that_has_joined_pays_for_a_round_whatever_its_greeting_was_answered(
+    tmp_path, monkeypatch
+):
+    party = site(tmp_path)
+    with monkeypatch.context() as full:
+        full.setattr("os.fsync", Mock(side_effect=OSError(28, "No space left on device")))
+        answer = party.answer(hello(privacy={}))
+    assert header_of(answer) == {"error": "refused-storage"}
+    assert party.site.releases.spent() == (0.0, 0.0)
+    party.joined = None
+    party.answer(round_of(0))
+    assert party.site.releases.spent() == (0.0, 0.0)  # the control: it answers nothing
+    party.joined = True
+    party.answer(round_of(0))
+    assert party.site.releases.spent() == (math.inf, 0.0)
 
 
 def test_deltas_add_up_too(tmp_path):

@@ -110,6 +110,13 @@ class Answers(Protocol):
     def leave(self, error: FedUnseenError) -> None:
         """Answer nothing more."""
 
+    def forget(self) -> None:
+        """Forget the greeting that was accepted, so that no round is answered before another."""
+
+    @property
+    def joined(self) -> object:
+        """What the greeting that was accepted has made ready; None without one."""
+
     @property
     def spent(self) -> tuple[float, float] | None:
         """The (epsilon, delta) of the run, from the noise that the party draws."""
@@ -149,7 +156,6 @@ class Site:
         self._refused: BaseException | None = None
         self._lacking = False  # room for what it is told
         self._run = ""
-        self._accepted = False  # a greeting, of which later messages may ask
         self._in_clear = False  # the ledger has kept the samples that the run takes in clear
         self._cost = (0.0, 0.0)
         self._guard = threading.Lock()
@@ -196,15 +202,17 @@ class Site:
             kind = header.get("kind")
             self.received += len(message)
             self.heard = time.time()
+            answer = b""
             try:
                 if kind == "hello":
                     self._greeted(header)
-                elif kind == "round" and self._accepted:
+                elif kind == "round" and party.joined is not None:
                     self._charge(header, message, party)
-                answer = party.reply(message)
+                reply = party.reply(message)
                 if kind == "hello":
-                    self._settled(answer, party)
-                self._written(header, answer)
+                    self._settled(reply, party)
+                self._written(header, reply)
+                answer = reply
             except RefusedError as error:
                 party.leave(error)
                 answer = party.refusal(error, message)
@@ -217,6 +225,9 @@ class Site:
                     ),
                     message,
                 )
+            finally:  # no later message may ask of a greeting of which no line tells
+                if kind == "hello" and (not answer or is_failure(answer)):
+                    party.forget()
             self.sent += len(answer)
             return answer
 
@@ -270,7 +281,6 @@ class Site:
         refused = is_failure(answer)
         if math.isinf(self._cost[0]) and (not refused or header_of(answer)["error"] == DATA):
             self.releases.charge(self._run, self._cost)
-        self._accepted |= not refused
         # after a refusal, what it answers to may be of the greeting before
         self._cost = (math.inf, 0.0) if refused else party.spent or self._cost
 

@@ -108,7 +108,7 @@ class Party:
         self.error: FedUnseenError | None = None
         self.home: Path | None = None
         self._secagg: SecAggClient | None = None  # lives as long as the process, over all runs
-        self._joined: _Joined | None = None
+        self.joined: _Joined | None = None  # by a greeting, of which later messages may ask
         self._masked_run = False  # the last greeting was of a masked experiment
         self._left_out = ""  # what was last said to the owner of classes that are in no sum
         self._hints = Hints(site.state, owner.data)
@@ -121,13 +121,13 @@ class Party:
         """The (epsilon, delta) of the run, from the noise that this party draws; None without
         masks.
         """
-        joined = self._joined
+        joined = self.joined
         return None if joined is None or joined.session is None else joined.session.spent
 
     @property
     def accepted(self) -> str:
         """The digest of the plan of masked sums that the party has accepted; "" before."""
-        joined = self._joined
+        joined = self.joined
         return "" if joined is None or joined.session is None else joined.session.accepted
 
     def answer(self, message: bytes) -> bytes:
@@ -163,7 +163,7 @@ class Party:
             reason = printable(f"{type(error).__name__}: {error}")
             self.say(f"this message could not be answered ({reason})")
             return self._refusal(error, message)
-        masked = self._joined is not None and self._joined.session is not None
+        masked = self.joined is not None and self.joined.session is not None
         if stray := declared.undeclared(header.get("kind"), masked, *wire.fields(answer)):
             self.say(f"this message is not answered, since {stray[0]!r} is not declared")
             return failure(refusals.DATA)
@@ -171,7 +171,7 @@ class Party:
 
     def _dispatched(self, header: dict[str, Any], tensors: Params, message: bytes) -> bytes:
         kind = header.get("kind")
-        joined = self._joined
+        joined = self.joined
         if kind == "hello":
             return self._greeted(header, tensors, message)
         if kind == "stop":
@@ -211,6 +211,10 @@ class Party:
         self.site.refused(error)
         self.done.set()
 
+    def forget(self) -> None:
+        """Forget the greeting that was accepted, and its answer."""
+        self.joined = self._last = None
+
     def _leave(self) -> bytes:
         """Refuse everything from now on, since more answers could reveal data."""
         if self.error is None:
@@ -239,16 +243,16 @@ class Party:
         self._masked_run = _is_masked(header)
         try:
             if (
-                self._joined is None or self._joined.greeting != greeting
+                self.joined is None or self.joined.greeting != greeting
             ):  # nothing of a refused greeting stays
-                self._joined = self._join(header, statistics, greeting, message)
+                self.joined = self._join(header, statistics, greeting, message)
         except FedUnseenError as error:
             self.leave(error)
             return self._refusal(error, message)
-        ready = self._joined.ready
-        session = self._joined.session
+        ready = self.joined.ready
+        session = self.joined.session
         if session is None and ready.engine is not None:
-            self.site.takes_in_clear(self._joined.in_clear)
+            self.site.takes_in_clear(self.joined.in_clear)
         held = (
             f"joined with {counted(ready.samples, 'sample')} of {counted(ready.classes, 'class')}"
         )
@@ -506,7 +510,7 @@ class Party:
 
     def _stop(self, header: Mapping[str, Any], model: Params, message: bytes) -> bytes:
         """End, with the merged model where it came along."""
-        keep = None if self._joined is None else self._joined.ready.keep
+        keep = None if self.joined is None else self.joined.ready.keep
         try:
             self.say("the run is over")
             if model and keep is not None:
