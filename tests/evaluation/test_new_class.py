@@ -65,3 +65,30 @@ def test_most_classes_lie_in_their_interval(drawn):
         gaps.append(one.right - right)
     assert inside >= 0.7 * len(classes)
     assert abs(np.mean(gaps)) < 8
+
+
+def test_samples_of_unseen_classes_do_not_raise_what_a_description_alone_promises(tmp_path):
+    rng = np.random.default_rng(3)
+    table = rng.normal(size=(CLASSES, 4))
+    means = table @ rng.normal(size=(4, WIDTH)) + 3 * rng.normal(size=(CLASSES, WIDTH))
+    names = [f"class {c}" for c in range(CLASSES)]
+    known = dict(zip(names, table.tolist(), strict=True))
+    rows = means[:, None] + rng.normal(size=(CLASSES, 40, WIDTH))
+    trained = rows[: CLASSES - 3].reshape(-1, WIDTH)
+    fitted = ZeroShotClassifier(random_state=0)
+    fitted.fit(trained, np.repeat(names[: CLASSES - 3], 40), classes=known)
+    fitted.save(tmp_path / "model.safetensors")
+    model = load_model(tmp_path / "model.safetensors")
+    samples = dict(zip(names[-3:], rows[-3:].astype(np.float32), strict=True))
+    new = rng.normal(size=(6, 4))
+    before = expected_of(model, new, 40.0)
+    one = {names[-1]: samples[names[-1]]}
+    learned = model.learn(examples=samples)
+    adapted = model.adapt(rows[-3:].reshape(-1, WIDTH).astype(np.float32), "unseen")
+    for changed in (learned, model.learn(examples=one), adapted):
+        assert changed.params["count"].sum() > model.params["count"].sum()
+        for after, earlier in zip(expected_of(changed, new, 40.0), before, strict=True):
+            if changed is adapted:  # its seen classes may be lowered less
+                assert after.right < earlier.right + 1
+            else:
+                assert after == pytest.approx(earlier, abs=1e-6)

@@ -51,6 +51,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
         "clipped": _NUMBER,
         "confidence": {},
         "gzsl_head": str,
+        "gzsl_unseen_by_description": _NUMBER,
         "influence": {},
         "intervals": {"*": [_NUMBER]},
         "left_out_accuracy": {},

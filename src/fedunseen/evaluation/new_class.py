@@ -103,7 +103,7 @@ class _Draws:
     Attributes:
         model: the model.
         weight, bias: (C, d), (C,) of its classes, calibrated.
-        observed: (O,) the classes with samples.
+        observed: (O,) the classes with samples; not unseen ones that got theirs after training.
         means: (C, d) of their samples, less the center.
         covariance: (C, O) of prototypes with those of observed classes.
         moved: (p, d) draws with the covariance within classes: of prototypes.
@@ -125,24 +125,34 @@ class _Draws:
         assert isinstance(method, Gaussian)
         params = model.params
         semantics = method.semantics.double().cpu()
-        observed = torch.nonzero(params["count"] > 0)[:, 0]
         described = params["described"]
+        seen = torch.from_numpy(model.seen_mask).double()
+        # an unseen class with samples competes as by its description: the odds that correct draws
+        # were measured so, and a new class that alone is far from samples wins all its draws
+        by_description = (seen == 0) & (described > 0)
+        has_samples = params["count"] > 0
+        observed = torch.nonzero(has_samples & ~by_description)[:, 0]
         covariance = covariance_with(gp.Kernel.of(params), semantics, described, observed)
         lower = torch.linalg.cholesky(params["precision"])
         rng = torch.Generator().manual_seed(_SEED)
         count = _PROTOTYPES * (1 + _SAMPLES)
         noise = torch.randn(len(lower), count, generator=rng, dtype=torch.float64)
         drawn = torch.linalg.solve_triangular(lower.T, noise, upper=True).T
-        seen = torch.from_numpy(model.seen_mask).double()
-        return _Draws(
+        draws = _Draws(
             model,
-            params["weight"],
+            params["weight"].clone(),
             params["bias"] - model.calibration.offset * seen,
             observed,
             method.class_means(params),
             covariance,
             *drawn.split([_PROTOTYPES, count - _PROTOTYPES]),
         )
+        if bool((has_samples & by_description).any()):
+            apart, _ = draws.predicted(covariance[by_description], observed)
+            draws.weight[by_description], draws.bias[by_description] = discriminants_of(
+                apart, params["precision"], params.get("length")
+            )
+        return draws
 
     def predicted(self, cross: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Return prototypes (T, d) less the center, and by how much (T,) these draws lower their

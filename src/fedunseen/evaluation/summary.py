@@ -412,6 +412,18 @@ def _of_single_classes(measured: NDArray[Any]) -> tuple[float, float]:
     return min(low, float(measured.min())), max(high, float(measured.max()))
 
 
+def by_description(result: Mapping[str, Any]) -> float | None:
+    """Return the accuracy of unseen classes among all before any of them had samples, in percent;
+    None where it was not measured, or not kept.
+    """
+    if "gzsl_unseen_by_description" in result:
+        return float(result["gzsl_unseen_by_description"])
+    if result.get("shown"):
+        return None
+    value = result.get("adapted", {}).get("before", result).get("gzsl_unseen")
+    return None if value is None else float(value)
+
+
 def examples_advice(
     result: Mapping[str, Any],
     answers: Mapping[str, NDArray[Any]],

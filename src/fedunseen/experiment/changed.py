@@ -39,6 +39,7 @@ from fedunseen.data.class_space import check_semantics
 from fedunseen.data.names import lookalike
 from fedunseen.evaluation.diagnosis import adapted as diagnosed
 from fedunseen.evaluation.diagnosis import lost_classes
+from fedunseen.evaluation.summary import by_description
 from fedunseen.experiment.assemble import assemble, dealt
 from fedunseen.experiment.measured_again import confidence_of, digests, tested_benchmark
 from fedunseen.experiment.own_samples import OwnSamples
@@ -166,7 +167,9 @@ def write_changed(
                 run.evaluation, len(learned.space.names) - len(run.space.names)
             )
             write_tensors(partial / "evaluation.safetensors", {**drawn, **(answers or {})})
-        RunDirectory(partial).finish({**result, "run": str(folder)})
+        before = by_description(run.result)
+        kept = {} if before is None else {"gzsl_unseen_by_description": before}
+        RunDirectory(partial).finish({**result, **kept, "run": str(folder)})
 
 
 _CLASS_AXES = {

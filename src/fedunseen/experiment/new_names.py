@@ -15,7 +15,14 @@ import numpy as np
 from fedunseen.core.text import shown
 from fedunseen.data.names import misspelled, plain
 from fedunseen.evaluation.new_class import Expected, can_expect, expected_of
-from fedunseen.evaluation.summary import EXAMPLES, GAIN, Gain, examples_gain, listed
+from fedunseen.evaluation.summary import (
+    EXAMPLES,
+    GAIN,
+    Gain,
+    by_description,
+    examples_gain,
+    listed,
+)
 from fedunseen.experiment.names_as_read import ROUNDING, plurals_likeness, strange_names, unit
 
 if TYPE_CHECKING:
@@ -149,8 +156,8 @@ def help_by_examples(run: Run, names: Sequence[str]) -> str:
     gain = _gain(run)
     measured = "."
     if gain is not None and gain.among_all is not None:
-        before = run.result["gzsl_unseen"]
-        if gain.among_all[0] - before >= GAIN:
+        before = by_description(run.result)
+        if before is not None and gain.among_all[0] - before >= GAIN:
             measured = _raised(before, gain.among_all[0], "all", gain.spread())
     elif gain is not None and gain.after - gain.before >= GAIN:
         measured = _raised(gain.before, gain.after, "only such")
@@ -202,10 +209,12 @@ def shown_by_examples(run: Run, counts: Mapping[str, int]) -> list[str]:
 
 def left_out(run: Run) -> float | None:
     """Return the accuracy of classes without samples among all, in percent, the mean of seen ones
-    that the run left out and of unseen ones; None where it was not measured.
+    that the run left out and of unseen ones before these had samples; None where it was not
+    measured.
     """
     chosen = run.result.get("chosen_on_validation") or {}
     measured = (chosen.get("validation") or {}).get("gzsl_unseen")
     if measured is None:
         return None
-    return (float(measured) + float(run.result.get("gzsl_unseen", measured))) / 2
+    described = by_description(run.result)
+    return (float(measured) + float(measured if described is None else described)) / 2
