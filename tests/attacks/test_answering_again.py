@@ -518,13 +518,13 @@ def test_all_sums_that_a_run_in_clear_shows_are_named():
     ]
     for removing, word in ((False, "again"), (True, "removal")):
         with pytest.raises(RefusedError, match=f"--consent {word}$") as refused:
-            ledger.check_in_clear(samples, removing, {"again", "removal"} - {word})
+            ledger.check_in_clear("a run", samples, removing, {"again", "removal"} - {word})
         assert refused.value.code == "samples-again"
         assert [rule in str(refused.value) for rule in rules] == [not removing] * 2
-    ledger.check_in_clear(samples, False, ["again"])
+    ledger.check_in_clear("a run", samples, False, ["again"])
     (note,) = told
     assert [rule for rule in rules if rule not in note] == []
-    ledger.check_in_clear(ledger.digests([b"others"]), False, ())
+    ledger.check_in_clear("a run", ledger.digests([b"others"]), False, ())
 
 
 def in_clear(ledger, *samples, run="trial"):
@@ -592,6 +592,60 @@ def test_an_owner_reads_all_that_a_consent_waives():
     (note,) = told
     for text in (str(refused.value), note):
         assert [rule for rule in rules if rule not in text] == []
+
+
+def test_an_owner_reads_for_each_plan_what_a_consent_waives():
+    """The attack: the word is in a site's configuration, and each plan shows one photo more. The
+    text of the second such plan was that of the first.
+    """
+    parties = Parties(4, consent=["again"], once=True)
+    told = []
+    parties.ledgers["p0"].tell = told.append
+    before = total(parties, parties.plan, parties.values)
+    values = parties.values
+    for photos in range(1, 4):
+        values = add_photo(parties, values)
+        parties.samples["p0"][-1] = f"photo {photos}".encode()
+        plan = parties.new_plan(once=True)
+        parties.agree(plan)
+        now = total(parties, plan, values)
+        assert (now - before).tolist() == PHOTO.tolist()
+        before = now
+        assert len(told) == photos
+        for lacked in range(1, photos + 1):  # one line of each earlier plan
+            assert f"which had 0 samples that this sum lacks, and lacked {lacked} that" in told[-1]
+    told.clear()
+    for rounds in range(1, 3):
+        values = add_photo(parties, values)
+        parties.samples["p0"][-1] = f"in round {rounds}".encode()
+        parties.restart()
+        total(parties, parties.plan, values, rounds)
+        assert len(told) == rounds
+        assert "changed since the round before" in told[-1]
+    run = "in clear", parties.ledgers["p0"].digests(parties.samples["p0"]), False, ["again"]
+    parties.ledgers["p0"].check_in_clear(*run)
+    parties.ledgers["p0"].check_in_clear("another run", *run[1:])
+    assert len(told) == 4
+
+
+def test_no_reason_of_a_long_refusal_is_cut(tmp_path):
+    """Nor the words at its end: an owner who gives them must have read what they waive."""
+    data = write_all(tmp_path / "data")
+    enrol(tmp_path / "kits", NAMES)
+    said = {name: [] for name in NAMES}
+    parties = {
+        name: party(data / name, tmp_path / name, said[name], tmp_path / "kits" / name)
+        for name in NAMES
+    }
+    ledger = parties["north"].site.ledger
+    for count in range(1, 9):
+        made_up = ledger.digests(f"gone {number}".encode() for number in range(count))
+        ledger.release(f"{count:02}" * 32, made_up)
+    with pytest.raises(FedUnseenError):
+        host(experiment(data), Recorder(parties), tmp_path / "run", tmp_path / "kits")
+    (refused,) = [text for text in said["north"] if "the owner must consent" in text]
+    missing = [count for count in range(1, 9) if f"which had {count} sample" not in refused]
+    assert (missing, refused.endswith("--consent again")) == ([], True)
 
 
 def test_rounds_in_clear_are_in_the_ledger_and_in_the_history(tmp_path):

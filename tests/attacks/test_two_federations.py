@@ -110,6 +110,18 @@ def test_a_party_of_two_federations_needs_a_word_that_names_the_other_ones(conse
     first.release(1)
 
 
+@pytest.mark.parametrize("here", ["p0", "p3"], ids=["the same name", "the name of another"])
+def test_who_took_part_elsewhere_is_named_with_the_names_of_that_federation(here, tmp_path):
+    """p3 there, whose update may be what is left, is not this party, whose name here is p3."""
+    first = Parties(4, tmp_path)
+    first.release()
+    other = Parties(3, names=[here, "r1", "r2"])
+    other.ledgers[here] = first.ledger("p0")  # after a restart
+    other.samples[here] = first.samples["p0"]
+    with pytest.raises(RefusedError, match="in another federation p1, p2, p3 took part"):
+        other.restart(here)
+
+
 @pytest.mark.parametrize("names", [["p0", "p1", "r2"], ["p0", "p1", "p2"]], ids=",".join)
 def test_no_word_allows_what_may_be_another_roster_of_one_coordinator(names):
     """Who is in one federation alone would be shown by those that are in both."""

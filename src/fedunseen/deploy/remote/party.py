@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from fedunseen import __version__
-from fedunseen.core.bounds import check_header, check_model, check_run
+from fedunseen.core.bounds import TEXT, check_header, check_model, check_run
 from fedunseen.core.errors import FedUnseenError, RefusedError, counted
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params, within
@@ -302,7 +302,7 @@ class Party:
             self._hints.remove(mark)
         in_clear = frozenset[bytes]()
         if session is None:
-            in_clear = self._samples_in_clear(ready, bool(header.get("removing")))
+            in_clear = self._samples_in_clear(header, ready)
         return _Joined(greeting, mark, ready, session, in_clear)
 
     def _fixed_classes(self, header: Mapping[str, Any]) -> Enrolment | None:
@@ -399,7 +399,7 @@ class Party:
         checks = ready.raw, ready.check_removal, ready.present
         return masking.PartySession(self._secagg, ready.engine, facts, weight, *checks)
 
-    def _samples_in_clear(self, ready: Ready, removing: bool) -> frozenset[bytes]:
+    def _samples_in_clear(self, header: Mapping[str, Any], ready: Ready) -> frozenset[bytes]:
         """Return the digests of samples that are sent in clear, unless the ledger refuses it."""
         ledger = self.site.ledger
         if ledger is None:
@@ -407,7 +407,8 @@ class Party:
         ledger.tell = self.say
         samples = ledger.digests(ready.raw())
         ledger.compare_with(ready.present())
-        ledger.check_in_clear(samples, removing, self.owner.consent)
+        removing = bool(header.get("removing"))
+        ledger.check_in_clear(str(header["run"]), samples, removing, self.owner.consent)
         return samples
 
     def _round(self, joined: _Joined, header: Mapping[str, Any], tensors: Params) -> bytes:
@@ -498,7 +499,7 @@ class Party:
                 return self._round(joined, header, tensors)
             answer = session.answer_plan(header) if kind in _MASKING[:2] else session.answer(header)
         except (SecAggError, FedUnseenError) as error:
-            self.say(printable(error))
+            self.say(printable(error, TEXT))  # all reasons of the ledger, and the words at the end
             return self._refusal(error, message)
         if kind == "open":
             content = header["content"]  # perhaps of an earlier plan, whose answer is repeated

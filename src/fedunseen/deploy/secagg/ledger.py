@@ -80,7 +80,7 @@ class Ledger:
         """
         self.tell: Callable[[str], None] = lambda text: None
         """Takes what the owner reads of the rules that a consent waives."""
-        self._told = ""
+        self._told = set[tuple[str, frozenset[bytes], str]]()  # for which sum of which samples, why
         content = self._read()
         key = secrets.token_bytes(32)
         keyed = bytes.fromhex(content["key"]) if content else key
@@ -145,7 +145,8 @@ class Ledger:
         self._authority = enrolment.authority.hex()
         self._name = name
         before = self._federation
-        now = {"serial": enrolment.serial, "list": enrolment.digest}
+        now: dict[str, Any] = {"serial": enrolment.serial, "list": enrolment.digest}
+        now |= {"name": name} if name else {}
         if now["serial"] < before["serial"]:
             raise RefusedError(
                 "federation.json is older than the one that this party has used before: copy the "
@@ -354,7 +355,7 @@ class Ledger:
             if before != samples:
                 why = f"{_how_changed(before)} the round before, and the difference of two sums"
                 why += " can reveal single samples"
-                self._waive(why, ":", "samples-changed", ["again"], consent)
+                self._waive(plan, samples, why, ":", "samples-changed", ["again"], consent)
             return
         reasons = [*self._under_other_plans(content, samples, differs)]
         if content["confidence"] == ASKING and samples and not self._announced(content, samples):
@@ -375,25 +376,38 @@ class Ledger:
             why = "; and ".join(dict.fromkeys(reasons))
             why += ": the difference of two sums can reveal a party's sums or single samples"
             what = ", so for a second experiment over the same data"
-            self._waive(why, what, "samples-again", words, consent)
+            self._waive(plan, samples, why, what, "samples-again", words, consent)
 
     def _waive(
-        self, why: str, what: str, code: str, words: Collection[str], consent: Collection[str]
+        self,
+        about: str,
+        samples: frozenset[bytes],
+        why: str,
+        what: str,
+        code: str,
+        words: Collection[str],
+        consent: Collection[str],
     ) -> None:
-        """Refuse ``what`` needs words of consent; tell the owner who has given them why, once."""
+        """Refuse ``what`` needs words of consent; tell the owner who has given them why, once for
+        these samples in ``about``, a plan or a run.
+        """
         given = " ".join(f"--consent {word}" for word in words)
         if not set(words) <= set(consent):
             raise RefusedError(f"{why}{what} the owner must consent with {given}", code)
-        if self._told != why:
-            self._told = why
+        if (about, samples, why) not in self._told:
+            self._told.add((about, samples, why))
             self.tell(f"allowed by {given}: {why}")
 
     def in_other_federations(self, samples: frozenset[bytes] | None) -> list[str]:
         """Return who else took part in strict sums of other federations that may have some of these
         samples (digests; None: any), and in their looks.
         """
-        rosters = self._all_rosters(self._sharing(samples) - {self._authority})
-        return sorted({name for _, _, roster in rosters for name in roster} - {self._name})
+        known = self._content["federations"]
+        others = set[str]()
+        for authority, _, roster in self._all_rosters(self._sharing(samples) - {self._authority}):
+            # an earlier version has not kept its own name there
+            others |= {*roster} - {known.get(authority, {}).get("name", "")}
+        return sorted(others)
 
     def _sharing(self, samples: frozenset[bytes] | None) -> set[str]:
         """Return the authorities of federations whose sums may have some of these samples (None:
@@ -422,8 +436,9 @@ class Ledger:
             why = "" if differs is None else differs(other_plan)
             if not ours:
                 why = _OTHER_FEDERATION
-            elif not same:
-                why = f"{_how_changed(theirs)} that one"
+            if not same:
+                changed = _since_that_one(theirs, samples, "sum")
+                why = changed if ours else f"{why}, and {changed}"
             if differs is None or why:
                 yield f"{_RELEASED}{why and f', and {why}'}"
 
@@ -457,12 +472,13 @@ class Ledger:
             yield f"a look under masks may have counted samples of this party and {names}"
 
     def check_in_clear(
-        self, samples: frozenset[bytes], removing: bool, consent: Collection[str]
+        self, run: str, samples: frozenset[bytes], removing: bool, consent: Collection[str]
     ) -> None:
         """Refuse to send samples (digests) in clear over a network that sums of any federation may
         have: whoever sees both could take them off.
 
         Args:
+            run: its name.
             samples: those that are sent.
             removing: to subtract them; ``removal`` allows it, else ``again``.
             consent: what this party's owner has consented to.
@@ -485,7 +501,8 @@ class Ledger:
                 "the difference of two sums can reveal a party's sums or single samples"
             )
             word, what = ("removal", "removal") if removing else ("again", "run")
-            self._waive(why, f", so for a {what} in clear", "samples-again", [word], consent)
+            what = f", so for a {what} in clear"
+            self._waive(run, samples, why, what, "samples-again", [word], consent)
 
     def _clear_digests(self, which: str) -> frozenset[bytes]:
         if which not in self._in_clear:
