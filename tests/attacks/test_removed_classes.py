@@ -20,6 +20,7 @@ from fedunseen.data import Scaler
 from fedunseen.deploy.client_data import PartyData, Removal
 from fedunseen.deploy.remote.masking import plan_facts
 from fedunseen.deploy.remote.party import local_update
+from fedunseen.deploy.secagg.enrolment import in_memory
 from fedunseen.deploy.secagg.ledger import Ledger
 from fedunseen.deploy.secagg.plan import Plan
 from fedunseen.experiment.forget import write_removal
@@ -40,6 +41,12 @@ SUMMED = sorted({*TAKEN} - {"semantics", "prompt"})  # settings of data that fea
 
 PLAN = Plan(*["00" * 32] * 3, "8", "00" * 32, {}, "00" * 32, 1, True, False, [], nonce="11" * 16)
 REMOVAL = replace(PLAN, removing=[NAMES[0]], nonce="22" * 16)
+ENROLMENT = in_memory(NAMES)[NAMES[0]].enrolment
+OTHER_SUMS = {
+    "noisy": {"privacy": "sample-level"},
+    "choosing": {"choosing": True},
+    "asking": {"confidence": "asking"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +103,32 @@ def test_a_removal_is_asked_in_closed_form_alone(method, consent, place, tmp_pat
     held = PartyData(place / "large", masked=True, removal=Removal(WHOLE, consent))
     with pytest.raises(RefusedError, match="by a method that is trained"):
         held.prepare(header, tensors)
+
+
+@pytest.mark.parametrize("kind", ["statistics", "trained", "noisy", "choosing", "asking"])
+def test_a_removal_is_of_released_sums_of_statistics_alone(kind, place, tmp_path):
+    """A trained run's greeting may have the scalings of a closed form: the removal that follows
+    would show sums that no plan has released.
+    """
+    greeted = header, tensors = greeting(experiment(place), place / "run")
+    closed = plan_facts(header, tensors, ENROLMENT, True, 1)
+    removal = replace(PLAN, **{**closed, "removing": [NAMES[0]]}, nonce="22" * 16)
+    facts = closed | OTHER_SUMS.get(kind, {})
+    if kind == "trained":
+        theirs, _ = greeting(experiment(place, "classifier"), tmp_path)
+        data = header["experiment"]["data"]
+        greeted = {**theirs, "experiment": {**theirs["experiment"], "data": data}}, tensors
+        facts = plan_facts(*greeted, ENROLMENT, False, 1)
+    plan = replace(PLAN, **facts)
+    removal = replace(removal, privacy=plan.privacy)
+    assert (plan.scaling, plan.quantization) == (removal.scaling, removal.quantization)
+    ledger = released(place / "large", greeted, plan=plan)
+    given = place / "large", (header, tensors), ledger, WHOLE
+    if kind != "statistics":
+        assert code_of(partial(removed, *given, plan=removal)) == "removal-of-other-sums"
+    # the positive controls: sums of statistics, or the owner's word
+    consent = kind != "statistics"
+    assert removed(*given, consent, plan=removal) == [EACH] + [0] * (HELD - 1)
 
 
 def sums_of(ready):
@@ -279,10 +312,12 @@ def test_a_removal_is_judged_by_the_sums_that_it_names(lost, place, tmp_path):
     assert code_of(twice) == "removal-leaves"
 
 
-@pytest.mark.parametrize("change", [{"quantization": "16"}, {"scaling": "33" * 32}], ids=str)
-def test_a_removal_of_other_scalings_than_the_sums_that_it_names_is_judged_by_all(
-    change, place, tmp_path
-):
+@pytest.mark.parametrize(
+    "change",
+    [{"quantization": "16"}, {"scaling": "33" * 32}, {"once": False}, *OTHER_SUMS.values()],
+    ids=str,
+)
+def test_a_removal_of_other_sums_than_those_that_it_names_is_judged_by_all(change, place, tmp_path):
     """It could be subtracted from the first sums instead, where the deleted sample would stay."""
     large, greeted = place / "large", greeting(experiment(place), place / "run")
     fewer = without(large, tmp_path / "fewer", [3])

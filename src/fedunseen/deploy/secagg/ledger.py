@@ -693,7 +693,8 @@ class Ledger:
         consent: Collection[str],
     ) -> None:
         """Refuse to remove samples (digests) twice, or without ``removal`` those of no released sum
-        with the scaling, quantization and noise of the removal: it would be a sum of its own.
+        of statistics with the scaling, quantization and noise of the removal: it would be a sum of
+        its own.
         """
         if content["confidence"] == ASKING:
             raise RefusedError(
@@ -724,31 +725,31 @@ class Ledger:
         alike = [
             other_plans[other_plan]
             for other_plan, earlier in contents.items()
-            if all(earlier.get(name) == content[name] for name in _SAME)
+            if _subtracts_from(earlier, content)
         ]
         if not samples <= frozenset().union(*alike):
             raise RefusedError(
-                "the removal has other scalings, quantization or noise than the sums that have "
-                "these samples, so that it would be another sum of them: ask for a plan with the "
-                "run's own, or give --consent removal if the owner agrees",
+                "the sums that have these samples are not of a method in closed form, or have "
+                "other scalings, quantization or noise than the removal, so that it would be "
+                "another sum of them: ask for a plan with the run's own, or give --consent "
+                "removal if the owner agrees",
                 "removal-of-other-sums",
             )
 
     def removed_from(
         self, plan_before: str, content: Mapping[str, Any], samples: frozenset[bytes]
     ) -> str:
-        """Return the plan that a removal names, if its sums have all samples (digests) with the
-        same scalings, so that they alone are to be judged; else "".
+        """Return the plan that a removal names, if its sums of statistics have all samples
+        (digests) with the same scalings, so that they alone are to be judged; else "".
 
         Sums of other plans that have some of them and different others needed the owner's consent
         to their difference. So a removal that is subtracted from those, by a coordinator that lies,
         shows no more than this difference and what stays of the sums that it names.
         """
         earlier = self.plans.get(plan_before, {}).get("content", {})
-        alike = bool(earlier) and all(earlier.get(name) == content[name] for name in _SAME)
+        alike = _subtracts_from(earlier, content) and self.same_federation(plan_before)
         theirs = self._all_released().get(plan_before, frozenset())
-        ours = self.same_federation(plan_before) and not earlier.get("removing")
-        return plan_before if alike and ours and samples and samples <= theirs else ""
+        return plan_before if alike and samples and samples <= theirs else ""
 
     def remaining(
         self, plan: str, samples: frozenset[bytes] | None, alone: str = ""
@@ -829,6 +830,19 @@ class Ledger:
 def samples_digest(samples: frozenset[bytes]) -> str:
     """Return one digest of the digests of samples."""
     return digest(b"fedunseen samples", *sorted(samples)).hex()
+
+
+def _subtracts_from(earlier: Mapping[str, Any], content: Mapping[str, Any]) -> bool:
+    """Say whether the sums of an earlier plan are of statistics that a removal's may be subtracted
+    from.
+    """
+    # with noise, a plan of a trained method is for once, too
+    statistics = earlier.get("once") and earlier.get("privacy") == "none"
+    asks = earlier.get("confidence") == ASKING
+    others = earlier.get("removing") or earlier.get("choosing") or asks
+    if others or not statistics:
+        return False
+    return all(earlier.get(name) == content[name] for name in _SAME)
 
 
 def _of_federations(content: dict[str, Any]) -> dict[str, Any]:
