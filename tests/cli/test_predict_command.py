@@ -54,14 +54,17 @@ def test_a_folder_is_its_pictures_and_what_is_none_is_left_out_and_said(
         (folder / str(i)).mkdir(parents=True)
         shutil.copy(image, folder / str(i))
     (folder / "notes.txt").write_text("no picture")
+    (folder / "others.txt").write_text("no picture")
+    (folder / "classes.csv").write_text("class,a\nclock,1\n")  # as its owner describes the classes
     done = works("predict", digits, folder, "--json", "--top", 1)
     assert [Path(one["input"]).name for one in done.answer] == [image.name for image in IMAGES]
     plain = predict(digits, *IMAGES, "--top", 1)
     assert [one["classes"] for one in done.answer] == [one["classes"] for one in plain]
     said = (
-        f"warning: 1 of 4 files of {folder} are left out: {folder / 'notes.txt'} is not a readable"
+        f"warning: 2 of 5 files of {folder} are left out: {folder / 'notes.txt'} is not a readable"
     )
     assert said in done.err
+    assert f", {folder / 'others.txt'} is not a readable" in done.err
 
 
 @pytest.mark.parametrize("layout", ["bytes", "shares", "colors last", "colors first"])

@@ -21,9 +21,11 @@ from fedunseen.core.deadline import check_deadline
 from fedunseen.core.errors import DataError
 from fedunseen.data.io.features import FEATURE_SUFFIXES, read_features
 from fedunseen.data.io.images import ImageBytes, list_images
+from fedunseen.evaluation.summary import listed
 from fedunseen.experiment.encoding import as_images
 from fedunseen.experiment.result.stored import StoredRun
 
+_NAMED = 3  # files that cannot be read
 _BATCH = 64  # samples at once: a frozen encoder wants several, memory not too many
 
 
@@ -104,7 +106,8 @@ def _folder(run: StoredRun, folder: Path) -> Iterator[_Part]:
     """Yield the samples of all files of a folder, and say at the end which could not be read."""
     unreadable: list[str] = []
     read = 0
-    files = list_images(folder)
+    # the table that describes the classes is no sample
+    files = [name for name in list_images(folder) if name != "classes.csv"]
     progress = Progress(f"reading {folder.name}", len(files))
     for name in files:
         progress.add(1)
@@ -124,7 +127,7 @@ def _folder(run: StoredRun, folder: Path) -> Iterator[_Part]:
     if unreadable:
         warnings.warn(
             f"{len(unreadable)} of {read + len(unreadable)} files of {folder} are left out: "
-            f"{unreadable[0]}",
+            f"{listed(unreadable, _NAMED)}",
             stacklevel=2,
         )
 
