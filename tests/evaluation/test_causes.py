@@ -391,6 +391,9 @@ def test_who_knows_that_all_samples_are_of_unseen_classes_can_say_so(among, name
     (found,) = adapted(note)
     assert "correct the descriptions" in found.remedy
     assert ("adapt again with --among unseen" in found.remedy) == named
+    (found,) = adapted({**note, "shown": ["zebra"]})  # nothing is wrong with its description
+    assert "description" not in found.why + found.remedy
+    assert found.remedy.endswith("keep the run from before: these classes are known by examples.")
 
 
 def seen_alone(counts, **more):

@@ -274,18 +274,8 @@ def adapted(note: Mapping[str, Any]) -> Iterator[Finding]:
             "Accuracies after adapting are transductive.",
             "Give other samples, or compare with transductive results alone.",
         )
-    if refused := note["refused"]:
-        further = f" and {len(refused) - LISTED} more classes" if len(refused) > LISTED else ""
-        unseen = not all(table["seen"])
-        yield Finding(
-            f"Unlabelled samples change nothing for "
-            f"{', '.join(map(repr, refused[:LISTED]))}{further}.",
-            "They lie too far from where the descriptions put these classes, or show nothing that "
-            "seen classes do not."
-            if unseen
-            else "They lie too far from the labeled samples of these classes.",
-            _for_refused(note) if unseen else "Check that they are of these classes.",
-        )
+    if note["refused"]:
+        yield _refused(note)
     got = [
         0.0 if seen else samples
         for seen, samples in zip(table["seen"], table["samples"], strict=True)
@@ -297,6 +287,31 @@ def adapted(note: Mapping[str, Any]) -> Iterator[Finding]:
             "Its prototype may have moved to samples of other classes.",
             "Check that the samples are of several unseen classes.",
         )
+
+
+def _refused(note: Mapping[str, Any]) -> Finding:
+    """Warn of classes for which unlabelled samples do not count."""
+    refused = note["refused"]
+    further = f" and {len(refused) - LISTED} more classes" if len(refused) > LISTED else ""
+    remedy = check = "Check that they are of these classes."
+    if all(note["classes"]["seen"]):
+        why = "They lie too far from the labeled samples of these classes."
+    elif set(refused) <= set(note.get("shown", ())):
+        why = "They lie too far from the examples of these classes, or show nothing new."
+        remedy = (
+            f"{check} If they are, keep the run from before: these classes are known by examples."
+        )
+    else:
+        why = (
+            "They lie too far from where the descriptions put these classes, or show nothing that "
+            "seen classes do not."
+        )
+        remedy = _for_refused(note)
+    return Finding(
+        f"Unlabelled samples change nothing for {', '.join(map(repr, refused[:LISTED]))}{further}.",
+        why,
+        remedy,
+    )
 
 
 def _for_refused(note: Mapping[str, Any]) -> str:

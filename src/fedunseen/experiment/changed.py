@@ -108,7 +108,7 @@ def write_adapted(
         result |= numbers
         same = {name: v for name, v in run.evaluation.items() if name == "left_out_tests"}
         drawn = None if drawn is None else {**drawn, **reasons, **same}
-    result["adapted"] |= traffic
+    result["adapted"] |= {**traffic, "shown": sorted(run.result.get("shown", {}))}
     if rows is not None:
         result["adapted"]["classes"] |= pool_answers(run.model, adapted_model, rows)
     result["adapted"]["lost"] = lost_classes(result["adapted"])
