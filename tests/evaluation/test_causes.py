@@ -586,11 +586,12 @@ def test_dark_test_pictures_of_an_unseen_class_change_the_measurement_alone():
     bear, cow = diagnose([], found, {}, NAMES, np.array([0, 3]))
     assert "answers about them are often wrong" in bear.why  # they teach nothing
     assert bear.remedy == (
-        "Look at these 9: they are test pictures alone, as all of an unseen class. To replace them "
-        "or leave them out changes what is measured, not the model."
+        "Look at these 9 (result.json names all): they are test pictures alone, as all of an unseen "
+        "class. To replace them or leave them out changes what is measured, not the model."
     )
     assert cow.remedy == (
-        "Look at these 9: replace them or leave them out, and run the experiment again."
+        "Look at these 9 (result.json names all): replace them or leave them out, and run the "
+        "experiment again."
     )
 
 

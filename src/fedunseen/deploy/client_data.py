@@ -247,7 +247,7 @@ class PartyData(OwnSamples):
         if scaler is not None:
             _warn_of_clipped(experiment, benchmark, scaler)
             return
-        for finding in misplaced_pictures(**misplaced_files(benchmark)):
+        for finding in misplaced_pictures(**misplaced_files(benchmark), listed_in=""):
             warnings.warn(f"{finding.what} {finding.remedy}", stacklevel=3)
 
     def _tree(self, header: Mapping[str, Any], statistics: Params) -> dict[str, Any]:

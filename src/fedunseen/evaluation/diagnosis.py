@@ -139,6 +139,7 @@ def misplaced_pictures(
     badly_lit: Sequence[Mapping[str, Any]] = (),
     unseen: Collection[str] = (),
     alike: Collection[Collection[str]] = (),
+    listed_in: str = "result.json",
 ) -> Iterator[Finding]:
     """Warn of pictures in one class's folder that look like another's: groups, and single ones
     where there are more than chance explains. Warn of classes with many pictures that are almost
@@ -151,8 +152,9 @@ def misplaced_pictures(
         badly_lit: the classes with almost black or white pictures.
         unseen: names of classes whose pictures are test pictures alone.
         alike: pairs of classes of which pictures of either look like the other's.
+        listed_in: a file of the run that names all pictures; "" before there is a run.
     """
-    yield from (_of_group(group, alike) for group in misplaced[:LISTED])
+    yield from (_of_group(group, alike, listed_in) for group in misplaced[:LISTED])
     if strays and not _by_chance(len(strays), strays_by_chance):
         what, why, remedy = stray_words(strays)
         yield Finding(what, f"{why} Here there are more.", remedy)
@@ -169,11 +171,19 @@ def misplaced_pictures(
         yield Finding(
             f"{lit_words(group)}: {listed(files, NAMED)}. Of most other classes hardly any are.",
             why,
-            f"Look at these {len(files)}: {remedy}",
+            f"Look at {_these(files, listed_in)}: {remedy}",
         )
 
 
-def _of_group(group: Mapping[str, Any], alike: Collection[Collection[str]]) -> Finding:
+def _these(files: Sequence[str], listed_in: str) -> str:
+    """Return how many pictures to look at, and which file names those that a warning does not."""
+    place = f" ({listed_in} names all)" if listed_in and len(files) > NAMED else ""
+    return f"these {len(files)}{place}"
+
+
+def _of_group(
+    group: Mapping[str, Any], alike: Collection[Collection[str]], listed_in: str
+) -> Finding:
     """Warn of pictures in one class's folder that look like another's.
 
     ``alike``: pairs of classes of which pictures of either look like the other's.
@@ -181,7 +191,7 @@ def _of_group(group: Mapping[str, Any], alike: Collection[Collection[str]]) -> F
     files, place, like = (group[key] for key in ("files", "place", "like"))
     why = "they are in the wrong folder, or both classes look alike."
     remedy = (
-        f"Look at these {len(files)}: move those that are in the wrong folder, and run the "
+        f"Look at {_these(files, listed_in)}: move those that are in the wrong folder, and run the "
         "experiment again. If all are right, both classes look alike: leave them."
     )
     if any({place, like} == set(pair) for pair in alike):
@@ -191,7 +201,7 @@ def _of_group(group: Mapping[str, Any], alike: Collection[Collection[str]]) -> F
         )
         remedy = (
             f"Probably nothing is wrong: pictures of {like!r} look like {place!r} too. Look at "
-            f"these {len(files)} all the same, and move those that are in the wrong folder."
+            f"{_these(files, listed_in)} all the same, and move those that are in the wrong folder."
         )
     return Finding(
         f"{len(files)} pictures in the folder of {place!r} look like {like!r}: "
