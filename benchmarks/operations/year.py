@@ -234,13 +234,17 @@ class Year:
             self.machines.ended(joined.pop("south"), "south", 2)
             said = partial_said(self.machines, "coordinator")
             if empty is not None:
-                self.machines.until("the disk is full", lambda: "could not answer" in said())
+                self.machines.until("the disk is full", lambda: "No space left on device" in said())
                 empty()
             self.machines.ended(coordinator, "coordinator")
             for name, process in joined.items():
                 self.machines.ended(process, name)
         check(self.lines("autumn") == [[0, 1, 2]] * 4, "all rounds have all three")
-        filled = "a full disk delayed its round" if empty else "no disk was filled (no permission)"
+        filled = (
+            "a full disk delayed its greeting or a round"
+            if empty
+            else "no disk was filled (no permission)"
+        )
         return f"one party was revoked and refused; {filled}"
 
     def roll_back(self) -> str:

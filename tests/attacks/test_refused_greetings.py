@@ -4,12 +4,14 @@ hold what that costs.
 """
 
 import copy
+import errno
 import math
 
 import pytest
 
 from fedunseen.deploy.client_data import PartyData
 from fedunseen.deploy.releases import Releases
+from fedunseen.deploy.remote import clients
 from fedunseen.deploy.remote.party import Party
 from fedunseen.deploy.remote.wire import pack, split, unpack
 from fedunseen.deploy.secagg import ledger
@@ -126,3 +128,30 @@ def test_no_message_is_answered_after_a_greeting_that_met_a_full_disk(
     assert (ask_full(), ask(hello), ask(then)) == ("refused-storage", "answered", "answered")
     assert Releases(tmp_path).lines[-1]["kind"] == unpack(then)[0]["kind"]
     assert Releases(tmp_path).spent()[0] == math.inf
+
+
+@pytest.mark.parametrize("aggregation", ["plain", "masked"])
+def test_a_party_whose_disk_was_full_joins_once_there_is_room(aggregation, tmp_path, monkeypatch):
+    """It was refused for good, and the others waited for it until their patience ended."""
+    data = write_all(tmp_path / "data")
+    enrol(tmp_path / "kits", NAMES)
+    monkeypatch.setattr(clients, "_ROOM", 0.01)
+    genuine, tries = ledger.Ledger.write, []
+
+    def full(self, changes):
+        if "north" in str(self.folder) and len(tries) < 3:
+            tries.append(1)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        genuine(self, changes)
+
+    monkeypatch.setattr(ledger.Ledger, "write", full)
+    parties = {
+        name: party(data / name, tmp_path / name, [], tmp_path / "kits" / name, guarded=False)
+        for name in NAMES
+    }
+    asked = experiment(
+        data, privacy__aggregation=aggregation, engine__patience=30.0,
+        evaluation__confidence="none",
+    )  # fmt: skip
+    host(asked, Recorder(parties), tmp_path / "run", tmp_path / "kits")  # which needs all three
+    assert len(tries) == 3

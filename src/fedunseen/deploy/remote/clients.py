@@ -39,6 +39,7 @@ _log = logging.getLogger("fedunseen.federation")
 _FIRST_WORD = 10.0
 _LAST_WORD = 600.0
 _LATE = 15.0  # seconds in which parties find a coordinator again that was killed at the end
+_ROOM = 5.0  # seconds until a party whose disk is full is greeted again
 _FAREWELL = 120.0  # seconds for parties to receive the end of the run and to store the model
 RECEIPT = "round"  # a deployment's client state at the coordinator: the last merged round alone
 
@@ -298,7 +299,7 @@ class Parties(Clients):
         super().__init__(patience)
         self.job = job
         self.enrolment: Enrolment | None = None
-        # who did not answer a greeting -> when it may be greeted again
+        # who did not answer a greeting, or had no room on its disk -> when it may be greeted again
         self._deaf: dict[str, float] = {}
 
     def connect(self, meeting: Session, strategy: Strategy, timeout: float) -> None:
@@ -403,8 +404,12 @@ class Parties(Clients):
                 party.ready = True
                 _log.info("%s has joined: %s", name, holds, extra=event("joined", name))
             except WireError as error:
+                if party.refused != str(error):
+                    _log.warning("%s is refused: %s", name, error, extra=event("refused", name))
                 party.refused = str(error)
-                _log.warning("%s is refused: %s", name, error, extra=event("refused", name))
+                if getattr(error, "full", False):
+                    del self.meeting.greeted[name]
+                    self._deaf[name] = time.monotonic() + _ROOM
 
     def _read_hello(self, party: PartyStatus, answer: Content) -> str:
         """Read what a party declares; return it in words."""

@@ -29,7 +29,7 @@ from fedunseen.core.parameters import Params, finite, fits_int32, size_in_bytes,
 from fedunseen.core.text import printable
 from fedunseen.data.names import is_visible
 from fedunseen.deploy.remote.link import HEADER, LENGTH, Content, Spooled
-from fedunseen.deploy.remote.refusals import DATA, LEFT, described
+from fedunseen.deploy.remote.refusals import DATA, LEFT, STORAGE, described
 from fedunseen.strategies import Instruction, Reply
 
 PROTOCOL = 2
@@ -80,6 +80,8 @@ class PartyError(WireError):
 
     final = False
     """It may depend on the party's samples: it would refuse again, and leave after many times."""
+    full = False
+    """Its disk is full: it may answer once there is room."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,6 +216,7 @@ def unpack_answer(answer: Content | None, limit: int | None) -> tuple[dict[str, 
     if "error" in header:
         error = PartyError(described(header["error"], printable(header.get("text", ""))))
         error.final = header["error"] in (DATA, LEFT)
+        error.full = header["error"] == STORAGE
         raise error
     return header, tensors
 
