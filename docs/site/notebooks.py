@@ -15,9 +15,9 @@ import nbformat
 from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
-BAR = re.compile(
-    r"[^\n]*\x1b\[\?25h"
-)  # what a bar left on its line until it shows the cursor again
+# What a bar left on its line until it shows the cursor again, what erased it, and the line in place
+# of one.
+BAR = re.compile(r"[^\n]*\x1b\[\?25h|\x1b\[2K|^looking at the data \.\.\.\n", re.MULTILINE)
 
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
 

@@ -39,7 +39,9 @@ def bars(*texts: str, doing: str = "") -> Iterator[Callable[..., None]]:
         TextColumn("{task.fields[count]}"),
         *map(TextColumn, texts),
     )
-    drawn = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
+    # what is said above a bar has no other line ends than without one
+    console = Console(stderr=True, soft_wrap=True)
+    drawn = Progress(*columns, TimeRemainingColumn(), console=console)
     tasks: dict[str, Any] = {}
     lock = threading.Lock()
     waiting = [doing] if doing else []
