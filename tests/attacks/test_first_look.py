@@ -301,10 +301,11 @@ def test_counts_in_clear_after_a_masked_sum_need_consent(first, sites):
 
 
 def test_sums_in_clear_after_a_masked_look_need_consent(sites):
-    given = frozenset({b"a" * 20}), False
+    samples = frozenset({b"a" * 20})
+    given = "run", samples, False
     sites.ledger().check_in_clear(*given, ())
     sites.answer(sites.plan())
-    asked = "11" * 32, RUN, given[0], None
+    asked = "11" * 32, RUN, samples, None
     for call in (
         lambda consent: sites.ledger().check_in_clear(*given, consent),
         lambda consent: sites.ledger().check(*asked, consent, masked=False),
