@@ -658,9 +658,10 @@ def test_a_deployment_says_how_it_is_calibrated_and_tests_all_of_the_coordinator
 def test_a_greeting_with_other_numbers_is_prepared_for_anew(tmp_path):
     prepare = mock.Mock(
         return_value=SimpleNamespace(
-            samples=3, classes=2, engine=None, brought={}, held=(), left_out=""
+            samples=3, classes=2, engine=None, brought={}, held=(), left_out="", raw=list,
+            present=frozenset,
         )
-    )
+    )  # fmt: skip
     party = Party(prepare, Site(tmp_path))
     header = {"kind": "hello", "protocol": PROTOCOL, "version": __version__, "run": "0" * 16}
     header["experiment"] = {}  # whose cost the site computes
