@@ -24,7 +24,7 @@ from fedunseen.core.party_names import FEDERATION
 from fedunseen.core.text import printable
 from fedunseen.deploy.remote import wire
 from fedunseen.deploy.remote.link import Content, Letter, barred, exchange, revoked
-from fedunseen.deploy.remote.wire import NotFiniteError, WireError
+from fedunseen.deploy.remote.wire import NotFiniteError, PartyError, WireError
 from fedunseen.federation.engine import PartyStatus, Session, needed
 from fedunseen.federation.server_step import diverged
 from fedunseen.strategies import Instruction, Strategy
@@ -407,7 +407,7 @@ class Parties(Clients):
                 if party.refused != str(error):
                     _log.warning("%s is refused: %s", name, error, extra=event("refused", name))
                 party.refused = str(error)
-                if getattr(error, "full", False):
+                if isinstance(error, PartyError) and error.full:
                     del self.meeting.greeted[name]
                     self._deaf[name] = time.monotonic() + _ROOM
 
