@@ -12,7 +12,7 @@ from fedunseen.core.errors import ArgumentError, DataError
 from small_runs import ANIMALS
 
 RNG = np.random.default_rng(0)
-pytestmark = pytest.mark.filterwarnings("ignore:Unlabelled samples do not count")
+pytestmark = pytest.mark.filterwarnings("ignore:Unlabelled samples change nothing for")
 NAMES = np.repeat(["horse", "tiger", "seal", "eel"], 25)
 MAP = RNG.normal(size=(3, 8))
 X = np.array([ANIMALS[name] for name in NAMES]) @ MAP + 0.05 * RNG.normal(size=(100, 8))
