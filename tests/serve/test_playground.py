@@ -166,6 +166,11 @@ def test_no_answer_is_shown_surer_than_it_is(served, served_app, opened, any_sho
     assert page.locator("#set").text_content() == ""
 
 
+COUNT_EMPTY = """new MutationObserver(() => {
+    window.moved += !document.getElementById("input-error").textContent;
+}).observe(document.getElementById("input-error"), {childList: true})"""
+
+
 def test_features_with_sliders_and_few_shot_with_examples(served, opened, features, few):
     page = opened(served(features))
     assert page.locator("#groups input[type=range]").count() == 6
@@ -175,7 +180,11 @@ def test_features_with_sliders_and_few_shot_with_examples(served, opened, featur
     page.wait_for_selector("#added li")
     page = opened(served(few))
     for typed, name in (("1", "one"), ("7", "seven")):
-        page.fill("#typed", typed)
+        with page.expect_response("**/predict?*"):
+            page.fill("#typed", typed)
+        page.wait_for_selector("#input-error:not(:empty)")
+        assert page.evaluate("window.moved ??= 0") == 0, "what is below moved under a pointer"
+        page.evaluate(COUNT_EMPTY)
         page.fill("#name", name)
         page.get_by_role("button", name="Use the drawing as an example").click()
         says(page, "#kept", "1 drawn")
