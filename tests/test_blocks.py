@@ -199,6 +199,7 @@ def test_a_command_is_one_that_the_command_takes(command):
         read(name, values)
 
 
+@pytest.mark.slow
 def test_commands_run_as_shown(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = set()

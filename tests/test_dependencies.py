@@ -61,6 +61,7 @@ def files(*folders):
 CORE = [path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0] not in FOLDERS]
 
 
+@pytest.mark.slow
 def test_the_core_has_eleven_dependencies_at_most_and_uses_each():
     assert len(DECLARED) <= 11
     assert imported(CORE) >= DECLARED

@@ -36,6 +36,7 @@ def block(language, contains, page=DATA):
     return found
 
 
+@pytest.mark.slow
 def test_the_block_of_the_readme_names_a_class_that_nobody_has(capsys):
     code = block("python", "ZeroShotClassifier", README)
     exec(code, {})
@@ -318,6 +319,7 @@ PAPERS = sorted((ROOT / "src" / "fedunseen" / "research" / "papers").glob("*/REA
 NAMES = [path.parent.name for path in PAPERS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [path.read_text("utf-8") for path in PAPERS], ids=NAMES)
 def test_what_a_paper_s_page_names_exists(page):
     names = re.findall(r"`(fedunseen\.[\w.]+)`", page)

@@ -40,6 +40,7 @@ def test_a_missing_label_of_any_kind_marks_an_unlabelled_sample(missing, kind):
     np.testing.assert_array_equal(model.scores(X), reference().scores(X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "labels",
     [
@@ -52,6 +53,7 @@ def test_a_missing_number_marks_an_unlabelled_sample(labels):
     assert model.soft_counts_.shape == (len(ANIMALS),)
 
 
+@pytest.mark.slow
 def test_a_string_dtype_names_classes():
     y = pd.Series(NAMES, dtype="string")
     model = fit(y)
@@ -92,6 +94,7 @@ def without_index(frame):
     return SimpleNamespace(columns=list(frame.columns), to_numpy=frame.to_numpy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "frame",
     [
@@ -126,6 +129,7 @@ def test_a_table_that_describes_nothing_is_refused(frame, message):
         fit(classes=frame)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["gaussian", "ridge"])
 def test_a_class_may_have_no_attribute_and_an_attribute_no_class(method):
     nothing = {name: [*row, 0] for name, row in ANIMALS.items()} | {"stone": [0, 0, 0, 0]}
@@ -146,6 +150,7 @@ def test_a_trained_method_too_takes_a_class_without_an_attribute():
     assert np.isfinite(model.scores(X)).all()
 
 
+@pytest.mark.slow
 def test_a_name_may_have_outer_spaces(tmp_path):
     spaced = {f" {name}\t": row for name, row in ANIMALS.items()}
     model = fit(np.char.add(np.char.add(" ", NAMES), "\t"), classes=spaced)
@@ -158,6 +163,7 @@ def test_a_name_may_have_outer_spaces(tmp_path):
     np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("column", "value"),
     [
@@ -189,6 +195,7 @@ def test_columns_of_numbers_are_taken_whatever_their_type():
     np.testing.assert_array_equal(model.predict(FRAME), fit().predict(X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "added", "twins"),
     [

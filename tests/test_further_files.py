@@ -105,6 +105,7 @@ def test_a_file_is_a_rule(copy):
     }
 
 
+@pytest.mark.slow
 def test_a_file_is_a_command(copy):
     assert copy("greet-party", "north")[:2] == (0, "hello north\n")
     panels = copy("--help")[1]

@@ -175,6 +175,7 @@ def test_a_photo_of_many_megapixels(tmp_path, suffix, mode, size, mib):
     assert int(peak) < mib
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [("data", "check"), ("init", "--force"), ("data", "check", "--images")]
 )
@@ -224,6 +225,7 @@ TOML = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", TOML.values(), ids=TOML)
 def test_an_experiment_file_that_means_harm(tmp_path, text):
     (tmp_path / "a.toml").write_text(text)
@@ -277,13 +279,14 @@ def finished(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
         ("run", "digit-pairs-gaussian", "--out", "made"),
         ("data", "deal", "digit-pairs", "--out", "made"),
         ("export", "run", "--csv", "made"),
-        pytest.param(("export", "run", "--out", "made"), marks=pytest.mark.slow),
+        ("export", "run", "--out", "made"),
         ("learn", "run", "--classes", "new.csv", "--out", "made"),
     ],
     ids=" ".join,
@@ -452,6 +455,7 @@ def test_words_of_a_recorded_command_stay_on_one_line():
     assert shown_command(record) == "fedunseen run 'a rm -rf b' \\\n    --out 'c d'"
 
 
+@pytest.mark.slow
 def test_standard_output_on_a_full_disk(tmp_path):
     code = "import os, sys; os.dup2(os.open('/dev/full', os.O_WRONLY), 1); sys.argv = ['fedunseen', 'presets']\n"
     done = under_limits(code=code + "from fedunseen.cli.main import main; main()", folder=tmp_path)

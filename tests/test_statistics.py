@@ -45,6 +45,7 @@ def digits(**changes):
     return Experiment.load("digit-pairs-gaussian", {**DIGITS, **changes})
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.data(), st.permutations(range(len(X))), st.integers(1, 4))
 def test_any_order_tree_and_number_of_workers_gives_the_same_bits(data, order, workers):
@@ -84,6 +85,7 @@ def test_a_model_follows_as_from_fit():
     assert WHOLE.solve().calibration.offset == 0.25
 
 
+@pytest.mark.slow
 def test_an_experiment_plans_the_statistics_of_its_run(tmp_path):
     done = run(digits(), tmp_path / "run")
     data = DigitPairs.load(digits().data, 0)
@@ -329,6 +331,7 @@ def test_unlabelled_samples_have_a_plan_of_the_model(tmp_path):
     assert code_of(north.add, pool[:2], NAMES[:2]) == "data"
 
 
+@pytest.mark.slow
 def test_confidence_has_a_plan_of_the_model(tmp_path):
     rows = np.random.default_rng(5).permutation(120)
     answers = [Statistics.plan(WHOLE, part="confidence") for _ in range(3)]

@@ -13,6 +13,7 @@ STRUCTURE = runpy.run_path(str(Path(__file__).parents[1] / "tools" / "structure.
 PACKAGE = STRUCTURE["ROOT"] / "src" / "fedunseen"
 
 
+@pytest.mark.slow
 def test_imports_go_down_and_never_in_a_circle():
     graph = STRUCTURE["import_graph"](PACKAGE)
     assert STRUCTURE["cycles"](graph) == []
@@ -47,6 +48,7 @@ def test_one_folder_imports_a_carriers_library(library, folder):
     assert found
 
 
+@pytest.mark.slow
 def test_nothing_imports_what_flower_does_not_publish():
     """``flwr.app.message`` and the like are modules of a public package, and not public
     themselves.
@@ -67,6 +69,7 @@ def test_nothing_names_what_nvflare_does_not_publish():
     assert not [path for path in PACKAGE.rglob("*.py") if "nvflare.private" in path.read_text()]
 
 
+@pytest.mark.slow
 def test_the_core_imports_nothing_from_the_folders_beside_it():
     assert STRUCTURE["from_beside"](STRUCTURE["import_graph"](PACKAGE)) == []
     graph = {"p.core.a": {"p.deploy.b"}, "p.deploy.b": {"p.core.a"}}

@@ -417,6 +417,7 @@ def test_answers_about_other_samples_or_in_other_units_are_not_counted():
     assert code(asked, parties) == "samples-again"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("consent", [(), ("again",)], ids=["", "consent"])
 @pytest.mark.parametrize("ways", [("plain", "masked"), ("masked", "plain")], ids="-".join)
 def test_sums_in_clear_and_under_masks_are_sums_of_the_same_samples(ways, consent, tmp_path):
@@ -455,6 +456,7 @@ def test_sums_in_clear_and_under_masks_are_sums_of_the_same_samples(ways, consen
         assert "two sums" in messages or "other parties" in messages
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("consent", [(), ("again",)], ids=["", "consent"])
 def test_a_sample_that_is_gone_in_a_run_in_clear_is_named(consent, tmp_path):
     """The attack: the total under masks without the sums in clear is the sample, and the word said
@@ -648,6 +650,7 @@ def test_no_reason_of_a_long_refusal_is_cut(tmp_path):
     assert (missing, refused.endswith("--consent again")) == ([], True)
 
 
+@pytest.mark.slow
 def test_rounds_in_clear_are_in_the_ledger_and_in_the_history(tmp_path):
     """Once for the same samples, however many rounds and runs take them."""
     data = write_all(tmp_path / "data")

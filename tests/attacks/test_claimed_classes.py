@@ -100,6 +100,7 @@ def ten():
     return Ten()
 
 
+@pytest.mark.slow
 def test_one_of_ten_parties_ruins_the_classes_of_the_others(ten):
     """The positive control: without a rule the statistics pass every check and are merged."""
     assert ten.accuracy(ten.merged(ten.parts[LIAR])[1]) == pytest.approx(90.7, abs=0.1)

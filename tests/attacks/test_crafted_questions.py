@@ -77,6 +77,7 @@ def crafted(sums, cut, feature):
     return sums | added, weight, float(weight @ (means[3] + means[0])) / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("min_samples", [1, 5])
 def test_no_count_of_answers_is_that_of_one_sample_among_sure_ones(min_samples, folder, tmp_path):
     arrays = np.load(folder / "north" / "features.npz")

@@ -272,6 +272,7 @@ def test_a_subtraction_names_what_stays(experiment, tmp_path, capsys):
     assert "the calibration, the round and the settings were chosen with what was removed" in page
 
 
+@pytest.mark.slow
 def test_a_subtraction_says_that_few_samples_of_a_class_are_left(experiment, tmp_path):
     """Such as one that was deleted before its party left: the class's total is its features."""
     done = run(experiment({"partition.kind": "pccd"}), tmp_path / "run")
@@ -280,6 +281,7 @@ def test_a_subtraction_says_that_few_samples_of_a_class_are_left(experiment, tmp
     assert "few" in forget(done, str(GONE), tmp_path / "left", removal=file).result["stays"]
 
 
+@pytest.mark.slow
 def test_a_subtraction_copies_no_file_but_those_that_it_names(experiment, tmp_path):
     """Such as the opened total of masked statistics, and what a later version may add."""
     done = run(experiment({}), tmp_path / "run")
@@ -409,6 +411,7 @@ def test_a_classifier_without_a_party_has_the_bits_of_one_that_never_had_it(sett
     )
 
 
+@pytest.mark.slow
 def test_unlabelled_samples_of_a_party_leave_with_it():
     names = [None if i % 9 == 0 else name for i, name in enumerate(Y)]
     stays = PARTY != "south"
@@ -431,6 +434,7 @@ def test_no_copy_on_disk_has_the_samples(tmp_path):
         assert X[3].astype(np.float64).tobytes() not in written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["unpickled", "loaded"])
 def test_a_classifier_without_its_samples_names_what_stays(way, tmp_path):
     def again(model):

@@ -67,6 +67,7 @@ def test_a_pipe_that_the_user_has_named_receives_the_content(capfd):
     assert capfd.readouterr().out == "content"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 1], ids=["a file", "nothing"])
 @pytest.mark.parametrize("place", ["photos/classes.csv", "photos.toml"])
 def test_init_writes_through_no_link(place, which, mine, tmp_path):

@@ -4,6 +4,7 @@ The model stores the kernel and the shrinkage with which these made it, so that 
 """
 
 import numpy as np
+import pytest
 import torch
 
 from fedunseen import ZeroShotClassifier, load_model
@@ -28,6 +29,7 @@ def sums_in(model):
     return count, total, (count.sum() - len(count)) * within + means.T @ total
 
 
+@pytest.mark.slow
 def test_a_model_tells_its_holder_the_sums_and_of_a_class_of_one_sample_the_sample(tmp_path):
     rng = np.random.default_rng(0)
     attributes = rng.random((CLASSES, ATTRIBUTES))

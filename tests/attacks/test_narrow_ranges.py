@@ -343,6 +343,7 @@ def test_soft_sums_show_no_feature_of_few_samples(min_samples):
     assert sums["total"].tolist() == [[WHOLE * value for value in shown]]
 
 
+@pytest.mark.slow
 def test_soft_sums_hide_what_sums_of_labeled_samples_hide():
     """Where all samples weigh alike: of features that vary, that rounding makes nearly one, that
     are clipped at one end or both, and that float32 makes one.

@@ -409,6 +409,7 @@ def test_every_kind_of_file_is_compared():
 # Positive controls: what is not declared is found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "leak"),
     [

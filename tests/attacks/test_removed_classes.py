@@ -397,6 +397,7 @@ def codes_of(folder, greeted, sample):
     return scaler.codes(features[sample : sample + 1])[0][0].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("consent", [False, True])
 def test_two_removals_leave_no_sample_alone_in_the_sums(consent, rare, place):
     """The folder still has what the first one removed, and the sums have not."""
@@ -467,6 +468,7 @@ def test_no_copy_of_a_sample_stays_in_the_sums_of_a_class(since, place, tmp_path
     assert stays.tolist() == (-copy_of if since else copy_of).tolist()
 
 
+@pytest.mark.slow
 def test_sums_whose_hidden_features_are_not_known_need_consent(place, tmp_path):
     """Removed samples were deleted, or several sums have the samples, with different others."""
     greeted = greeting(experiment(place), place / "run")

@@ -296,6 +296,7 @@ def test_samples_on_a_line_show_the_line_and_none_of_them():
     assert not left_out(rows, labels, quantization).any()
 
 
+@pytest.mark.slow
 def test_the_shipped_digits_show_no_sample_of_a_party():
     """Some border pixels are lit in one picture alone."""
     benchmark, _ = prepared(Experiment.load("digit-pairs-gaussian"), False)

@@ -165,6 +165,7 @@ def test_a_run_directory_neither_lowers_the_batch_nor_claims_to_be_of_one_proces
     assert (tmp_path / "sums").exists(), result.output
 
 
+@pytest.mark.slow
 def test_a_removal_of_a_trained_run_is_refused(stored, place, tmp_path):
     chosen = stored({"method.kl": 0.0}, method="fedzsl")
     with pytest.raises(FedUnseenError, match="is trained, so that single samples"):

@@ -148,6 +148,7 @@ def test_a_file_of_another_round_is_refused_and_an_answer_is_given_once(
     assert not any(Path(name).exists() for name in unwritten)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_round")
 def test_what_cannot_adapt_by_file_is_refused(offline, refused, tmp_path):
     settings = {

@@ -162,6 +162,7 @@ def test_a_later_end_changes_no_key_and_writes_no_secret(works, refused, signer,
     assert not (tmp_path / "three").exists()
 
 
+@pytest.mark.slow
 def test_a_party_that_makes_its_own_keys_is_signed_or_added(works, refused, signer, tmp_path):
     lists = tmp_path / "signed"
     done = works("certs", "request", "--name", "b", "--out", tmp_path / "b")

@@ -78,6 +78,7 @@ def sent(path):
     return header, {name: value.tolist() for name, value in tensors.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [(), ("--plain",)], ids=["masked", "plain"])
 def test_an_answer_has_the_same_bits_and_leaves_out_the_same(
     way, offline, count, answer, place, monkeypatch
@@ -104,6 +105,7 @@ def test_an_answer_has_the_same_bits_and_leaves_out_the_same(
     assert Path("sums").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 def test_the_ledger_refuses_counted_sums_as_others(offline, count, answer, refused):
     for name in ("plan", "next"):
         offline.plan(name, NAMES)
@@ -162,6 +164,7 @@ def test_other_sums_are_refused_in_one_sentence(offline, count, answer, refused)
     assert "no such file" in said("--statistics", "none")
 
 
+@pytest.mark.slow
 def test_sums_to_which_no_rule_was_applied_are_no_answer(offline, count, answer, refused, works):
     offline.plan("plan", NAMES, of=(*PLANNED, *sets({"method.min_samples": 1})))
     for name in NAMES:

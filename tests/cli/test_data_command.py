@@ -158,6 +158,7 @@ def test_missing_and_unreadable_images_are_counted(check, works, tmp_path):
     assert f"  of these, 2 cannot be read and are left out: {', '.join(bad)}\n" in said
 
 
+@pytest.mark.slow
 def test_your_own_images_and_features(check, works, photos, make_folder, tmp_path):
     mine = make_folder(tmp_path / "mine")
     check(mine, benchmark="folder", samples=8 * 14 + 4 * 4)
@@ -388,6 +389,7 @@ def test_it_says_what_to_do_with_the_folders(works, tmp_path):
     assert (len(held.train), len(held.test_seen) + len(held.test_unseen)) == (0, 3000)
 
 
+@pytest.mark.slow
 def test_few_shot_classes_are_dealt_without_descriptions(dealt):
     """The digits have no attributes, and no validation class, which no one may draw then."""
     _, whole, ids = dealt(DIGITS_MAML, {"partition.clients": 2})

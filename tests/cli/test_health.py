@@ -22,6 +22,7 @@ def asked(command, folder):
     return result["healthy"], result["what"].rpartition(" (")[0]
 
 
+@pytest.mark.slow
 def test_a_party_is_well_while_it_is_connected(command, tmp_path):
     site = Site(tmp_path)
     assert asked(command, tmp_path) == (False, "no process is at work; last: started")

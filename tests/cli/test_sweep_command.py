@@ -155,6 +155,7 @@ evaluation.choose = { "method.log_gamma" = [-1.0, 0.0] }
 """
 
 
+@pytest.mark.slow
 def test_the_command_runs_and_prints_the_rows(works, tmp_path):
     (tmp_path / "one.toml").write_text(BENCH, "utf-8")
     words = "bench", tmp_path / "one.toml", "--out", tmp_path / "out", "--json"

@@ -2,11 +2,14 @@
 
 import sys
 
+import pytest
+
 from fedunseen import load_run
 from fedunseen.pages.report import parts
 from processes import sets
 
 
+@pytest.mark.slow
 def test_without_jinja_a_run_ends_and_says_in_one_sentence_why_there_is_no_report(
     tmp_path, monkeypatch, works
 ):

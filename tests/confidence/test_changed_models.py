@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from fedunseen import Experiment, ZeroShotClassifier, load_run, run
 from fedunseen.confidence import Confidence
@@ -25,6 +26,7 @@ def fitted(rng):
     return model.fit(drawn(labels), labels, classes=dict(enumerate(described))), drawn
 
 
+@pytest.mark.slow
 def test_unlabelled_samples_make_no_model_surer(tmp_path):
     model, drawn = fitted(np.random.default_rng(2))
     pool = drawn(np.repeat(np.arange(CLASSES), 60))
@@ -42,6 +44,7 @@ def test_unlabelled_samples_make_no_model_surer(tmp_path):
     np.testing.assert_array_equal(again.predict_proba(pool), adapted.predict_proba(pool))
 
 
+@pytest.mark.slow
 def test_a_model_that_states_less_keeps_its_confidence():
     model, drawn = fitted(np.random.default_rng(2))
     rows = drawn(np.arange(SEEN))
@@ -54,6 +57,7 @@ def test_a_model_that_states_less_keeps_its_confidence():
     assert stated[0] < stated[1]
 
 
+@pytest.mark.slow
 def test_an_adapted_run_keeps_and_measures_its_own_confidence(tmp_path):
     settings = {"data.train_per_class": 20, "data.test_per_class": 10, "evaluation.theory": False}
     done = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "run")
@@ -69,6 +73,7 @@ def test_an_adapted_run_keeps_and_measures_its_own_confidence(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_learned_class_may_have_features_of_another_length(tmp_path):
     settings = {"data.train_per_class": 20, "data.test_per_class": 4, "evaluation.theory": False}
     model = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "run").model

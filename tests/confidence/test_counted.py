@@ -79,6 +79,7 @@ def test_parties_together_say_what_samples_in_one_process_say(made):
     assert np.median(sure.distances) == pytest.approx(np.median(real.distances), rel=0.15)
 
 
+@pytest.mark.slow
 def test_a_partys_models_never_had_its_samples_of_classes_that_play_unseen_ones(made, monkeypatch):
     """Few samples beside the features: a covariance that knows them recognizes their class."""
     method, inputs, labels, _ = made
@@ -129,6 +130,7 @@ def test_a_class_with_few_different_samples_is_not_asked_about(made):
     assert (found["asked"][:, 1:SEEN] >= 5).all()
 
 
+@pytest.mark.slow
 def test_counts_depend_on_the_samples_alone_and_not_on_their_order(made):
     own = parts(3)[0]
     here = counts_of(made, own)

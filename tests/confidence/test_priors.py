@@ -37,6 +37,7 @@ def test_a_share_has_the_most_right_answers(share):
     assert share * unseen + (1 - share) * seen == pytest.approx(best, abs=0.2)
 
 
+@pytest.mark.slow
 def test_auto_keeps_half_of_what_balanced_recognizes_of_unseen_classes():
     least = curve(best_offset(FOLDS))[0] / 2
     share = share_of_unseen("auto", list("abcdefghij"), np.arange(10) >= 7)

@@ -117,6 +117,7 @@ def test_folders_for_tests_that_share_a_patient_are_refused(tmp_path):
     assert "test/a/1.dcm" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_init_keeps_patients_together_and_names_none(scans, tmp_path):
     from fedunseen.experiment.init_template import suggest
 

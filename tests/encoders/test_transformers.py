@@ -106,6 +106,7 @@ def test_frozen_maps_are_the_librarys(resnet_folder, photographs):
     )
 
 
+@pytest.mark.slow
 def test_frozen_tokens_are_the_librarys_and_other_sizes_interpolate_the_positions(
     vit_folder, photographs
 ):
@@ -206,6 +207,7 @@ def test_training_updates_statistics_in_place_as_batchnorm_does(resnet_folder, p
     assert same(places, before)
 
 
+@pytest.mark.slow
 def test_random_weights_need_no_file():
     settings = ResNetSettings(
         weights="microsoft/resnet-18", pretrained=False, trained=True, size=32

@@ -336,6 +336,7 @@ def test_a_party_that_looks_answers_nothing_else(message, code, kept, tmp_path):
     assert [line["kind"] for line in Releases(tmp_path / "state-north").lines] == ["refusal"]
 
 
+@pytest.mark.slow
 def test_another_way_after_a_file_sends_the_same_bytes(kept, tmp_path, monkeypatch):
     """The state folder knows the plan, not the way."""
     federation = WebSocket(kept, tmp_path, monkeypatch, "masked")

@@ -273,6 +273,7 @@ def test_a_sum_that_lost_a_party_begins_anew(link, undisturbed, tmp_path, caplog
     assert len(trained) == 2  # the same instruction is answered from what was learned before
 
 
+@pytest.mark.slow
 def test_too_few_parties_end_a_run_in_a_sentence_and_it_goes_on_later(link, undisturbed, tmp_path):
     usual, link.change = (
         link.change,
@@ -381,6 +382,7 @@ def test_a_party_restarted_after_any_message_takes_part_again(at, link, undistur
 # A coordinator that lies
 
 
+@pytest.mark.slow
 def test_no_second_sum_is_opened_that_would_reveal_a_party(link, tmp_path):
     """The coordinator has the sum of four in its hands, dies, and asks for that of three, in this
     run or another.
@@ -550,6 +552,7 @@ def test_a_party_that_has_refused_a_greeting_sends_no_update_in_clear(link, tmp_
         assert (set(answer), update) == ({"error"}, {})
 
 
+@pytest.mark.slow
 def test_elements_are_of_the_instruction_that_the_keys_are_signed_for(link, tmp_path):
     """The attack: all but one party get a dead model after the keys, in a request for keys that
     they refuse.
@@ -592,6 +595,7 @@ def failing(monkeypatch):
     monkeypatch.setattr("fedunseen.deploy.remote.party._timed_update", fail)
 
 
+@pytest.mark.slow
 def test_a_party_leaves_before_many_refusals_tell_of_its_data(link, tmp_path, monkeypatch):
     failing(monkeypatch)
     west = link.party["west"]
@@ -745,6 +749,7 @@ def test_no_greeting_makes_a_masked_sum_that_of_one_party(
     assert {kind for kind, *_ in link.heard} == {"hello"}
 
 
+@pytest.mark.slow
 @accounted
 def test_a_budget_pays_each_plan_once_whatever_the_coordinator_calls_its_runs(
     data, kits, tmp_path, monkeypatch

@@ -19,6 +19,7 @@ TRAVELS = {2: "968a95412bccb9be"}
 """PROTOCOL -> the digest of all fields that travel. Where it differs, add the next number."""
 
 
+@pytest.mark.slow
 def test_a_change_of_what_travels_has_another_number(tmp_path):
     data, fields = write_all(tmp_path / "data"), set()
     plain = {"privacy__aggregation": "plain"}

@@ -292,6 +292,7 @@ def sure(inner, rows, labels):
     return {"confidence": measured(tests, inner.confidence, inner.calibration.offset)}
 
 
+@pytest.mark.slow
 def test_examples_are_a_remedy_for_high_probabilities_that_are_wrong():
     """Unseen classes that lie elsewhere than their descriptions say."""
     rng = np.random.default_rng(0)

@@ -138,6 +138,7 @@ def two(seed, apart, moved, width=40):
     return rows[order], np.arange(75 + moved), np.arange(75 + moved, 150 + moved)
 
 
+@pytest.mark.slow
 def test_a_quarter_of_a_class_is_found_and_two_classes_that_mix_are_not_doubted():
     for seed in range(2):
         lead, posterior = module._confident(*two(seed, apart=0.9, moved=25))

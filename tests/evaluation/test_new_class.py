@@ -67,6 +67,7 @@ def test_most_classes_lie_in_their_interval(drawn):
     assert abs(np.mean(gaps)) < 8
 
 
+@pytest.mark.slow
 def test_samples_of_unseen_classes_do_not_raise_what_a_description_alone_promises(tmp_path):
     rng = np.random.default_rng(3)
     table = rng.normal(size=(CLASSES, 4))

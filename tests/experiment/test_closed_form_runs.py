@@ -62,6 +62,7 @@ def test_pairs_of_digits_are_read_from_raw_pixels_in_one_round(tmp_path):
     assert best.name in done.space.names
 
 
+@pytest.mark.slow
 def test_every_client_alone_has_a_model_of_its_own_classes(tmp_path):
     settings = {**LAST, "method.shrinkage": 0.1, "strategy.name": "local"}
     done = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "run")
@@ -84,6 +85,7 @@ def test_animals_that_nobody_has_are_recognised_from_raw_features(real_data):
     assert abs(float(model["expected"][0]) - found.zsl) < 6  # what left-out classes have promised
 
 
+@pytest.mark.slow
 def test_samples_are_summed_once_though_validation_classes_choose_first(tmp_path, monkeypatch):
     """The final statistics are those of the run on validation classes and of the rest."""
     settings = {
@@ -272,6 +274,7 @@ def tree(described, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_a_run_bounds_a_calibration_that_few_classes_exaggerate(tmp_path):
     """As for the estimator; the console prints the warnings of the result."""
     rng = np.random.default_rng(0)
@@ -385,6 +388,7 @@ def test_turns_have_the_units_of_the_final_model(tree, tmp_path):
 TRAINED = {"method.name": "fedzsl", "strategy.name": "fedavg", "strategy.rounds": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change", [{"evaluation.calibration": "none"}, {"evaluation.factor": 1.0}, TRAINED]
 )
@@ -452,6 +456,7 @@ def test_training_goes_on_from_there(started, tmp_path):
     assert "start" not in drawn.result
 
 
+@pytest.mark.slow
 def test_the_run_that_chooses_begins_without_the_validation_classes(started, tmp_path):
     run(Experiment.from_dict(started, {"evaluation.selection": "validation"}), tmp_path / "run")
     for part, seen in (("run/selection", 8), ("run", 10)):

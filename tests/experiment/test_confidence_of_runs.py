@@ -43,6 +43,7 @@ def test_a_closed_form_lets_all_seen_classes_take_turns(closed):
     )
 
 
+@pytest.mark.slow
 def test_the_same_run_has_the_same_bits_of_confidence(closed, tmp_path):
     again = ran("digit-pairs-gaussian", FEW, tmp_path / "run")
     file = "model.safetensors"
@@ -57,6 +58,7 @@ def test_a_trained_method_is_compared_on_validation_classes(tmp_path):
     assert not done.model.finds_unfamiliar
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("preset", "settings"),
     [
@@ -73,6 +75,7 @@ def test_others_have_none_and_answer_still(preset, settings, tmp_path):
     assert sum(one.probability for one in first) == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_a_prior_moves_the_offset(tmp_path, monkeypatch):
     offsets, chosen = [], []
 

@@ -4,6 +4,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from fedunseen import run
 from small_runs import experiment
 
@@ -29,6 +31,7 @@ def _note(event, arguments):
 sys.addaudithook(_note)
 
 
+@pytest.mark.slow
 def test_a_run_reads_no_file_back_that_it_has_in_memory(tmp_path):
     out = tmp_path / "run"
     _OPENED.clear()

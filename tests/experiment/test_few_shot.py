@@ -51,6 +51,7 @@ def test_a_run_reports_accuracy_with_its_interval_and_baselines(done):
     )  # the watched episodes are the first test episodes
 
 
+@pytest.mark.slow
 def test_the_share_of_mutual_information_is_told(tmp_path):
     """From the second local step on: before the first, a client's model is the merged one, its
     peer.
@@ -134,6 +135,7 @@ def test_every_combination_is_measured(options, parts, sent, tmp_path):
     assert (result["bytes_up"] > 0) == sent
 
 
+@pytest.mark.slow
 def test_several_seeds_have_an_interval_over_seeds(tmp_path):
     """Of two values the t interval is 12.706 sd / sqrt(2)."""
     both = run(small(run__seeds=2, strategy__rounds=1), tmp_path / "seeds")
@@ -242,6 +244,7 @@ def test_sets_and_alarms_are_refused_by_name(done):
         done.model.probabilities(rows)
 
 
+@pytest.mark.slow
 def test_tests_leave_the_model_alone(tmp_path):
     few, many = (run(small(evaluation__validation_episodes=n), tmp_path / str(n)) for n in (2, 20))
     assert same(few, many)
@@ -258,6 +261,7 @@ def test_one_picture_is_a_batch_too(examples, tmp_path):
     assert same(done, done.params)
 
 
+@pytest.mark.slow
 def test_fixed_answers_go_by_their_names(tmp_path):
     """Tweets: whatever the order of the examples, negative is negative; other names are refused."""
     (tmp_path / "vectors.txt").write_text("bad 1.0 0.0\ngood 0.0 1.0\nday 0.3 0.3\n")

@@ -141,6 +141,7 @@ def test_what_is_removed_from_integer_sums_was_never_there(options, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_a_party_writes_what_is_to_be_removed(folder, make_folder, tmp_path):
     def first_three_classes(rows, arrays):
         arrays.update({name: values[arrays["labels"] < 3] for name, values in arrays.items()})

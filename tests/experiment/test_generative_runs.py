@@ -118,6 +118,7 @@ def test_the_report_has_generated_beside_real_features(generative):
     )
 
 
+@pytest.mark.slow
 def test_a_changed_text_encoder_is_noticed_on_resume(make, tmp_path, cut_short):
     experiment = make({**LAST_ROUND, "strategy.rounds": 3})
     cut_short(experiment, tmp_path / "run", after=3)

@@ -153,6 +153,7 @@ def test_accuracies_are_told_apart_by_when_classes_came(expanded):
     assert expanded.result["forgetting"]["from round 1"] == pytest.approx(max(fallen, 0.0))
 
 
+@pytest.mark.slow
 def test_a_described_class_is_unseen_until_somebody_holds_it(ran):
     done = ran({**CLOSED, "growth.name": "described", "partition.leave": {"0": 3}})
     spaces = [line["space"] for line in done.metrics]
@@ -166,6 +167,7 @@ def test_a_described_class_is_unseen_until_somebody_holds_it(ran):
     assert "left" in done.metrics[3]["stages"]
 
 
+@pytest.mark.slow
 def test_a_class_arrives_at_a_client_that_has_long_been_there(ran):
     """And a class that no one holds becomes known later, as a description alone."""
     done = ran({**CLOSED, "partition.join": {}, "growth.arrive": {"d": 1, "k": 2}})
@@ -188,6 +190,7 @@ def correction(place, name, *numbers):
     return {"growth.corrected": {"1": str(place / "new.csv")}}
 
 
+@pytest.mark.slow
 def test_a_corrected_description_holds_from_its_round_on(ran, make_folder, tmp_path):
     settings = {**CLOSED, "partition.join": {}, "growth.name": "described", "strategy.rounds": 2}
     done = ran(settings | correction(tmp_path, "d", *NUMBERS))

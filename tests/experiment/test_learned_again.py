@@ -86,6 +86,7 @@ def test_a_class_that_was_added_competes_and_can_be_compared(before, shown, tmp_
     assert "47 again" in [after.space.names[c] for c in after.evaluation["gzsl_answers"]]
 
 
+@pytest.mark.slow
 def test_the_report_of_classes_with_examples_keeps_both_kinds_apart(before, shown, tmp_path):
     benchmark = load_data(before.experiment, 0)
     many = {name: np.repeat(rows, 40, axis=0) for name, rows in shown.items()}

@@ -48,6 +48,7 @@ def test_a_trained_backbone_learns_from_pictures_and_predicts_new_ones(photos, t
     assert done.predict(pixels, top=3)[0] == ranking
 
 
+@pytest.mark.slow
 def test_pictures_are_changed_in_training_only(photos, tmp_path):
     plain, again = (run(experiment(photos), tmp_path / name) for name in ("plain", "again"))
     moved = run(experiment(photos, encoder__augment=["flip", "shift"]), tmp_path / "moved")
@@ -191,6 +192,7 @@ def scores_of_a_new_name(path, **places):
     return scores(load_run(path, **places).predict(samples, ["a fire truck"]))
 
 
+@pytest.mark.slow
 def test_a_text_encoder_travels_with_a_run_that_is_copied_to_another_machine(
     make, make_folder, words, tmp_path
 ):
@@ -206,6 +208,7 @@ def test_a_text_encoder_travels_with_a_run_that_is_copied_to_another_machine(
         assert scores_of_a_new_name(tmp_path / "copied") == expected
 
 
+@pytest.mark.slow
 def test_a_large_text_encoder_is_found_where_it_was_or_named(
     make, make_folder, words, tmp_path, monkeypatch
 ):
@@ -254,6 +257,7 @@ def test_gaussian_classes_on_a_run_s_features(trained, tmp_path):
     assert len(done.predict(done.encoded(picture))) == 3
 
 
+@pytest.mark.slow
 def test_a_run_carries_the_run_whose_features_it_has(trained, tmp_path):
     """Moved to a machine that never saw the trained run, it answers as before; another run in its
     place is refused.

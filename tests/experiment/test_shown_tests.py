@@ -30,6 +30,7 @@ def rows_of(benchmark, c):
     return benchmark.test_unseen[benchmark.labels[benchmark.test_unseen] == c]
 
 
+@pytest.mark.slow
 def test_they_are_left_out_by_content_and_named(done, benchmark, tmp_path):
     c, other = benchmark.space.unseen[:2].tolist()
     names = benchmark.space.names
@@ -116,6 +117,7 @@ def test_runs_that_share_no_tested_samples_of_a_kind_are_not_compared(done, benc
         compare(*runs)
 
 
+@pytest.mark.slow
 def test_the_report_and_the_card_say_which_classes_have_examples(done, benchmark, tmp_path):
     names = benchmark.space.names
     unseen = benchmark.space.unseen.tolist()

@@ -50,6 +50,7 @@ def test_features_of_networks_and_few_samples_are_not_compared():
     assert compared(benchmark_of(rows[:11], labels[:11])) is None
 
 
+@pytest.mark.slow
 def test_a_kernel_that_recognizes_left_out_classes_worse_is_not_taken():
     """Classes on a line with bent samples: within them a kernel helps, beyond them it knows
     nothing.
@@ -68,6 +69,7 @@ def test_a_kernel_that_recognizes_left_out_classes_worse_is_not_taken():
     assert described.curved < all_seen.curved  # left-out classes count
 
 
+@pytest.mark.slow
 def test_the_classifier_takes_a_kernel_where_boundaries_curve(tmp_path):
     rows, labels = circles()
     rows_of, asked, names, wanted = train_test_split(rows, labels, random_state=0)

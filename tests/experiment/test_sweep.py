@@ -317,6 +317,7 @@ def printed(name, columns=("AWA2", "AWA1", "APY", "CUB", "SUN")):
     return {row: [line.get(one) for one in columns] for row, line in found.items()}
 
 
+@pytest.mark.slow
 def test_what_fzsl_prints_in_several_tables_is_the_same_everywhere():
     """A wrong digit would show: the baseline, SMA and both kinds of text stand in up to five of its
     tables.
@@ -343,6 +344,7 @@ def test_what_fzsl_prints_in_several_tables_is_the_same_everywhere():
     assert three["DeFILIP, by attribute"] == [None, None, None, 59.8, 65.6]
 
 
+@pytest.mark.slow
 def test_fzsl_s_cells_say_what_travels_and_what_the_generator_is_told():
     cells = {cell.key: cell.experiment for cell in read_sweep("fzsl-table1").cells}
     shared = [cells[f"CUB / {row}"].strategy.shared for row in ("CLSWGAN + FedAvg", "ours (VLM)")]

@@ -69,6 +69,7 @@ def test_clients_hold_what_the_partition_says(done):
     assert sum(table["samples"]) == counts.sum()
 
 
+@pytest.mark.slow
 def test_tables_of_several_seeds_name_the_seed(made):
     both = made("digit-pairs", run__seeds=2, run__seed=4)
     tables = both.tables()

@@ -49,6 +49,7 @@ def test_a_run_adapts_as_a_finished_run_does_whoever_holds_the_samples(folder, t
     assert same(done, run(experiment(folder, **{"partition.clients": 4}), tmp_path / "four"))
 
 
+@pytest.mark.slow
 def test_an_adapted_run_says_what_its_own_offset_costs(folder, tmp_path):
     done = run(
         experiment(folder, **{"method.calibration": True, "evaluation.selection": "last"}),
@@ -66,6 +67,7 @@ def test_an_adapted_run_says_what_its_own_offset_costs(folder, tmp_path):
     assert done.result["gzsl_accuracy"] == pytest.approx(100 * everywhere)
 
 
+@pytest.mark.slow
 def test_where_the_harmonic_mean_falls_the_run_from_before_is_kept(folder, tmp_path):
     before = run(experiment(folder, **{"data.unlabelled": False}), tmp_path / "before")
     arrays = np.load(folder / "features.npz")

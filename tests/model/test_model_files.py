@@ -98,6 +98,7 @@ def test_a_saved_model_answers_with_the_same_bits(name, tmp_path):
     assert again.read_bytes() == (tmp_path / "model").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_changed_run_has_one_file_of_its_model(tmp_path):
     done = run(Experiment.load("digit-pairs-gaussian", {**DIGITS, **SURE}), tmp_path / "run")
@@ -118,6 +119,7 @@ def test_a_changed_run_has_one_file_of_its_model(tmp_path):
         assert not (tmp_path / name / "scaling.safetensors").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_run_whose_model_was_in_several_files_answers_the_same(tmp_path):
     done = run(Experiment.load("digit-pairs-gaussian", {**DIGITS, **SURE}), tmp_path / "run")
@@ -136,6 +138,7 @@ def test_a_run_whose_model_was_in_several_files_answers_the_same(tmp_path):
     assert not (learned.path / "confidence.safetensors").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_what_was_learned_is_saved_too(tmp_path):
     model = trained("gaussian", tmp_path).model

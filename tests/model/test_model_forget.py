@@ -87,6 +87,7 @@ def test_a_run_forgets_a_party(tmp_path):
     np.testing.assert_array_equal(left.scores(rows), never.model.scores(rows))
 
 
+@pytest.mark.slow
 def test_a_run_of_totals_says_why_it_forgets_no_one(tmp_path):
     settings = {"partition.clients": 3, "method.retention": "total", "evaluation.selection": "last"}
     run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "run")

@@ -194,6 +194,7 @@ def test_prototypes_of_one_length_stay_as_they_are():
     assert lengths[2] == 0
 
 
+@pytest.mark.slow
 def test_the_class_accuracies_of_a_run_are_its_own_and_what_is_proven_holds(tmp_path):
     few = {
         "data.train_per_class": 10,
@@ -223,6 +224,7 @@ def test_the_class_accuracies_of_a_run_are_its_own_and_what_is_proven_holds(tmp_
     )
 
 
+@pytest.mark.slow
 def test_a_method_without_predicted_attributes_has_no_theory(tmp_path):
     few = {"data.train_per_class": 4, "data.test_per_class": 2, "evaluation.selection": "last"}
     done = run(Experiment.load("digit-pairs-gaussian", few), tmp_path / "run")

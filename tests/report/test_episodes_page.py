@@ -81,6 +81,7 @@ def test_the_verdict_agrees_with_the_intervals_themselves():
     assert orders == {-1, 0, 1}
 
 
+@pytest.mark.slow
 def test_seeds_are_tabled_and_their_interval_is_that_of_student(few, tmp_path):
     made = few("seeds")
     page, text = page_of(made, tmp_path)
@@ -157,6 +158,7 @@ def grounds(drawing):
     ]
 
 
+@pytest.mark.slow
 def test_the_plane_shows_every_sample_and_every_answer(few, tmp_path):
     made = few("plane")
     page, text = page_of(made, tmp_path)

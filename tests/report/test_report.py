@@ -143,6 +143,7 @@ def test_similarities_are_those_of_the_rounds_model(made):
         np.testing.assert_allclose(stored["compatibility"][place].numpy(), expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_class_learned_later_is_in_the_report(tiny, tmp_path):
     few = {"data.train_per_class": 10, "data.test_per_class": 6, **QUIET}
     done = tiny("digit-pairs-gaussian", *few.items())

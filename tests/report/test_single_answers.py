@@ -99,6 +99,7 @@ def test_the_trade_names_the_chosen_point_other_priors_and_the_setting(done, tex
     assert uniform[2] >= s
 
 
+@pytest.mark.slow
 def test_mistakes_without_pictures_are_rows(make_folder, tmp_path):
     made = run(
         Experiment.from_dict(

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import threading, torch
 from fedunseen.pages.serve.inference_queue import InferenceQueue
@@ -21,6 +23,7 @@ begun.wait()
 """
 
 
+@pytest.mark.slow
 def test_the_end_of_the_process_waits_for_the_question_that_is_being_answered():
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False

@@ -185,6 +185,7 @@ def unread(url):
     return connection
 
 
+@pytest.mark.slow
 def test_others_are_answered_while_many_read_no_answer(few_connections, monkeypatch):
     pause, paused = Connection.pause_writing, threading.Semaphore(0)
 
@@ -230,6 +231,7 @@ def test_a_head_without_a_body_is_sent_and_a_proxy_names_the_client(features, se
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [b"", HEALTH])
 def test_half_a_head_is_cut_off_alone_and_behind_a_request(few_connections, before, monkeypatch):
     with (

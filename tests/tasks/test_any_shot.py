@@ -118,6 +118,7 @@ def test_what_cannot_be_learnt_is_one_sentence(done, tmp_path, classes, examples
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_party_is_forgotten_from_any_folder(make_folder, tmp_path, monkeypatch):
     """The run's relative data folder is found from the run, not from where the command is typed."""
     make_folder(tmp_path / "data")
@@ -158,6 +159,7 @@ def test_the_curve_by_examples(done):
     assert np.isnan(found["curve_examples"][0]).all()
 
 
+@pytest.mark.slow
 def test_what_examples_bring_beside_seen_classes_is_what_a_model_that_learns_them_has(tmp_path):
     """On the test samples that were not shown, under an offset by which seen classes take answers."""
     settings = {**FEW, "evaluation.factor": -20.0}
