@@ -297,6 +297,13 @@ def test_the_folder_for_pictures_says_how_often_classes_without_a_picture_are_ri
         f"Expect mostly wrong answers about pictures of: {first} (12 of 100), {second} (30" in said
     )
     assert f"by a name or description alone, and never tested: {third}. Expect many wrong" in said
+    assert "shown no picture of these" in said
+    table = {"class": [first], "samples": [9.0]}
+    run.result["adapted"] = {"samples": 30, "refused": [], "classes": table}
+    said = _readme(run)
+    assert said.startswith(f"# {run.path.name}, with 30 unlabelled samples\n")
+    assert "shown no picture with the name of these" in said
+    assert f"adapted to pictures without a name; some of them look like: {first}." in said
 
 
 def test_the_folder_for_pictures_says_of_each_class_what_to_expect(digits):

@@ -12,6 +12,7 @@ from fedunseen.core.toml import toml_text
 from fedunseen.data.benchmarks.digit_pairs import DigitPairs
 from fedunseen.federation.run_directory import load_params
 from fedunseen.pages.report import write_report
+from fedunseen.pages.report.card import model_card
 from fedunseen.tasks.zero_shot_summary import small as shrunk
 from pages import check_whole, copied, page_of, without_pictures
 from small_runs import QUIET
@@ -148,7 +149,12 @@ def test_a_class_learned_later_is_in_the_report(tiny, tmp_path):
     few = {"data.train_per_class": 10, "data.test_per_class": 6, **QUIET}
     done = tiny("digit-pairs-gaussian", *few.items())
     learned = done.learn(None, {"shown": np.zeros((3, 128), np.float32)}, tmp_path / "new")
-    assert "shown" in without_pictures(write_report(learned).read_text("utf-8"))
+    page = write_report(learned).read_text("utf-8")
+    assert "shown" in without_pictures(page)
+    heading = "gaussian on digit-pairs, with examples of 1 class"
+    assert f"<h1>{heading}</h1>" in page  # not that of the run before
+    assert f"<title>{heading} ·" in page
+    assert "# digit-pairs-gaussian, with examples of 1 class\n" in model_card(learned)
 
 
 def test_large_images_are_shrunk_to_what_is_shown():

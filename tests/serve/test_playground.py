@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedunseen import load_run
+from fedunseen.experiment.known_by import known_by
 from fedunseen.pages.serve import Recognizer
 from fedunseen.pages.serve.app import create_app
 from pages import says
@@ -164,6 +165,35 @@ def test_no_answer_is_shown_surer_than_it_is(served, served_app, opened, any_sho
     page.set_input_files("#file", {"name": "a.npy", "mimeType": "", "buffer": file.getvalue()})
     says(page, "#shares", "Shares of 100 %, not how often an answer is right.")
     assert page.locator("#set").text_content() == ""
+
+
+def test_the_page_says_what_a_class_is_known_by_since_training(
+    any_shot, served, served_app, opened
+):
+    """Two classes without training samples: one was shown, one got unlabelled samples."""
+    run = load_run(any_shot)
+    first, second, third, *_ = (run.space.names[c] for c in run.space.unseen)
+    page = opened(served(any_shot))
+    says(page, "#kicker", f"FedUnseen · {run.experiment.name} · gaussian")
+    assert "classes that no one trained on, it" in page.locator("#lead").inner_text()
+    given = "examples of 1 class and 30 unlabelled samples"
+    table = {"class": [first, second, third], "samples": [9.0, 8.0, 7.0]}
+    note = {"samples": 30, "refused": [third], "classes": table}
+    run.result.update(shown={first: 5}, adapted=note)
+    assert known_by(run) == {first: "examples", second: "unlabelled"}
+    page = opened(served_app(create_app(Recognizer(run))))
+    says(page, "#kicker", f"FedUnseen · {run.experiment.name} · gaussian, with {given}")
+    lead = page.locator("#lead").inner_text()
+    assert "of classes not seen in training, it recognizes" in lead
+    assert lead.endswith(f" Since training, it was given {given}.")
+    kinds = [(first, "by examples", "a class known by examples"),
+             (second, "unlabelled samples", "a class known by its description and unlabelled samples"),
+             (third, "unseen", "a class that no one trained on")]  # fmt: skip
+    for name, tag, words in kinds:
+        score = {"name": name, "kind": "unseen", "score": 1.0, "probability": 0.9}
+        page.evaluate("classes => show({answers: [{classes}], calibrated: true})", [score])
+        assert page.locator("#best").inner_text() == f"{name} — {words}"
+        assert page.locator("#ranking .kind").inner_text() == tag
 
 
 COUNT_EMPTY = """new MutationObserver(() => {

@@ -27,6 +27,7 @@ from fedunseen.core.onnx import check_onnx, onnx_graph
 from fedunseen.core.text import inert
 from fedunseen.data.io import images
 from fedunseen.evaluation.summary import ENOUGH
+from fedunseen.experiment.known_by import known_by, known_words
 from fedunseen.experiment.result.run import Run
 from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.model import Model
@@ -260,8 +261,9 @@ def _readme(run: Run) -> str:
     names = [inert(name) for name in run.space.names]
     counts = run.model.params.get("count", np.zeros(len(names)))  # also of examples
     unseen = [names[c] for c in run.space.unseen if not counts[c] > 0]
+    given = known_words(run)
     return (
-        f"# {inert(run.path.name)}\n\n"
+        f"# {inert(run.path.name)}{f', with {given}' if given else ''}\n\n"
         "Names what is in a picture, without the internet and without FedUnseen."
         "\n\n```sh\npip install numpy onnxruntime pillow\npython predict.py cat.jpg\n"
         "python predict.py holiday/                  # every picture in a folder and its folders\n"
@@ -283,7 +285,12 @@ def _of_unseen(run: Run, unseen: list[str]) -> str:
     result = run.result
     learned = {inert(name) for name in run.manifest.get("learnt", ())}
     untested = [name for name in unseen if name in learned]
-    text = f"\nThe model was shown no picture of these: {', '.join(unseen)}.\n"
+    moved = {inert(name) for name in known_by(run)}.intersection(unseen)
+    which = "picture with the name of" if moved else "picture of"
+    text = f"\nThe model was shown no {which} these: {', '.join(unseen)}.\n"
+    if moved:
+        some = ", ".join(name for name in unseen if name in moved)
+        text += f"It was adapted to pictures without a name; some of them look like: {some}.\n"
     if {"gzsl_unseen", "gzsl_seen"} <= result.keys() and len(untested) < len(unseen):
         text += (
             f"In its test, {result['gzsl_unseen']:.0f} of 100 pictures of such classes got the "

@@ -11,6 +11,7 @@ from fedunseen.core.registry import find
 from fedunseen.core.text import inert
 from fedunseen.evaluation.measures import TITLES, ZERO_SHOT_MEASURES
 from fedunseen.evaluation.summary import listed
+from fedunseen.experiment.known_by import known_words
 from fedunseen.experiment.result.run import Run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.pages.report.parts import render
@@ -54,6 +55,7 @@ def model_card(run: Run, hub: str = "") -> str:
             _LISTED,
         ),
         "result": {"seeds": None, "warnings": (), "adapted": None, "shown": {}, **result},
+        "given": known_words(first),
         "few_shot": few_shot,
         "merges": find("strategy", experiment.strategy.name).merges,
         "client": first.manifest.get("client", first.client),

@@ -19,6 +19,7 @@ from fedunseen.core.errors import ArgumentError, MissingDependencyError, RunDire
 from fedunseen.core.extensions import further_modules
 from fedunseen.core.files import check_ordinary, parse_json
 from fedunseen.core.text import shown_value
+from fedunseen.experiment.known_by import known_words
 from fedunseen.pages.report import sections, statistics
 from fedunseen.pages.report.charts import Curve, line_chart, rounded_up
 from fedunseen.pages.report.maps import holdings_map
@@ -193,6 +194,7 @@ class Facts:
         )  # no test sample is of those that were learned since
         shown = first.result.get("shown", {})
         self.shown = [c for c in self.unseen.tolist() if shown.get(self.names[c])]
+        self.given = known_words(first)
         self.parties = parties(first)
         few = self.task == "few-shot"
         self.chance = 100.0 / (

@@ -30,6 +30,7 @@ from fedunseen.core.errors import (
     RefusedError,
 )
 from fedunseen.core.files import parse_json
+from fedunseen.experiment.known_by import known_by, known_words
 from fedunseen.pages.report.card import model_card
 from fedunseen.pages.report.parts import render
 from fedunseen.pages.serve.guard import READS_ALONE, WRITES, Guard, Limits
@@ -475,6 +476,8 @@ def _about(model: Recognizer, protected: bool) -> dict[str, Any]:
         "lasting": protected,
         "calibrated": model.calibrated,
         **({"adapts": True} if model.adapts else {}),
+        "known": known_by(model.run),
+        "given": known_words(model.run),
         "result": {
             name: value
             for name, value in model.whole.result.items()
