@@ -637,6 +637,28 @@ def test_samples_are_the_likelier_cause_of_a_class_that_is_weak_without_the_rule
     assert ("look at them. Labels" in by_both(without)["text"][0]) == (cause == "both")
 
 
+def test_labels_are_judged_without_the_offset_and_not_by_few_test_pictures():
+    """Bears are called orcas, which the offset favors, and without it cows."""
+    labels = np.repeat(np.arange(4), 8)
+    plain, said = labels.copy(), labels.copy()
+    plain[:6], said[:8] = 1, 3  # 2 of 8 without the offset
+    answers = {
+        "labels": labels,
+        "zsl_answers": labels,
+        "gzsl_answers": said,
+        "uncalibrated_answers": plain,
+    }
+    found = summarize(CALIBRATED, answers, NAMES[:4], np.array([3]), True, "balanced")
+    (bear,) = found["weak_seen"]
+    assert (bear["cause"], bear["instead"], bear["plainly"]) == ("rule", "orca", "cow")
+    assert "abels" not in " ".join(found["text"])
+    said[:8] = [0, 0, 1, 1, 3, 3, 3, 3]
+    found = summarize(CALIBRATED, answers, NAMES[:4], np.array([3]), True, "balanced")
+    (bear,) = found["weak_seen"]
+    assert (bear["cause"], bear["instead"]) == ("data", "orca")
+    assert "Compare samples of class bear with those of class cow:" in found["text"][0]
+
+
 def test_of_two_equally_frequent_wrong_answers_the_seen_and_more_alike_one_is_named():
     """Bears are called cows, tigers and orcas three times each; two tigers are called bears."""
     labels = np.repeat(np.arange(4), [20, 20, 20, 5])
@@ -707,6 +729,21 @@ def test_classes_that_look_alike_over_all_pictures_are_named_without_enough_test
         "these two. Try another encoder, or make them one class."
     )
     assert "orca" not in " ".join(text)
+    one_way = [{"names": ["bear", "cow"], "taken": [4.0, 44.0]}]
+    assert confused(4, 2, [3], alike=one_way)[-1].endswith(
+        "4 % of bear look more like cow. The model often calls cow bear. Try another encoder, or "
+        "make them one class. Or labels of cow are wrong: look at them."
+    )
+    (compared, _) = confused(1, 4, [3], alike=one_way)
+    assert "Compare samples of class cow with those of class bear:" in compared  # by all pictures
+    (compared, _) = confused(0, 4, [3], alike=one_way)
+    assert "Compare samples of class bear with those of class ibex:" in compared
+    known = diagnose(
+        [], {"misplaced": [group("cow", "bear")], "alike": one_way}, {}, NAMES, np.array([3])
+    )
+    assert "since pictures" not in known[0].why
+    known = confused(4, 2, [3], alike=one_way, misplaced=[group("cow", "bear")])
+    assert "look alike to this encoder" not in " ".join(known)
     alike_too = {"misplaced": [group("bear", "cow"), group("ibex", "cow")], "alike": pairs}
     both, wrong = diagnose([], alike_too, {}, NAMES, np.array([3]))
     assert "both classes look alike, since pictures of 'cow' look like 'bear' too" in both.why

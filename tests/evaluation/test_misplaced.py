@@ -191,3 +191,20 @@ def test_classes_alike_stray_both_ways_and_wrong_labels_one_way():
         assert alike(*drawn(seed, 10)[:2]) == []
     few = np.concatenate([np.flatnonzero(labels == c)[:7] for c in range(12)])
     assert alike(features[few], labels[few]) == []
+
+
+def test_two_classes_that_look_like_a_third_one_are_not_blamed_on_each_other(monkeypatch):
+    """Of 40 maples 18 look like oaks, and of 46 willows 15; they look like each other less."""
+    maple, oak, willow, palm = range(4)
+    looks = {
+        maple: [11, 18, 7, 4],
+        oak: [1, 39, 2, 1],
+        willow: [7, 15, 22, 2],
+        palm: [0, 4, 3, 66],
+    }
+    labels = np.repeat(np.arange(4), [sum(row) for row in looks.values()])
+    nearest = np.concatenate([np.repeat(np.arange(4), row) for row in looks.values()])
+    monkeypatch.setattr(module, "_left_out", lambda _: lambda _: np.eye(4)[nearest])
+    pairs = alike(np.zeros((len(labels), 2)), labels)
+    assert [(pair.first, pair.second) for pair in pairs] == [(maple, oak), (oak, willow)]
+    assert pairs[0].taken == pytest.approx((45.0, 100 / 43))

@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import counted, part_of
-from fedunseen.evaluation.summary import EXAMPLES, listed, lit_words, moved_rule, weak_unseen
+from fedunseen.evaluation.summary import (
+    BOTH_WAYS,
+    EXAMPLES,
+    listed,
+    lit_words,
+    moved_rule,
+    weak_unseen,
+)
 from fedunseen.metrics import harmonic_mean
 
 Ids = NDArray[np.int64]
@@ -77,7 +84,7 @@ def diagnose(
             result.get("strays_by_chance", 0.0),
             result.get("badly_lit", ()),
             [names[c] for c in unseen.tolist()],
-            [pair["names"] for pair in result.get("alike", ())],
+            [pair["names"] for pair in result.get("alike", ()) if min(pair["taken"]) >= BOTH_WAYS],
         )
     findings += adapted(result["adapted"]) if "adapted" in result else []
     if shown := result.get("shown_tests"):

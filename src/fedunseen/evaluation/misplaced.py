@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from fedunseen.data import Benchmark
 from fedunseen.evaluation.lighting import badly_lit
+from fedunseen.evaluation.summary import BOTH_WAYS
 
 LEAST = 3  # samples of a group
 FIRST = 3  # samples to look at first, of a class beside another
@@ -48,7 +49,6 @@ REPEATS = 2
 INVERSE_STRENGTH = 10.0  # of the logistic regression of two classes
 FOLDS = 5
 SHUFFLES = 5  # of samples over folds, whose probabilities are averaged
-BOTH_WAYS = 10.0  # percent of either of two classes that look like the other one
 TOGETHER = 15.0  # percent of both, on average, from which on they are alike
 LARGE = 2_000  # samples of two classes: of more, no regression is fitted
 ONE_WAY = 2.0  # times the share that strays back
@@ -160,8 +160,11 @@ def most_alike(features: NDArray[Any], labels: NDArray[np.int64]) -> list[Group]
 
 
 def alike(features: NDArray[Any], labels: NDArray[np.int64]) -> list[Pair]:
-    """Return the pairs of classes that look alike, the most alike first. Wrong labels of one class
-    stray one way; classes alike stray both ways.
+    """Return the pairs of classes that look alike, the most alike first.
+
+    Classes alike stray both ways. One that strays one way alone, as wrong labels do, is paired only
+    where nearly a third of it does. In a pair, one class is what most strays of the other look like:
+    where two kinds of trees look like a third one, they are not blamed on each other.
     """
     labeled, names, classes, large = _classes_of(labels)
     if large.sum() < 2 or len(labeled) > MANY:
@@ -170,9 +173,13 @@ def alike(features: NDArray[Any], labels: NDArray[np.int64]) -> list[Pair]:
     counts = np.zeros((len(names), len(names)))
     np.add.at(counts, (classes, nearest), 1.0)
     taken = 100 * counts / counts.sum(1, keepdims=True)
+    strays = counts * (1 - np.eye(len(names)))
+    most = (strays == strays.max(1, keepdims=True)) & (strays > 0)
     either = np.minimum(counts, counts.T) >= LEAST
     clear = (np.minimum(taken, taken.T) >= BOTH_WAYS) & (taken + taken.T >= 2 * TOGETHER)
-    found = np.argwhere(np.triu(either & clear & large & large[:, None], 1))
+    one_way = most & (counts >= 2 * LEAST) & (taken >= 2 * TOGETHER)
+    pairs_of = (either & clear & (most | most.T)) | one_way | one_way.T
+    found = np.argwhere(np.triu(pairs_of & large & large[:, None], 1))
     pairs = [
         Pair(int(names[a]), int(names[b]), (float(taken[a, b]), float(taken[b, a])))
         for a, b in found

@@ -26,6 +26,7 @@ SWING = 3.0  # percentage points of half an interval from which on it is said
 LEAST = 2.0  # percentage points of the harmonic mean that another decision rule must promise
 FAR = 20.0  # percentage points below the other seen classes, from which on a seen class is weak
 NAMED = 10.0  # percent of a class's samples, from which on a wrong answer is named
+BOTH_WAYS = 10.0  # percent of pictures of either of two classes that look like the other one
 ALIKE = 20.0  # percent of the samples of each of two classes that are taken for the other one
 LEAST_MISTAKES = 3  # of a kind, for two classes that look alike
 ENOUGH = 5  # test samples of a seen class, for it to be weak; training samples, not to be named
@@ -63,6 +64,7 @@ class Weak(NamedTuple):
         called: the most frequent wrong answers, with the percentage of the class's samples; none
             that rests on one sample.
         among_all: percent once seen classes compete, of a class that is weak without them.
+        plainly: the most frequent wrong answer without this decision; "" where no class is it twice.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Weak(NamedTuple):
     samples: int = 0
     called: Mapping[str, float] = {}
     among_all: float | None = None
+    plainly: str = ""
 
 
 class Fall(NamedTuple):
@@ -106,6 +109,8 @@ def weak_classes(
             the one that is more often taken for this class.
     """
     result = []
+    plain = said if otherwise is None else otherwise
+    seen = np.isin(np.arange(len(names)), unseen, invert=True)
     now = _accuracies(true, said)
     without = {} if otherwise is None else _accuracies(true, otherwise)
     usual = max(WEAK, float(np.mean(list((without or now).values())))) if now else WEAK
@@ -114,22 +119,32 @@ def weak_classes(
         samples = int((true == c).sum())
         chance = surely and (samples < ENOUGH or _at_most(accuracy, samples) >= below)
         if accuracy < below and not chance:
-            counts = np.bincount(said[(true == c) & (said != c)], minlength=len(names))
-            back = np.bincount(true[said == c], minlength=len(names))
-            seen = np.isin(np.arange(len(names)), unseen, invert=True)
-            order = np.lexsort((-back, ~seen, -counts))[:2].tolist()
-            called = {
-                names[other]: round(100 * int(counts[other]) / samples, 1)
-                for other in order
-                if counts[other] > 1
-            }
+            called, plainly = (
+                {
+                    names[other]: round(100 * count / samples, 1)
+                    for other, count in _instead(c, true, answers, seen)
+                }
+                for answers in (said, plain)
+            )
             by_rule = without.get(c, accuracy) - accuracy >= RULE and names[c] not in mislabeled
             cause = "rule" if by_rule else "data"
-            if by_rule and surely and without[c] < LOW * float(np.median(list(without.values()))):
+            little = surely and c in without and samples >= SCANT  # fewer say little of labels
+            if by_rule and little and without[c] < LOW * float(np.median(list(without.values()))):
                 cause = "both"
-            instead = next(iter(called), "")
-            result.append(Weak(names[c], accuracy, instead, cause, without.get(c), samples, called))
+            first, alone = (next(iter(answers), "") for answers in (called, plainly))
+            weak = Weak(names[c], accuracy, first, cause, without.get(c), samples, called)
+            result.append(weak._replace(plainly=alone))
     return sorted(result, key=lambda weak: (weak.accuracy, weak.name))
+
+
+def _instead(c: int, true: Ids, said: Ids, seen: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return the most frequent wrong answers about a class, with how many they are: at most two,
+    none that is given once.
+    """
+    counts = np.bincount(said[(true == c) & (said != c)], minlength=len(seen))
+    back = np.bincount(true[said == c], minlength=len(seen))
+    order = np.lexsort((-back, ~seen, -counts))[:2].tolist()
+    return [(other, int(counts[other])) for other in order if counts[other] > 1]
 
 
 def _at_most(accuracy: float, samples: int) -> float:
@@ -261,16 +276,19 @@ def looking_alike(
     ``said``: pairs that test samples show.
     """
     known = [set(pair.names) for pair in said]
+    known += [{group["place"], group["like"]} for group in result.get("misplaced", ())]
     words = []
     for pair in result.get("alike", ()):
-        a, b = pair["names"]
-        from_a, from_b = pair["taken"]
+        (from_a, a), (from_b, b) = sorted(zip(pair["taken"], pair["names"], strict=True))[::-1]
         if {a, b} in known or {a, b} & set(unseen):
             continue
+        often, also = "often confuses these two", ""
+        if from_b < BOTH_WAYS:  # as wrong labels do, too
+            often, also = f"often calls {a} {b}", f" Or labels of {a} are wrong: look at them."
         words.append(
             f"{a} and {b} look alike to this encoder. Each picture was compared with all others: "
             f"{from_a:.0f} % of {a} look more like {b}, and {from_b:.0f} % of {b} look more like "
-            f"{a}. The model often confuses these two. Try another encoder, or make them one class."
+            f"{a}. The model {often}. Try another encoder, or make them one class.{also}"
         )
     return words
 
@@ -754,13 +772,12 @@ def _compare_words(weak: Sequence[Weak], result: Mapping[str, Any]) -> str:
     """Advise to compare samples of weak classes with those of the classes that they are called, and
     name those to look at first: of either class the ones that look most like the other.
     """
+    other = {item.name: _looks_like(item, result) for item in weak}
     those = [
-        f"of class {item.name} with those of "
-        f"{f'class {item.instead}' if item.instead else 'other classes'}"
-        for item in weak
+        f"of class {name} with those of {f'class {like}' if like else 'other classes'}"
+        for name, like in other.items()
     ]
-    pairs = {(item.name, item.instead) for item in weak}
-    pairs |= {(like, place) for place, like in pairs}
+    pairs = {*other.items(), *((like, name) for name, like in other.items())}
     files = _first_files(pairs, result) if "most_alike" in result else ""
     begin = f" Look first at {files}." if files else ""
     return (
@@ -768,6 +785,21 @@ def _compare_words(weak: Sequence[Weak], result: Mapping[str, Any]) -> str:
         f"labels between classes that look alike are not found automatically.{begin} The choice "
         "between seen and unseen classes is not the cause."
     )
+
+
+def _looks_like(item: Weak, result: Mapping[str, Any]) -> str:
+    """Return what a class is to be compared with: the class that most of its pictures look like, of
+    those that stray; otherwise its most frequent wrong answer, whatever the offset.
+    """
+    alike = [
+        (share, other)
+        for pair in result.get("alike", ())
+        for name, share, other in zip(
+            pair["names"], pair["taken"], pair["names"][::-1], strict=True
+        )
+        if name == item.name and share >= BOTH_WAYS
+    ]
+    return max(alike)[1] if alike else item.plainly
 
 
 def _first_files(pairs: Collection[tuple[str, str]], result: Mapping[str, Any]) -> str:

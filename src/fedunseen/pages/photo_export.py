@@ -26,7 +26,7 @@ from fedunseen.core.files import free_folder, whole_folder, write_json, write_te
 from fedunseen.core.onnx import check_onnx, onnx_graph
 from fedunseen.core.text import inert
 from fedunseen.data.io import images
-from fedunseen.evaluation.summary import ENOUGH
+from fedunseen.evaluation.summary import BOTH_WAYS, ENOUGH
 from fedunseen.experiment.known_by import known_by, known_words
 from fedunseen.experiment.result.run import Run
 from fedunseen.methods.closed_form.gaussian import Gaussian
@@ -349,8 +349,11 @@ def _remarks(result: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return class -> what the report says of its pictures."""
     notes: dict[str, list[str]] = defaultdict(list)
     for pair in result.get("alike", ()):
-        for name, other in (pair["names"], reversed(pair["names"])):
-            notes[name].append(f"looks like {inert(other)}")
+        for name, share, other in zip(
+            pair["names"], pair["taken"], pair["names"][::-1], strict=True
+        ):
+            if share >= BOTH_WAYS:
+                notes[name].append(f"looks like {inert(other)}")
     for group in result.get("misplaced", ()):
         count = len(group["files"])
         notes[group["place"]].append(
