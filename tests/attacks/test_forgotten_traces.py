@@ -269,7 +269,7 @@ def test_a_subtraction_names_what_stays(experiment, tmp_path, capsys):
         "stays: the range of each feature (data.quantization) was fitted with what was" in shown.err
     )
     page = (left.path / "report.html").read_text("utf-8")
-    assert "the calibration, the round and the settings were chosen with what was removed" in page
+    assert "the offset, the round and the settings were chosen with what was removed" in page
 
 
 @pytest.mark.slow

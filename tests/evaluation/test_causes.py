@@ -66,8 +66,8 @@ def test_a_class_is_weak_by_the_rule_or_by_the_data():
         "classes is not the cause."
     )
     assert seen_rule == (
-        "1 of 2 seen classes is often called an unseen class: cow (20 % of 30 samples right, 100 % "
-        "without calibration; 80 % are called orca (unseen))."
+        "1 of 2 seen classes is often called an unseen class, which the offset favors: cow (20 % of "
+        "30 samples right, 100 % without the offset; 80 % are called orca (unseen))."
     )
     lost = (
         "1 of 3 unseen classes has less than half of its samples right once seen classes compete: "
@@ -629,7 +629,7 @@ def test_samples_are_the_likelier_cause_of_a_class_that_is_weak_without_the_rule
     assert [(one["name"], one["cause"]) for one in found["weak_seen"]] == [("bear", cause)]
     assert found["text"][0].endswith("; 95 % are called orca (unseen)).") == (cause == "rule")
     words = (
-        " Without calibration too, bear is right less than half as often as the median seen class. "
+        " Without the offset too, bear is right less than half as often as the median seen class. "
         "Its samples are the likelier cause: look at them, first at bear/3.png (like cow). Labels "
         "may be wrong, or the samples show different things."
     )

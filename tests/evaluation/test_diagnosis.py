@@ -199,7 +199,7 @@ def test_a_good_run_is_told_nothing_and_a_bad_one_everything():
         "training",
         "model",
         "of",
-        "takes",
+        "offset",
         "model's",
     ]
     assert (
@@ -250,7 +250,7 @@ def test_a_calibration_that_left_no_offset_is_not_advised_again(prior, more, why
         (STEEP, "training loss grew", {"method.lr": 0.3}),
         ({"method.hidden": [], "method.lr": 1.06, "data.features": ["l2"], "strategy.rounds": 1, "run.seed": 20,
           "evaluation.selection": "validation"},
-         "Calibration takes most right answers from the seen classes", {"evaluation.calibration": "none"}),
+         "The offset takes most right answers from the seen classes", {"evaluation.calibration": "none"}),
         (STEEP, "training loss grew", {"data.features": ["centre", "l2"]}),
         ({"method.lr": 1.0}, "does not beat guessing", {"method.lr": 0.1}),
         ({"method.lr": 3.0, "data.features": ["centre", "l2"]},
@@ -300,8 +300,9 @@ def test_weak_seen_and_unseen_classes_and_the_cost_of_calibration_are_named():
         "instead": "orca",
         **data,
         "among_all": 100.0,
+        "plainly": "orca",
     }
-    rule |= {"among_all": None}
+    rule |= {"among_all": None, "plainly": ""}
     assert result["weak_seen"] == [{"name": "cow", "accuracy": 20.0, "instead": "orca", **rule}]
     assert result["calibration_falls"] == [{"name": "cow", "before": 100.0, "after": 20.0}]
     unseen, seen, cost, _ = result["text"]
@@ -309,11 +310,11 @@ def test_weak_seen_and_unseen_classes_and_the_cost_of_calibration_are_named():
         "(1 of 10 test samples right, 100 % once seen classes compete; 90 % are called orca)."
     )
     assert seen == (
-        "1 of 2 seen classes is often called an unseen class: cow (2 of 10 test samples right, 100 % "
-        "without calibration; 80 % are called orca (unseen))."
+        "1 of 2 seen classes is often called an unseen class, which the offset favors: cow (2 of 10 "
+        "test samples right, 100 % without the offset; 80 % are called orca (unseen))."
     )
     assert cost == (
-        "A correction in favor of unseen classes (calibration) raises them from 20.0 to 60.0 %, and "
+        "An offset in favor of unseen classes raises them from 20.0 to 60.0 %, and "
         "lowers seen ones from 95.0 to 50.0 %. These seen classes lose most: cow (100 to 20 %)."
     )
     slight = np.where(np.arange(40) == 10, 3, labels)  # a tenth of the cows: not worth naming

@@ -646,7 +646,7 @@ def test_a_deployment_says_how_it_is_calibrated_and_tests_all_of_the_coordinator
         assert done.result["selection"] == "last"
         assert ("left_out_offset" in done.result) == (form == "gaussian")
         said = [*done.result["notes"], ""]
-        assert ("Nothing calibrates" in said[0]) == (form == "ridge")
+        assert ("No offset favors" in said[0]) == (form == "ridge")
         assert "evaluation.selection=validation" in said[0]
         assert ("samples are not tested" in said[1]) == (left > 0)
         labels = safetensors.torch.load_file(done.path / "evaluation.safetensors")["labels"]

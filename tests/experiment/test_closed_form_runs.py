@@ -303,7 +303,7 @@ def test_a_run_bounds_a_calibration_that_few_classes_exaggerate(tmp_path):
     assert f"{chosen['factor']:.3g} is used" in warning["remedy"]
     assert done.result["gzsl_seen"] > 80  # 50 without the bound
     page = write_report(done)
-    assert "The calibration cannot be trusted" in page.read_text("utf-8")
+    assert "The offset between seen and unseen classes cannot be trusted" in page.read_text("utf-8")
 
 
 def test_every_seen_class_has_one_turn(tree):

@@ -15,8 +15,8 @@ from fedunseen.experiment.scales import fitted_steps
 from fedunseen.experiment.schema import Experiment
 
 # How notes on the calibration begin.
-CALIBRATED = "The calibration comes from classes left out of the merged sums"
-UNCALIBRATED = "Nothing calibrates this run, so seen classes may win too often"
+CALIBRATED = "The offset in favor of unseen classes comes from classes left out of the merged sums"
+UNCALIBRATED = "No offset favors unseen classes, so seen classes may win too often"
 _SHARE = (
     0.8  # of the coordinator's samples of a seen class is tested where the others fit the scaling
 )
@@ -82,7 +82,10 @@ def notes(experiment: Experiment, benchmark: Benchmark | None = None) -> list[st
     remarks = []
     method = find("method", experiment.method.name)
     if experiment.evaluation.selection == "last" and method.zero_shot:
-        how = "; --set evaluation.selection=validation calibrates on validation classes in another run with all parties"
+        how = (
+            "; --set evaluation.selection=validation chooses one on validation classes in another "
+            "run with all parties"
+        )
         if experiment.engine.name == "offline":  # each party answers once
             how = ""
         if _calibrates_itself(experiment) and getattr(experiment.method, "calibration", False):
@@ -101,7 +104,7 @@ def notes(experiment: Experiment, benchmark: Benchmark | None = None) -> list[st
 def _use(experiment: Experiment, benchmark: Benchmark) -> str:
     """Say what the coordinator's training samples are for."""
     if experiment.evaluation.selection == "validation":
-        return "round and calibration are chosen on them"
+        return "round and offset are chosen on them"
     if benchmark.part:
         return "features are scaled by them, or rates chosen"
     remedy = (

@@ -226,7 +226,7 @@ def _changes(
     """
     if experiment["evaluation"]["selection"] == "validation":
         raise RefusedError(
-            "rounds and calibration of this run were chosen with its parties "
+            "rounds and the offset of this run were chosen with its parties "
             "(evaluation.selection = 'validation'), so that its list cannot change: start a "
             "new run",
             "roster-of-choice",

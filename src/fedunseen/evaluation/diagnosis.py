@@ -288,8 +288,8 @@ def adapted(note: Mapping[str, Any]) -> Iterator[Finding]:
     if share := note.get("test_share"):
         yield Finding(
             f"{100 * share:.0f} % of the unlabelled samples are test samples.",
-            "Accuracies after adapting are transductive.",
-            "Give other samples, or compare with transductive results alone.",
+            "The model was adapted to the samples that measure it, though without their labels.",
+            "Give other samples, or compare only with models that were adapted to test samples too.",
         )
     if note["refused"]:
         yield _refused(note)
@@ -598,10 +598,10 @@ def emptied(
         )
         if calibrated and before >= 5 and after < EMPTIED * before:
             return Finding(
-                f"Calibration takes most right answers from the {side} classes: their accuracy "
+                f"The offset takes most right answers from the {side} classes: their accuracy "
                 f"falls from {before:.1f} to {after:.1f} %.",
-                "The offset that weighs seen against unseen classes was chosen on other classes, "
-                f"perhaps too few. Here nearly all samples are called {other_side} classes.",
+                "This offset between seen and unseen classes was chosen on others, perhaps too few. "
+                f"Here nearly all samples are called {other_side} classes.",
                 f"{advice}. Until then set evaluation.calibration = 'none'."
                 if few
                 else "Set method.calibration = false."
@@ -618,7 +618,7 @@ def emptied(
             f"{advice}. Until then ask among new classes alone: fedunseen predict --classes FILE "
             "--among given."
             if few
-            else "Let it be calibrated: evaluation.calibration = 'stacking' with "
+            else "Let an offset be chosen: evaluation.calibration = 'stacking' with "
             "evaluation.selection = 'validation'."
             if prior is None
             else _beside_offsets(result, prior),
@@ -659,9 +659,9 @@ def bounded_calibration(note: Mapping[str, Any]) -> Finding:
     """
     name = note["bounded_by"]
     return Finding(
-        "The calibration cannot be trusted: the few seen classes that it was chosen on call for an "
-        f"offset of {_number(note['wanted'])}, at which most training samples of {name!r} would be "
-        "taken for unseen classes.",
+        "The offset between seen and unseen classes cannot be trusted: the few seen classes that it "
+        f"was chosen on call for {_number(note['wanted'])}, at which most training samples of "
+        f"{name!r} would be taken for unseen classes.",
         "The offset in favor of unseen classes is chosen on seen ones that are left out. Then few "
         "remain, from which those left out are predicted worse than the real unseen ones.",
         f"The offset {_number(note['factor'])} is used instead, at which no seen class loses all "

@@ -163,8 +163,8 @@ def alike(features: NDArray[Any], labels: NDArray[np.int64]) -> list[Pair]:
     """Return the pairs of classes that look alike, the most alike first.
 
     Classes alike stray both ways. One that strays one way alone, as wrong labels do, is paired only
-    where nearly a third of it does. In a pair, one class is what most strays of the other look like:
-    where two kinds of trees look like a third one, they are not blamed on each other.
+    where nearly a third of it does. In a pair, one class is what most strays of the other look
+    like: where two kinds of trees look like a third one, they are not blamed on each other.
     """
     labeled, names, classes, large = _classes_of(labels)
     if large.sum() < 2 or len(labeled) > MANY:

@@ -1,4 +1,4 @@
-"""What a run is weak at, what calibration costs and what to do next: for the console,
+"""What a run is weak at, what the offset costs and what to do next: for the console,
 ``result.json`` and the page.
 """
 
@@ -31,7 +31,7 @@ ALIKE = 20.0  # percent of the samples of each of two classes that are taken for
 LEAST_MISTAKES = 3  # of a kind, for two classes that look alike
 ENOUGH = 5  # test samples of a seen class, for it to be weak; training samples, not to be named
 SCANT = 20  # samples of a class; below, it is named where it has few beside the others
-LOW = 0.5  # of the median seen class's accuracy without calibration
+LOW = 0.5  # of the median seen class's accuracy without the offset
 FAR_FEWER = 0.25  # of the median class's samples
 FILES = 3  # files that are named
 PAIRS = 3  # of classes that look alike, that are named
@@ -64,7 +64,7 @@ class Weak(NamedTuple):
         called: the most frequent wrong answers, with the percentage of the class's samples; none
             that rests on one sample.
         among_all: percent once seen classes compete, of a class that is weak without them.
-        plainly: the most frequent wrong answer without this decision; "" where no class is it twice.
+        plainly: the most frequent wrong answer without this decision; "" where none is it twice.
     """
 
     name: str
@@ -211,8 +211,9 @@ def rule_words(
     ``unseen``: names of unseen classes.
     """
     if not kind.endswith("unseen classes"):
-        where = f"{'is' if len(weak) == 1 else 'are'} often called an unseen class"
-        how = "without calibration"
+        verb = "is" if len(weak) == 1 else "are"
+        where = f"{verb} often called an unseen class, which the offset favors"
+        how = "without the offset"
         mark = "unseen"
     else:
         verb, whose = ("has", "its") if len(weak) == 1 else ("have", "their")
@@ -282,9 +283,11 @@ def looking_alike(
         (from_a, a), (from_b, b) = sorted(zip(pair["taken"], pair["names"], strict=True))[::-1]
         if {a, b} in known or {a, b} & set(unseen):
             continue
-        often, also = "often confuses these two", ""
+        often = "often confuses these two"
+        also = ""
         if from_b < BOTH_WAYS:  # as wrong labels do, too
-            often, also = f"often calls {a} {b}", f" Or labels of {a} are wrong: look at them."
+            often = f"often calls {a} {b}"
+            also = f" Or labels of {a} are wrong: look at them."
         words.append(
             f"{a} and {b} look alike to this encoder. Each picture was compared with all others: "
             f"{from_a:.0f} % of {a} look more like {b}, and {from_b:.0f} % of {b} look more like "
@@ -664,7 +667,7 @@ def _samples_words(item: Weak, result: Mapping[str, Any]) -> str:
     ]
     first = f", first at {listed(strays, FILES)}" if strays else ""
     return (
-        f"Without calibration too, {item.name} is right less than half as often as the median seen "
+        f"Without the offset too, {item.name} is right less than half as often as the median seen "
         f"class. Its samples are the likelier cause: look at them{first}. Labels may be wrong, or "
         "the samples show different things."
     )
@@ -888,7 +891,7 @@ def _without_examples(setting: str) -> list[str]:
 
 
 def _cost(result: Mapping[str, Any], falls: Sequence[Fall]) -> str:
-    """Say what calibration brings unseen classes and costs seen ones."""
+    """Say what the offset brings unseen classes and costs seen ones."""
     sides = [
         (result[f"uncalibrated_gzsl_{side}"], result[f"gzsl_{side}"]) for side in ("unseen", "seen")
     ]
@@ -903,7 +906,7 @@ def _cost(result: Mapping[str, Any], falls: Sequence[Fall]) -> str:
     most = f" These seen classes lose most: {listed(examples)}." if examples else ""
     if before - after >= GAIN:
         most += f" Their harmonic mean falls from {before:.1f} to {after:.1f} %."
-    return f"A correction in favor of unseen classes (calibration) {u}, and {s}.{most}"
+    return f"An offset in favor of unseen classes {u}, and {s}.{most}"
 
 
 def _accuracies(true: Ids, said: Ids) -> dict[int, float]:

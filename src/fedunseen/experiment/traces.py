@@ -10,7 +10,7 @@ STAYS = {
     "scaling": "the scaling of features (data.features) was fitted with what was removed",
     "quantization": "the range of each feature (data.quantization) was fitted with what was "
     "removed",
-    "calibration": "the calibration, the round and the settings were chosen with what was removed",
+    "calibration": "the offset, the round and the settings were chosen with what was removed",
     "confidence": "calibrated probabilities, prediction sets and alarms were fitted with what was "
     "removed",
     "settings": "settings that were left to the data, such as method.lr, were fitted with what was "

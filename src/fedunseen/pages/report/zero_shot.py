@@ -83,7 +83,7 @@ def summary(facts: Facts) -> dict[str, Any]:
 
 
 def numbers(facts: Facts) -> dict[str, Any]:
-    """Return the four numbers, and how round and calibration were chosen."""
+    """Return the four numbers, and how round and offset were chosen."""
     result = facts.whole.result
     headline = [
         {
@@ -95,7 +95,7 @@ def numbers(facts: Facts) -> dict[str, Any]:
                 ("guessing", facts.chance)
                 if measure.name == "zsl"
                 else (
-                    "uncalibrated",
+                    "without the offset",
                     result.get(f"uncalibrated_{measure.name}") if facts.calibrated else None,
                 )
             ],
@@ -170,7 +170,7 @@ def seeds(facts: Facts) -> Content:
         drawn[name] = [Curve(mean, "mean of seeds", COLORS[name], low, high)]
     charts = _accuracy_charts(facts, drawn, parts.axis(all_lines[0]))
     names = [*ZERO_SHOT, *(f"uncalibrated_{name}" for name in ZERO_SHOT[1:])]
-    heads = ["ZSL", "U", "S", "H", "U uncal.", "S uncal.", "H uncal.", "calibration", "round"]
+    heads = ["ZSL", "U", "S", "H", "U plain", "S plain", "H plain", "offset", "round"]
     rows = []
     for result in (seed.result for seed in run.seeds):
         cells = [*(f"{result[name]:.1f}" for name in names), f"{result['calibration_factor']:.3g}"]
