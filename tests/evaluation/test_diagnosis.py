@@ -160,6 +160,14 @@ def test_single_odd_pictures_are_a_warning_only_where_chance_does_not_explain_th
     assert usual_strays({}) is None
     many = {"strays": strays * 10, "strays_by_chance": 80.0}  # of 20,000
     assert list(misplaced_pictures(**many)) == []
+    rest = usual_strays(many)
+    assert "and 70 more" in rest.what
+    assert rest.remedy.startswith("Look at them (result.json names all): if a picture")
+    assert usual.remedy.startswith("Look at them: if a picture")
+    groups = [{"place": "lion", "like": "bear", "files": [f"lion/{i}.png" for i in range(9)]}]
+    for found in misplaced_pictures(groups, strays * 2, listed_in=""):  # no file to look them up in
+        assert "more." not in found.what
+        assert "lion/7.png" in found.what
     assert len(list(misplaced_pictures((), strays))) == 1  # of a run that did not count
 
 

@@ -163,7 +163,7 @@ def misplaced_pictures(
     """
     yield from (_of_group(group, alike, listed_in) for group in misplaced[:LISTED])
     if strays and not _by_chance(len(strays), strays_by_chance):
-        what, why, remedy = stray_words(strays)
+        what, why, remedy = stray_words(strays, listed_in)
         yield Finding(what, f"{why} Here there are more.", remedy)
     for group in badly_lit[:LISTED]:
         files = group["files"]
@@ -176,7 +176,8 @@ def misplaced_pictures(
                 "them out changes what is measured, not the model."
             )
         yield Finding(
-            f"{lit_words(group)}: {listed(files, NAMED)}. Of most other classes hardly any are.",
+            f"{lit_words(group)}: {listed(files, NAMED if listed_in else len(files))}. Of most "
+            "other classes hardly any are.",
             why,
             f"Look at {_these(files, listed_in)}: {remedy}",
         )
@@ -212,7 +213,7 @@ def _of_group(
         )
     return Finding(
         f"{len(files)} pictures in the folder of {place!r} look like {like!r}: "
-        f"{listed(files, NAMED)}.",
+        f"{listed(files, NAMED if listed_in else len(files))}.",
         f"By looks alone they are like the pictures of {like!r}: {why}",
         remedy,
     )
@@ -239,15 +240,20 @@ def usual_strays(result: Mapping[str, Any]) -> Finding | None:
     return stray_words(strays)
 
 
-def stray_words(strays: Sequence[Mapping[str, Any]]) -> Finding:
-    """Return which single pictures look like another class's, what that means, and what to do."""
+def stray_words(strays: Sequence[Mapping[str, Any]], listed_in: str = "result.json") -> Finding:
+    """Return which single pictures look like another class's, what that means, and what to do.
+
+    ``listed_in``: a file that names all; "" without one, so that all are named here.
+    """
     verb, it, its = ("looks", "it", "its") if len(strays) == 1 else ("look", "them", "their")
     files = [f"{stray['file']} (like {stray['like']})" for stray in strays]
+    place = f" ({listed_in} names all)" if listed_in and len(files) > STRAYS else ""
     return Finding(
         f"{counted(len(strays), 'picture')} {verb} more like another class than like that of {its} "
-        f"folder: {listed(files, STRAYS)}.",
+        f"folder: {listed(files, STRAYS if listed_in else len(files))}.",
         "In folders without any mistake, up to four pictures in a thousand look so.",
-        f"Look at {it}: if a picture is in the wrong folder, move it and run the experiment again.",
+        f"Look at {it}{place}: if a picture is in the wrong folder, move it and run the experiment "
+        "again.",
     )
 
 
@@ -289,7 +295,7 @@ def adapted(note: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(
             f"{100 * share:.0f} % of the unlabelled samples are test samples.",
             "The model was adapted to the samples that measure it, though without their labels.",
-            "Give other samples, or compare only with models that were adapted to test samples too.",
+            "Give other samples, or compare only with models adapted to test samples too.",
         )
     if note["refused"]:
         yield _refused(note)
@@ -600,7 +606,7 @@ def emptied(
             return Finding(
                 f"The offset takes most right answers from the {side} classes: their accuracy "
                 f"falls from {before:.1f} to {after:.1f} %.",
-                "This offset between seen and unseen classes was chosen on others, perhaps too few. "
+                "This offset for unseen classes was chosen on others, perhaps too few. "
                 f"Here nearly all samples are called {other_side} classes.",
                 f"{advice}. Until then set evaluation.calibration = 'none'."
                 if few
@@ -659,8 +665,8 @@ def bounded_calibration(note: Mapping[str, Any]) -> Finding:
     """
     name = note["bounded_by"]
     return Finding(
-        "The offset between seen and unseen classes cannot be trusted: the few seen classes that it "
-        f"was chosen on call for {_number(note['wanted'])}, at which most training samples of "
+        "The offset between seen and unseen classes cannot be trusted: the few seen classes that "
+        f"it was chosen on call for {_number(note['wanted'])}, at which most training samples of "
         f"{name!r} would be taken for unseen classes.",
         "The offset in favor of unseen classes is chosen on seen ones that are left out. Then few "
         "remain, from which those left out are predicted worse than the real unseen ones.",
