@@ -333,9 +333,9 @@ def test_the_folder_for_pictures_says_of_each_class_what_to_expect(digits):
     tested = {name: f"only {counts[c]} test pictures; " for c, name in enumerate(names)}
     notes = {row[0]: row[-1].removeprefix(tested[row[0]]) for row in rows}
     assert notes != {row[0]: row[-1] for row in rows}
-    assert notes[first] == f"looks like {second}"
+    assert notes[first] == f"20 % of all its pictures look like {second}"
     assert notes[second] == (
-        f"looks like {first}; 1 of its pictures look like {fourth} and may have a wrong label"
+        f"20 % of all its pictures look like {first}; 1 of its pictures look like {fourth} and may have a wrong label"
     )
     assert (
         notes[third] == "2 of its 9 pictures are almost black, so that this number may be too high"

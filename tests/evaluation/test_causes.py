@@ -734,6 +734,10 @@ def test_classes_that_look_alike_over_all_pictures_are_named_without_enough_test
         "4 % of bear look more like cow. The model often calls cow bear. Try another encoder, or "
         "make them one class. Or labels of cow are wrong: look at them."
     )
+    first = confused(4, 2, [3], alike=one_way, most_alike=[group("cow", "bear")])[-1]
+    assert first.endswith(
+        "Or labels of cow are wrong: look first at cow/0.png, cow/1.png, cow/2.png (like bear)."
+    )
     (compared, _) = confused(1, 4, [3], alike=one_way)
     assert "Compare samples of class cow with those of class bear:" in compared  # by all pictures
     (compared, _) = confused(0, 4, [3], alike=one_way)

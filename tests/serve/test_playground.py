@@ -194,6 +194,9 @@ def test_the_page_says_what_a_class_is_known_by_since_training(
         page.evaluate("classes => show({answers: [{classes}], calibrated: true})", [score])
         assert page.locator("#best").inner_text() == f"{name} — {words}"
         assert page.locator("#ranking .kind").inner_text() == tag
+    because = {"because": [{"name": first, "share": 100.0}], "classes": [score]}
+    page.evaluate("answer => show({answers: [answer], calibrated: true})", because)
+    assert page.locator("#because").inner_text() == f"For it: samples of {first} 100 %."
 
 
 COUNT_EMPTY = """new MutationObserver(() => {

@@ -287,7 +287,10 @@ def looking_alike(
         also = ""
         if from_b < BOTH_WAYS:  # as wrong labels do, too
             often = f"often calls {a} {b}"
-            also = f" Or labels of {a} are wrong: look at them."
+            files = _first_files({(a, b)}, result)
+            also = (
+                f" Or labels of {a} are wrong: look {f'first at {files}' if files else 'at them'}."
+            )
         words.append(
             f"{a} and {b} look alike to this encoder. Each picture was compared with all others: "
             f"{from_a:.0f} % of {a} look more like {b}, and {from_b:.0f} % of {b} look more like "

@@ -353,7 +353,7 @@ def _remarks(result: Mapping[str, Any]) -> dict[str, list[str]]:
             pair["names"], pair["taken"], pair["names"][::-1], strict=True
         ):
             if share >= BOTH_WAYS:
-                notes[name].append(f"looks like {inert(other)}")
+                notes[name].append(f"{share:.0f} % of all its pictures look like {inert(other)}")
     for group in result.get("misplaced", ()):
         count = len(group["files"])
         notes[group["place"]].append(
