@@ -5,6 +5,7 @@ their difference.
 import hashlib
 import shutil
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from fedunseen.deploy.remote.clients import MaskedParties
 from fedunseen.deploy.secagg.enrolment import enrol
 from fedunseen.deploy.secagg.ledger import Ledger
 from fedunseen.deploy.secagg.party import SecAggClient
+from fedunseen.deploy.secagg.primitives import SecAggError
 from fedunseen.deploy.secagg.server import MaskedTotal
 from fedunseen.experiment.assemble import load_data
 from masked_parties import Parties
@@ -35,6 +37,9 @@ from small_federation import (
 
 FIRST = Path(__file__).parent / "first_version"
 PHOTO = np.array([0.125, -0.5])  # the gradient of one more photo
+OPENERS = pytest.mark.parametrize(
+    "openers", [None, ["p1", "p2", "p3"]], ids=["all open", "p0 is not asked to open"]
+)
 ONCE = pytest.mark.parametrize("once", [False, True], ids=["trained", "closed form"])
 
 
@@ -45,15 +50,15 @@ def code(call, *given, **named):
     return found.value.code
 
 
-def total(parties, plan, values, k=0):
-    """Return the decoded sum of an honest attempt, as the coordinator has it."""
+def total(parties, plan, values, k=0, openers=None):
+    """Return the decoded sum of an attempt, as the coordinator has it, who asks these to open it."""
     shares = parties.shares(parties.keys(k, plan=plan))
     rho = shares["p0"]["rho"]
     masked = {
         name: parties.mask(name, parties.masked_request(name, shares), values[name])
         for name in parties.names
     }
-    opened = parties.open(rho, k, plan=plan)
+    opened = parties.open(rho, k, openers, plan)
     keys = {name: client._attempt.keys for name, client in parties.clients.items()}
     seeds = {name: one["seed"] for name, one in keys.items()}
     commitments = {name: one["share_commitments"] for name, one in shares.items()}
@@ -73,11 +78,12 @@ def add_photo(parties, values):
 
 
 @ONCE
+@OPENERS
 @pytest.mark.parametrize("consent", [(), ("again",)], ids=["", "consent"])
-def test_a_sample_that_was_added_is_no_difference_of_two_runs(once, consent):
+def test_a_sample_that_was_added_is_no_difference_of_two_runs(once, openers, consent):
     """With the owner's consent the attack succeeds: it reaches the line that refuses it."""
     parties = Parties(4, consent=consent, once=once)
-    before = total(parties, parties.plan, parties.values)
+    before = total(parties, parties.plan, parties.values, openers=openers)
     values, second = add_photo(parties, parties.values), parties.new_plan(once=once)
     if not consent:
         assert code(parties.agree, second) == "samples-again"
@@ -87,10 +93,11 @@ def test_a_sample_that_was_added_is_no_difference_of_two_runs(once, consent):
 
 
 @ONCE
+@OPENERS
 @pytest.mark.parametrize("consent", [(), ("again",)], ids=["", "consent"])
-def test_a_sample_that_was_added_is_no_difference_of_two_rounds(once, consent, tmp_path):
+def test_a_sample_that_was_added_is_no_difference_of_two_rounds(once, openers, consent, tmp_path):
     parties = Parties(4, tmp_path, consent, once=once)
-    before = total(parties, parties.plan, parties.values)
+    before = total(parties, parties.plan, parties.values, openers=openers)
     values = add_photo(parties, parties.values)
     if not consent:
         assert code(parties.restart) == "samples-changed"
@@ -215,33 +222,40 @@ def test_features_that_were_written_anew_are_no_other_samples(kept, tmp_path):
 @pytest.mark.parametrize("restarted", [False, True], ids=["", "restarted"])
 @pytest.mark.parametrize("changed", [False, True], ids=["the same samples", "one more"])
 def test_a_sum_is_opened_for_the_samples_that_it_has(changed, restarted, tmp_path):
-    """A coordinator waits with opening a sum until the folder has another sample: the ledger would
-    keep this one, too, and let the next round show it.
+    """A coordinator waits with opening a sum until the folder has another sample, which the next
+    round would show.
     """
     parties = Parties(4, tmp_path)
     rho, _ = parties.up_to_masked()
     if changed:
         add_photo(parties, parties.values)
-    if restarted:
-        parties.restart()  # which signs the plan again
-    else:
-        parties.sign("p0", parties.plan)
+    again = parties.restart if restarted else partial(parties.sign, "p0", parties.plan)
     if not changed:
+        again()
         assert len(parties.open(rho)) == 4
         return
-    assert code(parties.open, rho, names=["p0"]) == "samples-changed"
-    again, _ = parties.up_to_masked(attempt=1)  # asked for again, the sum has the new one, too
-    assert len(parties.open(again)) == 4
+    assert code(again) == code(parties.open, rho, names=["p0"]) == "samples-changed"
 
 
-def test_a_plan_that_was_signed_before_is_judged_again_when_its_sum_is_opened():
+def test_a_plan_that_was_signed_before_is_judged_again_when_its_sum_is_masked():
+    """The others can open the first sum, and need not ask this party to."""
     parties = Parties(4)
     second = parties.new_plan()
     parties.agree(second)
     rho, _ = parties.up_to_masked()
-    other, _ = parties.up_to_masked(plan=second)
-    parties.open(rho)
-    assert code(parties.open, other, plan=second) == "samples-again"
+    assert code(parties.up_to_masked, plan=second) == "samples-again"
+    assert len(parties.open(rho)) == 4
+
+
+def test_a_sum_that_an_earlier_version_has_masked_is_not_opened(tmp_path):
+    """That version kept its samples when the sum was opened, and here they are not known."""
+    parties = Parties(4, tmp_path)
+    rho, _ = parties.up_to_masked()
+    record = parties.ledgers["p0"].plans[parties.plan.digest]
+    waiting = {**record["waiting"], "samples": "00" * 32}
+    parties.ledgers["p0"].change_plan(parties.plan.digest, waiting=waiting)
+    with pytest.raises(SecAggError, match="masked nothing for this roster"):
+        parties.open(rho, names=["p0"])
 
 
 @ONCE

@@ -26,7 +26,7 @@ from typing import Any
 from fedunseen.core.errors import RefusedError, counted
 from fedunseen.core.files import holding, parse_json, replacing
 from fedunseen.deploy.secagg.enrolment import Enrolment
-from fedunseen.deploy.secagg.primitives import canonical, digest
+from fedunseen.deploy.secagg.primitives import canonical
 
 Sample = bytes | tuple[bytes, bytes]
 """A sample's content, alone or with its class: a row of a table holds its class itself."""
@@ -555,16 +555,8 @@ class Ledger:
         return bool(content["confidence"] == ASKING and announced and statistics and alike)
 
     def _announced(self, content: Mapping[str, Any], samples: frozenset[bytes]) -> bool:
-        """Say whether a plan has announced that one asks about exactly these samples (digests); its
-        sum may wait for an opening that this party has missed.
-        """
-        waiting = samples_digest(samples)
+        """Say whether a plan has announced that one asks about exactly these samples (digests)."""
         same = {plan for plan, theirs in self._may_share(samples) if theirs == samples}
-        same |= {
-            plan
-            for plan, record in self.plans.items()
-            if (record.get("waiting") or {}).get("samples") == waiting
-        }
         return any(self.same_federation(plan) and self._asks_about(content, plan) for plan in same)
 
     def check_roster(
@@ -825,11 +817,6 @@ class Ledger:
         except (OSError, ValueError, TypeError, AttributeError):
             raise RefusedError(_damaged(path)) from None
         return dict(content)
-
-
-def samples_digest(samples: frozenset[bytes]) -> str:
-    """Return one digest of the digests of samples."""
-    return digest(b"fedunseen samples", *sorted(samples)).hex()
 
 
 def _subtracts_from(earlier: Mapping[str, Any], content: Mapping[str, Any]) -> bool:

@@ -21,10 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from fedunseen.core.errors import RefusedError
 from fedunseen.deploy.secagg import primitives
 from fedunseen.deploy.secagg.enrolment import Credentials, Enrolment
-from fedunseen.deploy.secagg.ledger import Ledger, Sample, samples_digest
+from fedunseen.deploy.secagg.ledger import Ledger, Sample
 from fedunseen.deploy.secagg.plan import Plan, signers
 from fedunseen.deploy.secagg.primitives import (
     Elements,
@@ -173,12 +172,6 @@ class SecAggClient:
         samples = self._samples[plan]
         who = None if roster is None else set(roster)
         self.ledger.check(plan, content, samples, who, self.consent)
-
-    def _digest(self, plan: str) -> str:
-        """Return the digest of the samples that a plan was signed for last."""
-        if plan not in self._samples:
-            raise SecAggError("this party has to see the plan again after its restart")
-        return samples_digest(self._samples[plan])
 
     def accept(self, plan: Plan, signatures: object) -> None:
         """Take part in a plan that enough parties have signed."""
@@ -361,7 +354,8 @@ class SecAggClient:
     def masked(self, message: Mapping[str, Any], elements: Elements) -> Message | Elements:
         """Return the ring elements under masks, or a complaint about a dealer whose share is bad.
 
-        Before it returns elements, the shares that this party holds are written.
+        Before it returns elements, the shares that this party holds are written. So are the samples
+        that the elements have: the others can open the sum, and need not ask this party to.
         """
         now = self._current()
         request = canonical(message)
@@ -411,8 +405,8 @@ class SecAggClient:
             "rho": now.rho,
             "roster": sorted(now.roster),
             "shares": shares,
-            "samples": self._digest(now.keys["plan"]),
         }
+        self.ledger.release(now.keys["plan"], self._samples[now.keys["plan"]])
         self.ledger.change_plan(now.keys["plan"], waiting=waiting)
         now.answers["masked"] = digest(request), hidden
         return hidden
@@ -432,18 +426,12 @@ class SecAggClient:
                 f"this party has opened sum {opened['k'] + 1} of the plan for another roster, and "
                 "opens none again"
             )
-        if waiting is None or (waiting["k"], waiting["rho"]) != (k, rho):
+        before = waiting is not None and "samples" in waiting  # a version that kept none by now
+        if waiting is None or before or (waiting["k"], waiting["rho"]) != (k, rho):
             raise SecAggError("this party has masked nothing for this roster")
         assert isinstance(plan, str)
         content = record["content"]
         self._check(plan, content, waiting["roster"])
-        if waiting.get("samples") != self._digest(plan):
-            raise RefusedError(
-                "this party's samples have changed since it masked this sum, so that its ledger "
-                "would keep others than the sum has: ask for the sum again",
-                "samples-changed",
-            )
-        self.ledger.release(plan, self._samples[plan])
         reply = {"party": self.name, "rho": rho, "shares": waiting["shares"]}
         done = {"k": k, "rho": rho, "reply": reply}
         roster = None if content["dropouts"] else waiting["roster"]
