@@ -12,6 +12,7 @@ from fedunseen.core.errors import FedUnseenError, RefusedError, RunDirectoryErro
 from fedunseen.core.files import RepeatedKeyError, parse_json
 from fedunseen.data.names import folded
 from fedunseen.deploy.client_data import PartyData, _place_of
+from fedunseen.deploy.look.question import Question
 from fedunseen.deploy.offline import files
 from fedunseen.deploy.remote import wire
 from fedunseen.deploy.remote.party import Party
@@ -24,6 +25,25 @@ from refusals import message_of
 
 ANSWER = {"party": "north", "plan": "00" * 32, "file": "00" * 32, "k": 0, "masked": True}
 NUMBERS = torch.arange(4, dtype=torch.int32)
+
+
+def read_in_memory(content, folder):
+    """Read content as a message has it."""
+    return wire.read_tensors({}, content)
+
+
+def read_from_file(content, folder):
+    """Read content as a long message has it, which is spooled."""
+    path = folder / "spooled"
+    path.write_bytes(content)
+    return wire.read_tensors({}, path)
+
+
+def read_run(content, folder):
+    """Read content as a file of a run directory has it."""
+    path = folder / "round-0.safetensors"
+    path.write_bytes(content)
+    return load_params(path)
 
 
 @pytest.fixture
@@ -249,3 +269,30 @@ class Counted(list):
     def __iter__(self):
         self.passes += 1
         return super().__iter__()
+
+
+def of_type(kind):
+    """Return safetensors content of eight bytes that are said to be of a type."""
+    table = {"a": {"dtype": kind, "shape": [8], "data_offsets": [0, 8]}}
+    text = json.dumps(table).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(8)
+
+
+@pytest.mark.parametrize("kind", ["F8_E8M0", "F8_E4M3", "F4", "C64", "BF16"])
+@pytest.mark.parametrize("read", [read_in_memory, read_from_file, read_run])
+def test_numbers_of_a_rare_type_are_refused(read, kind, tmp_path):
+    """A party's answer of eight such bytes ended a coordinator: torch has no name for the first."""
+    read(of_type("U8"), tmp_path)
+    with pytest.raises((WireError, RunDirectoryError), match=f"numbers of the type '{kind}'"):
+        read(of_type(kind), tmp_path)
+
+
+def test_a_look_takes_whole_numbers_alone():
+    question = Question(("a", "b"), ("c",))
+    counts = {
+        name: torch.zeros(shape, dtype=torch.int64) for name, shape in question.shapes.items()
+    }
+    assert question.checked(counts).keys() == counts.keys()
+    for kind in (torch.float32, torch.bfloat16, torch.complex64):
+        with pytest.raises(WireError, match="another form"):
+            question.checked({**counts, "samples": counts["samples"].to(kind)})

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 40  # characters of a key in a message
 
+_TENSOR_TYPES = ("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
 _TENSOR_HEADER = 100_000_000  # bytes of names, types and shapes that safetensors reads at most
 
 DEEPEST = 64
@@ -138,20 +139,31 @@ def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-def check_tensor_names(source: bytes | Path) -> None:
-    """Raise RepeatedKeyError if safetensors content names anything twice: the library reads the
-    last.
+class TensorHeaderError(ValueError):
+    """Content of safetensors has a header that is not to be read."""
+
+
+def check_tensor_header(source: bytes | Path) -> None:
+    """Refuse safetensors content that names anything twice, of which the library reads the last, or
+    has numbers of a type that the package never writes, which torch or NumPy may not know.
 
     The library makes all other checks.
+
+    Raises:
+        TensorHeaderError: it does.
     """
     with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
-        header = file.read(min(int.from_bytes(file.read(8), "little"), _TENSOR_HEADER))
+        text = file.read(min(int.from_bytes(file.read(8), "little"), _TENSOR_HEADER))
     try:
-        parse_json(header.decode())
-    except RepeatedKeyError:
-        raise
+        header = parse_json(text.decode())
+    except RepeatedKeyError as error:
+        raise TensorHeaderError(str(error)) from None
     except ValueError:
         return  # the library says what is wrong
+    for name, entry in header.items() if isinstance(header, dict) else ():
+        kind = entry.get("dtype") if isinstance(entry, dict) else None
+        if name != "__metadata__" and isinstance(kind, str) and kind not in _TENSOR_TYPES:
+            raise TensorHeaderError(f"it has numbers of the type {kind[:_SHOWN]!a}")
 
 
 def depth(value: Any) -> int:

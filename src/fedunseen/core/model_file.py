@@ -29,9 +29,9 @@ from torch import Tensor
 from fedunseen.core.errors import DataError, FedUnseenError
 from fedunseen.core.files import (
     DEEPEST,
-    RepeatedKeyError,
+    TensorHeaderError,
     check_ordinary,
-    check_tensor_names,
+    check_tensor_header,
     depth,
     parse_json,
     write_tensors,
@@ -108,12 +108,12 @@ def read_tensor_file(
         raise DataError(f"{path} is a folder, not the file of {what}: {remedy}", codes[0])
     check_ordinary(path)
     try:
-        check_tensor_names(path)
+        check_tensor_header(path)
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             names = file.keys()  # it is not a mapping
             tensors = {name: file.get_tensor(name) for name in names}
-    except (OSError, SafetensorError, RepeatedKeyError) as error:
+    except (OSError, SafetensorError, TensorHeaderError) as error:
         reason = "there is no such file" if isinstance(error, FileNotFoundError) else error
         raise DataError(f"{path} cannot be read as {what} ({reason}): {remedy}", codes[0]) from None
     key = next((key for key in keys if key in metadata), None)

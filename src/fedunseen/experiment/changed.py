@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
 from fedunseen.core.files import (
-    check_tensor_names,
+    check_tensor_header,
     check_unlinked,
     parse_json,
     whole_folder,
@@ -414,7 +414,7 @@ class _ClassSums:
             "fedunseen sums"
         )
         try:
-            check_tensor_names(path)
+            check_tensor_header(path)
             with safe_open(str(path), "pt") as file:
                 metadata = file.metadata() or {}
                 saved = parse_json(metadata["classes"])

@@ -25,9 +25,9 @@ from safetensors import SafetensorError, safe_open
 
 from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.core.files import (
-    RepeatedKeyError,
+    TensorHeaderError,
     check_ordinary,
-    check_tensor_names,
+    check_tensor_header,
     check_unlinked,
     holding,
     is_occupied,
@@ -568,10 +568,10 @@ def _opened(path: Path, device: torch.device | None) -> Iterator[Any]:
     """Open a safetensors file for reading."""
     check_ordinary(path)
     try:
-        check_tensor_names(path)
+        check_tensor_header(path)
         with safe_open(path, "pt", device=str(device or "cpu")) as file:
             yield file
-    except (OSError, SafetensorError, RepeatedKeyError) as error:
+    except (OSError, SafetensorError, TensorHeaderError) as error:
         raise RunDirectoryError(
             f"{path} cannot be read ({error}): resume the run to make it again"
         ) from None

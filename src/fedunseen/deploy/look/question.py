@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import ExperimentError
@@ -114,14 +115,11 @@ class Question:
         Raises:
             WireError: they are of another form, negative or too large.
         """
-        arrays = {
-            name: value if isinstance(value, np.ndarray) else value.numpy()
-            for name, value in values.items()
-        }
-        if {name: array.shape for name, array in arrays.items()} != self.shapes or any(
-            array.dtype != np.int64 for array in arrays.values()
+        if {name: tuple(value.shape) for name, value in values.items()} != self.shapes or any(
+            value.dtype not in (np.int64, torch.int64) for value in values.values()
         ):
             raise WireError("its counts are of another form than the plan's")
+        arrays = {name: np.asarray(value) for name, value in values.items()}
         flags = np.concatenate([arrays["holds"], arrays["has"], arrays["pools"][2:]])
         if (
             any(((array < 0) | (array > parties * MOST)).any() for array in arrays.values())

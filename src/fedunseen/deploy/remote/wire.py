@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
-from fedunseen.core.files import check_tensor_names, parse_json
+from fedunseen.core.files import check_tensor_header, parse_json
 from fedunseen.core.parameters import Params, finite, fits_int32, size_in_bytes, under, within
 from fedunseen.core.text import printable
 from fedunseen.data.names import is_visible
@@ -176,7 +176,7 @@ def read_tensors(header: Mapping[str, Any], body: bytes | Path) -> Params:
     try:
         if isinstance(body, bytes) and int.from_bytes(body[:8], "little") > _NAMES:
             raise WireError("the names of its tensors are too long")
-        check_tensor_names(body)
+        check_tensor_header(body)
         if isinstance(body, Path):
             with safe_open(body, "pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
