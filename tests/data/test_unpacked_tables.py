@@ -8,6 +8,7 @@ import pytest
 
 from fedunseen.core.errors import DataError
 from fedunseen.data.io.arrow_size import BATCH
+from fedunseen.data.io.parquet_pages import pages_of
 from fedunseen.data.io.tables import declared_size, open_table
 
 pa = pytest.importorskip("pyarrow")
@@ -95,6 +96,68 @@ def test_what_rows_share_is_counted_for_each(tmp_path):
         column_encoding={"a": "DELTA_BYTE_ARRAY"},
     )  # fmt: skip
     assert declared_size(tmp_path / "a.parquet") > 10 * len(LONG)
+
+
+def number(value, width=0):
+    """Return a number as Parquet's footer has it, in so many bytes at least."""
+    groups = []
+    value *= 2
+    while value or not groups or len(groups) < width:
+        groups.append(value & 127)
+        value >>= 7
+    return bytes([*(group | 128 for group in groups[:-1]), groups[-1]])
+
+
+@pytest.mark.parametrize("compression", ["zstd", "snappy"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_a_footer_that_states_too_little_is_not_believed(tmp_path, compression, version):
+    path = tmp_path / "a.parquet"
+    texts = [f"{i} {LONG}" for i in range(5)]
+    how = {"use_dictionary": False, "write_statistics": False}
+    how |= {"compression": compression, "data_page_version": version}
+    pq.write_table(pa.table({"a": texts}), path, **how)
+    stated = pq.read_metadata(path).row_group(0).total_byte_size
+    content = path.read_bytes()
+    size = number(stated)
+    path.write_bytes(content.replace(size, number(100, len(size))))
+    assert pq.read_metadata(path).row_group(0).total_byte_size == 100
+    assert len(LONG) * 5 < declared_size(path) < len(LONG) * 5 + 1000
+    assert cells(path, ["a"])["a"] == texts
+
+
+@pytest.mark.parametrize("how", [{}, {"use_dictionary": False}, {"data_page_version": "2.0"}])
+@pytest.mark.parametrize("page", [100, 2**20])
+def test_pages_say_what_an_honest_footer_says(tmp_path, table, how, page):
+    path = tmp_path / "a.parquet"
+    pq.write_table(table, path, row_group_size=1000, data_page_size=page, **how)
+    content = path.read_bytes()
+    about = pq.read_metadata(path)
+    for group in (about.row_group(i) for i in range(about.num_row_groups)):
+        for column in (group.column(i) for i in range(group.num_columns)):
+            first = column.data_page_offset
+            if column.has_dictionary_page:
+                first = min(first, column.dictionary_page_offset)
+            pages = pages_of(content, first, column.total_compressed_size)
+            assert 0.7 * column.total_uncompressed_size < pages.size
+            assert pages.size <= column.total_uncompressed_size + 200
+            assert pages.values == column.num_values
+            assert pages.dictionary == column.has_dictionary_page
+
+
+def test_damaged_pages_are_refused_or_read(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"a": TEXTS[:20], "b": list(range(20))}), path)
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for place in rng.integers(0, len(whole), 300):
+        changed = bytearray(whole)
+        changed[place] ^= int(rng.integers(1, 256))
+        path.write_bytes(bytes(changed))
+        with suppress(DataError):
+            assert declared_size(path) >= 0
+    endless = b"\x19" + b"\xf7" + b"\xff" * 9 + b"\x01"  # a list of 2^63 numbers
+    with pytest.raises(ValueError, match="damaged"):
+        pages_of(endless, 0, len(endless))
 
 
 def test_a_text_that_all_rows_of_a_parquet_file_have_is_kept_once(tmp_path):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, MissingDependencyError
 from fedunseen.data.io.arrow_size import unpacked_size
+from fedunseen.data.io.parquet_pages import DELTA_BYTE_ARRAY, pages_of
 
 Column = tuple[Any, NDArray[np.int64] | None]
 """Distinct values and the place of each row's among them; or an array of floats or dates, and
@@ -48,15 +49,22 @@ def declared_size(path: Path) -> int:
         if not _is_parquet(path):
             size = unpacked_size(path.read_bytes())
             return size if size > _VIEWED else size + _viewed(pa, _whole(file))
-        about = file.metadata
-        shared = sum(
-            int(column.total_uncompressed_size) * int(column.num_values)
-            for column in _chunks(about)
-            if _is_delta(column)
-            and (column.has_dictionary_page or "DELTA_BYTE_ARRAY" in column.encodings)
-        )
-        groups = (about.row_group(i) for i in range(about.num_row_groups))
-        return shared + sum(int(group.total_byte_size) for group in groups)
+        content = path.read_bytes()
+        writer = str(file.metadata.created_by)
+        return sum(_unpacked(content, column, writer) for column in _chunks(file.metadata))
+
+
+def _unpacked(content: bytes, column: Any, writer: str) -> int:
+    """Return how many bytes a column chunk unpacks to by its footer or its pages, which may say
+    more. Texts may share bytes.
+    """
+    start = column.data_page_offset
+    if column.has_dictionary_page and 0 < column.dictionary_page_offset < start:
+        start = column.dictionary_page_offset
+    pages = pages_of(content, start, int(column.total_compressed_size), writer)
+    size = max(int(column.total_uncompressed_size), pages.size)
+    shared = DELTA_BYTE_ARRAY in pages.encodings or (_is_delta(column) and pages.dictionary)
+    return size * (1 + max(int(column.num_values), pages.values)) if shared else size
 
 
 def _chunks(about: Any) -> Iterator[Any]:
