@@ -243,7 +243,7 @@ def test_names_of_classes_are_compared_once_each(monkeypatch):
     held = [f"class {i}" for i in range(400)]
     growing = {"classes": Counted(held), "tested": Counted([]), "attributes": [], "open": True}
     header = {"held": held, "brings": [], "samples": 400}
-    assert wire.read_holdings(pack(header), growing)[2] == tuple(held)
+    assert wire.read_holdings(pack(header), growing, 1.0)[2] == tuple(held)
     assert growing["classes"].passes == growing["tested"].passes == 1
     calls = Counter()
 

@@ -355,4 +355,4 @@ def test_a_coordinator_refuses_in_these_words(header, rows, sentence):
     said = {"classes": 2, "samples": 20, "held": ["d", "e"], "brings": [], **header}
     said.pop("open", None)
     answer = pack(said, {} if rows is None else {"brought": rows.double()})
-    assert message_of(read_holdings, answer, growing, error=WireError) == sentence
+    assert message_of(read_holdings, answer, growing, 10.0, error=WireError) == sentence

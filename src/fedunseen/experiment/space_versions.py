@@ -189,7 +189,8 @@ class DeployedVersions(SpaceVersions):
             "tested": [test_space.names[c] for c in test_space.unseen],
             "open": self.experiment.growth.name == "unknown",
         }
-        engine.announce_classes(announced, torch.from_numpy(space.semantics))
+        own = len(self.begun.space.names)
+        engine.announce_classes(announced, torch.from_numpy(space.semantics), own)
         if self.meeting is not None:
             self.meeting.greeted.clear()  # everyone receives the present classes
             engine.connect(self.meeting)

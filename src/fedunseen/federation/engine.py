@@ -201,5 +201,7 @@ class DeployedEngine(Protocol):
     def gather(self, round: int, clients: Sequence[int]) -> Mapping[int, PartyStatus]:
         """Wait for a quorum of the clients of ``round``; return what those that are there hold."""
 
-    def announce_classes(self, announced: Mapping[str, Any], semantics: Tensor) -> None:
-        """Send all parties the present class space, and its semantics (C, attributes)."""
+    def announce_classes(self, announced: Mapping[str, Any], semantics: Tensor, own: int) -> None:
+        """Send all parties the present class space, and its semantics (C, attributes); the first
+        ``own`` classes are the server's.
+        """

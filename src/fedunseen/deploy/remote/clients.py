@@ -18,12 +18,14 @@ import torch
 from torch import Tensor
 
 from fedunseen import __version__
+from fedunseen.core.bounds import ANY_LENGTH
 from fedunseen.core.errors import FedUnseenError, QuorumError, RefusedError, counted
 from fedunseen.core.parameters import Params, to_device, under
 from fedunseen.core.party_names import FEDERATION
 from fedunseen.core.text import printable
+from fedunseen.data.class_space import LARGEST
 from fedunseen.deploy.remote import wire
-from fedunseen.deploy.remote.link import Content, Letter, barred, exchange, revoked
+from fedunseen.deploy.remote.link import HEADER, Content, Letter, barred, exchange, revoked
 from fedunseen.deploy.remote.wire import NotFiniteError, PartyError, WireError
 from fedunseen.federation.engine import PartyStatus, Session, needed
 from fedunseen.federation.server_step import diverged
@@ -40,6 +42,9 @@ _FIRST_WORD = 10.0
 _LAST_WORD = 600.0
 _LATE = 15.0  # seconds in which parties find a coordinator again that was killed at the end
 _ROOM = 5.0  # seconds until a party whose disk is full is greeted again
+_RANGE = 10  # times the coordinator's largest description: parties may bring such numbers
+_GREETED = HEADER - 2**16  # bytes of a greeting's header, without what later versions add
+_DESCRIBED = 2**23  # numbers that describe all classes that parties have brought: 64 MiB
 _FAREWELL = 120.0  # seconds for parties to receive the end of the run and to store the model
 RECEIPT = "round"  # a deployment's client state at the coordinator: the last merged round alone
 
@@ -55,6 +60,8 @@ class Deployment:
     validation: Sequence[int] | None = None
     announced: Mapping[str, Any] | None = None
     semantics: Tensor | None = None
+    own: int = 0  # of the announced classes, the first: those that the coordinator describes
+    largest: float = 0.0  # absolute value of a number that describes a class of a party
     extra: Mapping[str, Any] = field(default_factory=dict)  # what a removal says besides
     classes: Sequence[str] = ()  # names of all classes; parties have their own table
 
@@ -325,11 +332,14 @@ class Parties(Clients):
         }
         strategy.restrict(allowed, self.job.classes)
 
-    def announce_classes(self, announced: Mapping[str, Any], semantics: Tensor) -> None:
+    def announce_classes(self, announced: Mapping[str, Any], semantics: Tensor, own: int) -> None:
         """Greet parties with the present class space, and its semantics (C, attributes), from now
-        on.
+        on; the first ``own`` classes are the coordinator's.
         """
-        self.job = replace(self.job, announced=announced, semantics=semantics)
+        largest = min(_RANGE * float(semantics[:own].abs().max()), LARGEST)
+        self.job = replace(
+            self.job, announced=announced, semantics=semantics, own=own, largest=largest
+        )
 
     def message(
         self, header: Mapping[str, Any], client_state: Mapping[str, Tensor], body: wire.Body
@@ -392,6 +402,7 @@ class Parties(Clients):
             party = self.parties[place[name]]
             party.classes = 0
             party.samples = 0
+            party.brought = {}
             party.ready = False
             if answer is None:  # perhaps it is busy with an earlier request: greet it again later
                 self._deaf[name] = time.monotonic() + self.meeting.greeting
@@ -414,14 +425,36 @@ class Parties(Clients):
     def _read_hello(self, party: PartyStatus, answer: Content) -> str:
         """Read what a party declares; return it in words."""
         if self.job.announced is not None:
-            party.classes, party.samples, party.held, party.brought = wire.read_holdings(
-                answer, self.job.announced
+            party.classes, party.samples, party.held, brought = wire.read_holdings(
+                answer, self.job.announced, self.job.largest
             )
+            self._check_room(brought)
+            party.brought = brought
         else:
             party.classes, party.samples = wire.read_counts(
                 wire.unpack_answer(answer, 2**20)[0], len(self.job.classes)
             )
         return f"{counted(party.samples, 'sample')} of {counted(party.classes, 'class')}"
+
+    def _check_room(self, brought: Iterable[str]) -> None:
+        """Refuse new classes with which the greeting would be longer than any party reads."""
+        announced = self.job.announced
+        semantics = self.job.semantics
+        assert announced is not None
+        assert semantics is not None
+        known = set(announced["classes"])
+        new = {*brought, *(name for other in self.parties for name in other.brought)} - known
+        classes = len(known) + len(new)
+        numbers = (classes - self.job.own) * semantics.shape[1]
+        if new and (
+            classes > ANY_LENGTH
+            or numbers > _DESCRIBED
+            or len(json.dumps(self.hello()[0])) + wire.greeted_bytes(new) > _GREETED
+        ):
+            raise WireError(
+                f"it brings new classes, and the greeting of all parties has no room for "
+                f"{classes:,} classes"
+            )
 
     def _check_declared(self, party: PartyStatus) -> None:
         """Refuse a party that declares classes that are not its own, or more classes than it may

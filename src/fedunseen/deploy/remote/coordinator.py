@@ -207,12 +207,14 @@ class Distributed(Engine):
         self.clients.connect(meeting, self.strategy, self.settings.timeout)
         self.clients.look()
 
-    def announce_classes(self, announced: Mapping[str, Any], semantics: torch.Tensor) -> None:
+    def announce_classes(
+        self, announced: Mapping[str, Any], semantics: torch.Tensor, own: int
+    ) -> None:
         """Greet parties with the present class space, and its semantics (C, attributes), from now
-        on.
+        on; the first ``own`` classes are the coordinator's.
         """
         assert isinstance(self.clients, Parties)
-        self.clients.announce_classes(announced, semantics)
+        self.clients.announce_classes(announced, semantics, own)
 
     def expected(self, clients: Sequence[int]) -> list[int]:
         """Return which of the clients were not revoked."""

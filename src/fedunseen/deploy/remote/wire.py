@@ -12,7 +12,7 @@ import math
 import re
 import struct
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,8 @@ _WIDE = "int64"  # header key: names of int64 tensors that travel in 32 bits
 _NAMES = 2**22  # bytes that the names, types and shapes of a message's tensors may have
 _ALIASES = 8  # names that one tensor may have beside its own: each is hashed and checked again
 _CLASSES_SENT = 2**26  # bytes of what a party says of its classes: 1,000 of 8,000 attributes
+_BROUGHT = 1000  # classes that a party may bring at once
+_BROUGHT_NAMES = 2**17  # bytes of their names in a greeting
 _SPARE = 2**16  # bytes that the names of tensors may take beside their numbers
 # how many losses or notes a reply may tell, and how much of a name is shown
 _ENTRIES = 256
@@ -243,9 +245,15 @@ def is_failure(answer: bytes) -> bool:
 
 
 def read_holdings(
-    answer: Content, announced: Mapping[str, Any]
+    answer: Content, announced: Mapping[str, Any], largest: float
 ) -> tuple[int, int, tuple[str, ...], dict[str, NDArray[np.float64]]]:
-    """Read what a party says it holds where the class space grows."""
+    """Read what a party says it holds where the class space grows.
+
+    Args:
+        answer: to the greeting.
+        announced: the class space in the greeting.
+        largest: absolute value of a number that describes a class which the party brings.
+    """
     header, tensors = unpack_answer(answer, _CLASSES_SENT)
     held = header.get("held")
     brings = header.get("brings")
@@ -285,20 +293,41 @@ def read_holdings(
         raise WireError(
             f"it brings the class {printable(new[0], 80)}, and this federation takes no new classes"
         )
-    rows = tensors.get("brought")
-    if new:
-        shape = (len(new), len(announced["attributes"]))
-        if (
-            rows is None
-            or rows.dtype != torch.float64
-            or rows.shape != shape
-            or not bool(torch.isfinite(rows).all())
-        ):
-            raise WireError(
-                f"it brings {len(new)} classes without a description of {shape[1]} numbers for each"
-            )
-    described = {} if rows is None or not new else dict(zip(new, rows.numpy(), strict=True))
-    return len(held), samples, tuple(held), described
+    attributes = len(announced["attributes"])
+    brought = _read_brought(new, tensors.get("brought"), attributes, largest) if new else {}
+    return len(held), samples, tuple(held), brought
+
+
+def _read_brought(
+    new: list[str], rows: Tensor | None, attributes: int, largest: float
+) -> dict[str, NDArray[np.float64]]:
+    """Return the new classes of a party and their descriptions: each changes the run of all."""
+    if len(new) > _BROUGHT or greeted_bytes(new) > _BROUGHT_NAMES:
+        raise WireError(
+            f"it brings {len(new):,} new classes with names of {greeted_bytes(new):,} bytes, and "
+            f"{_BROUGHT:,} classes and {_BROUGHT_NAMES:,} bytes are the most"
+        )
+    if (
+        rows is None
+        or rows.dtype != torch.float64
+        or rows.shape != (len(new), attributes)
+        or not bool(torch.isfinite(rows).all())
+    ):
+        raise WireError(
+            f"it brings {len(new)} classes without a description of {attributes} numbers for each"
+        )
+    if bool((outside := rows.abs() > largest).any()):
+        c, column = outside.nonzero()[0].tolist()
+        raise WireError(
+            f"it describes the class {printable(new[c], 80)!r} with {rows[c, column]:g}, and the "
+            f"descriptions of the coordinator allow numbers up to {largest:g}"
+        )
+    return dict(zip(new, rows.numpy(), strict=True))
+
+
+def greeted_bytes(names: Iterable[str]) -> int:
+    """Return how many bytes classes take in the header of a greeting at most: a name and an id."""
+    return sum(len(json.dumps(name)) + 2 + 8 for name in names)
 
 
 def read_instruction(tensors: Params, device: torch.device) -> Instruction:
