@@ -336,10 +336,11 @@ def test_removals_of_several_parties_are_one_masked_sum(answered, offline, place
     plan_removal(offline, "gone", "north,south,west")
     chosen = range(0, 40, 2)
     agreed, some = ("--consent", "removal"), [word for one in chosen for word in ("--samples", one)]
-    plan_removal(offline, "clear", "north,south", NAMES[:2], "--plain")  # two would be left
-    assert "keeps all samples of 2 parties" in offline.act(
-        "answer", "north", "clear", "x", ("--plain",), call=refused
-    )
+    for one in (NAMES[:2], NAMES[:1], NAMES[1:2]):  # asked one by one, they would show the others'
+        plan_removal(offline, names := ",".join(one), names, one, "--plain")
+        assert "for a removal in clear the owner must consent with --consent removal" in (
+            offline.act("answer", one[-1], names, "x", ("--plain",), call=refused)
+        )
     hello = files.read(Path("gone.fedunseen"))["hello"]
     assert hello["plan_before"] == files.read(Path("plan.fedunseen"), "plan").plan.digest
     without = {key: value for key, value in hello.items() if key != "names"}

@@ -236,14 +236,9 @@ class Answering(Asked):
         super().__init__(plan, credentials, ledger, site, plain)
         self._waived = list[str]()  # what the owner reads before the answer is stored
         ledger.tell = self._waived.append
-        if removing := plan.plan.removing:
-            ledger.check_removal(
-                removing,
-                plan["parties"],
-                credentials.enrolment,
-                self.consent,
-                in_clear=not plan["masked"],
-            )
+        removing = plan.plan.removing
+        if removing and plan["masked"]:
+            ledger.check_removal(removing, plan["parties"], credentials.enrolment, self.consent)
 
     def check_plan(self) -> None:
         """Refuse a plan that this party cannot answer with one message for each round."""

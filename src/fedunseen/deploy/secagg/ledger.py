@@ -335,6 +335,8 @@ class Ledger:
             )
         if content["removing"]:
             self.check_removed(plan, content, samples, consent)
+            if not masked:
+                self.check_in_clear(plan, samples, True, consent, by_file=True)
         else:
             self._check_samples(plan, content, samples, consent, differs, masked)
         if roster is not None and not content["dropouts"]:
@@ -472,16 +474,23 @@ class Ledger:
             yield f"a look under masks may have counted samples of this party and {names}"
 
     def check_in_clear(
-        self, run: str, samples: frozenset[bytes], removing: bool, consent: Collection[str]
+        self,
+        run: str,
+        samples: frozenset[bytes],
+        removing: bool,
+        consent: Collection[str],
+        by_file: bool = False,
     ) -> None:
-        """Refuse to send samples (digests) in clear over a network that sums of any federation may
-        have: whoever sees both could take them off.
+        """Refuse to send samples (digests) in clear that sums of any federation may have: whoever
+        sees both could take them off. Several parties that are asked one by one would show the sums
+        of one that is not asked.
 
         Args:
-            run: its name.
+            run: its name, or the plan of a removal by file.
             samples: those that are sent.
             removing: to subtract them; ``removal`` allows it, else ``again``.
             consent: what this party's owner has consented to.
+            by_file: sums by file in clear, which hid no party, do not count.
 
         Raises:
             RefusedError: the owner has not given the word, and the text names all that it would
@@ -491,7 +500,8 @@ class Ledger:
             _RELEASED
             if removing or theirs == samples
             else f"{_RELEASED}, and {_since_that_one(theirs, samples, 'run')}"
-            for _, theirs in self._may_share(samples)
+            for plan, theirs in self._may_share(samples)
+            if not (by_file and self._was_in_clear(plan))
         ]
         reasons += self._counted_in_looks()
         if reasons:
@@ -530,6 +540,11 @@ class Ledger:
         """
         record = self.plans.get(plan, {})
         return bool(record.get("opened")) and not (record.get("offline") or {}).get("withdrawn")
+
+    def _was_in_clear(self, plan: str) -> bool:
+        """Say whether sums of a plan by file were sent in clear."""
+        offline = self.plans.get(plan, {}).get("offline") or {}
+        return not offline.get("masked", True)
 
     def _are_others(self, theirs: frozenset[bytes], samples: frozenset[bytes]) -> bool:
         """Say whether the samples of another plan are certainly others."""
@@ -624,9 +639,8 @@ class Ledger:
         parties: Collection[str],
         enrolment: Enrolment,
         consent: Collection[str],
-        in_clear: bool = False,
     ) -> None:
-        """Refuse a removal whose parties, or those that stay, are too few to hide each other's
+        """Refuse a masked removal whose parties, or those that stay, are too few to hide each other's
         sums.
 
         An observer of the sums from before and after learns the total of what is removed, and that
@@ -639,8 +653,6 @@ class Ledger:
             parties: who takes part; parties that stay send the sums of no sample.
             enrolment: the federation.
             consent: what this party's owner has consented to; ``removal`` allows few parties.
-            in_clear: the sums of those that remove are sent in clear, which does not show those of
-                others unless these were masked.
 
         Raises:
             RefusedError: a party of ``removing`` is not asked, or too few remove or stay.
@@ -653,22 +665,19 @@ class Ledger:
             return
         records = [record for plan, record in self.plans.items() if self.same_federation(plan)]
         opened = [record for record in records if record["opened"]]
-        by_file = [
-            record["offline"]["parties"]
-            for record in records
-            if record.get("offline") and (record["offline"].get("masked", True) or not in_clear)
-        ]
+        by_file = [record["offline"]["parties"] for record in records if record.get("offline")]
         last = [list(record["opened"]["reply"].get("shares", ())) for record in opened]
         took_part = [names for names in (*self.rosters, *by_file, *last) if names]
         removed_parties = set(removing).union(
             *(record["content"].get("removing", []) for record in opened)
         )
         batch = enrolment.colluding + 2
-        asked = [] if in_clear else [enrolment.names, parties]
-        staying = [len(set(names) - removed_parties) for names in (*asked, *took_part)]
+        staying = [
+            len(set(names) - removed_parties) for names in (enrolment.names, parties, *took_part)
+        ]
         for count, action in (
-            (batch if in_clear else len(set(removing)), "removes samples of"),
-            (min(staying, default=batch), "keeps all samples of"),
+            (len(set(removing)), "removes samples of"),
+            (min(staying), "keeps all samples of"),
         ):
             if count < batch:
                 raise RefusedError(
