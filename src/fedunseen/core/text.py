@@ -3,6 +3,7 @@ turns the line.
 """
 
 import html
+import math
 import re
 from typing import TypeVar
 
@@ -52,6 +53,17 @@ def shown_value(value: object) -> object:
     is.
     """
     return shown(value) if isinstance(value, str) else value
+
+
+def whole(number: int) -> str:
+    """Return a whole number of any length in a few digits.
+
+    Example:
+        >>> whole(12345), whole(2**70_000)
+        ('12,345', 'over 10^21072')
+    """
+    # Python writes no number of over 4,300 digits
+    return f"{number:,}" if number < 10**15 else f"over 10^{math.floor(math.log10(number))}"
 
 
 def rough(number: float) -> str:

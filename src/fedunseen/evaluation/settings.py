@@ -1,10 +1,14 @@
 """The section ``[evaluation]`` of an experiment."""
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from fedunseen.core.settings import Settings
+
+COMBINATIONS = 1000
+"""Of settings that are chosen from at most: each is a training, and is checked before any."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -63,5 +67,10 @@ class EvaluationSettings(Settings):
     them, else of unseen ones (then the first test episodes)."""
     choose: dict[str, list[Any]] = Field(default_factory=dict)
     """Settings to choose on validation classes: "method.lr" = [0.01, 0.1]; every combination is
-    tried.
+    tried, at most 1,000.
     """
+
+    @property
+    def combinations(self) -> int:
+        """How many combinations of settings are tried."""
+        return math.prod(len(values) for values in self.choose.values())

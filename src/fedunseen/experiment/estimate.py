@@ -1,6 +1,5 @@
 """What a run will take, from a few batches of it."""
 
-import math
 import time
 from dataclasses import replace
 from typing import Any
@@ -87,7 +86,7 @@ def _counted(
     experiment: Experiment, whole: Federation, benchmark: Benchmark, taking: int
 ) -> tuple[int, int]:
     """Return how many trainings a run of one seed is, and how many models it evaluates."""
-    candidates = math.prod(len(values) for values in experiment.evaluation.choose.values())
+    candidates = experiment.evaluation.combinations
     rounds = experiment.strategy.rounds
     choosing = experiment.evaluation.selection == "validation"
     task = experiment.task

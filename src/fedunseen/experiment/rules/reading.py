@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from fedunseen.core.text import whole
+from fedunseen.evaluation.settings import COMBINATIONS
 from fedunseen.experiment.rules.base import ConfigFacts, Rule, StartFacts, first
 from fedunseen.strategies.peers import averages
 
@@ -351,6 +353,23 @@ READING: Sequence[Rule[ConfigFacts]] = (
         problem="evaluation.choose: {key!r} has no value to choose from",
         remedy="list some values",
         example={"evaluation.choose": {"method.lr": []}},
+    ),
+    Rule(
+        "choose-from-too-many",
+        lambda c: (
+            {"tried": whole(c.evaluation.combinations)}
+            if c.evaluation.combinations > COMBINATIONS
+            else None
+        ),
+        problem=(
+            f"evaluation.choose has {{tried}} combinations, and {COMBINATIONS:,} are the most"
+        ),
+        remedy="list fewer values",
+        example={
+            "evaluation.choose": {
+                f"method.{key}": [1, 2, 3, 4, 5, 6] for key in ("lr", "kl", "sce", "alpha")
+            }
+        },
     ),
     # unlabelled samples
     Rule(

@@ -111,7 +111,7 @@ def read_bench(
         if cell.experiment is None:
             continue
         choose = cell.experiment.evaluation.choose
-        tried = math.prod(len(values) for values in choose.values())
+        tried = cell.experiment.evaluation.combinations
         if tried != bench.validation_runs and (choose or not _steps(cell, bench)):
             raise ExperimentError(
                 f"{source}: {cell.key}: evaluation.choose has {tried} combinations: give every row "

@@ -24,6 +24,7 @@ from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.presets import is_shipped, readable_text
 from fedunseen.core.registry import names
 from fedunseen.core.settings import FileText, Settings
+from fedunseen.core.text import whole
 from fedunseen.core.toml import parse_toml, toml_value
 from fedunseen.evaluation.measures import (
     FEW_SHOT,
@@ -43,6 +44,8 @@ Measure = (
     | Literal["backdoor", "backdoor_attacked", "backdoor_highest"]
     | Literal["parameters_shared", "bytes_down", "bytes_up"]
 )
+_MOST = 10_000  # cells of a grid, each of which is read and checked before any runs
+_TRAININGS = 100_000  # of all cells, with what each chooses from
 EXTRA = ("methods", "fixed", "beside", "note")  # keys of a data set that are not settings
 BACKDOOR: tuple[Measure, ...] = ("backdoor", "backdoor_attacked", "backdoor_highest")
 """An attacked run's backdoor accuracies: in the reported round, in the first attacked one, the
@@ -312,6 +315,12 @@ def _cells(
     """Yield the cells of the parts of the grid that are run."""
     file = grid.file
     folders: set[str] = set()
+    if (size := math.prod(map(len, axes.values()))) > _MOST:
+        raise ExperimentError(
+            f"{grid.place}: axes: the grid has {whole(size)} cells, and {_MOST:,} are the most: "
+            "list fewer values, or make several sweeps"
+        )
+    trainings = 0
     for chosen in itertools.product(*axes.values()):
         values = dict(zip(axes, chosen, strict=True))
         if file.only and not any(matches(values, part) for part in file.only):
@@ -325,6 +334,12 @@ def _cells(
                 where = f"{grid.place}: {' / '.join(chosen)}" if chosen else grid.place
                 raise ExperimentError(f"{where}: {error}") from None
             refused = str(error)
+        trainings += experiment.evaluation.combinations if experiment else 1
+        if trainings > _TRAININGS:
+            raise ExperimentError(
+                f"{grid.place}: evaluation.choose and the cells make over {_TRAININGS:,} "
+                "trainings: list fewer values, or make several sweeps"
+            )
         published = {**values, "data": beside[values["data"]]} if beside else values
         paper = printed.get(tuple(published.items()), {})
         yield Cell(values, _folder_name(chosen, folders), experiment, refused, paper)
