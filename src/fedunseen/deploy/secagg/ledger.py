@@ -663,13 +663,17 @@ class Ledger:
             )
         if "removal" in consent:
             return
-        records = [record for plan, record in self.plans.items() if self.same_federation(plan)]
+        plans = {plan: self.plans[plan] for plan in filter(self.same_federation, self.plans)}
+        records = plans.values()
         opened = [record for record in records if record["opened"]]
+        sent = [
+            plans[plan] for plan in plans if self._has_opened(plan) or plan in self._all_released()
+        ]
         by_file = [record["offline"]["parties"] for record in records if record.get("offline")]
         last = [list(record["opened"]["reply"].get("shares", ())) for record in opened]
         took_part = [names for names in (*self.rosters, *by_file, *last) if names]
         removed_parties = set(removing).union(
-            *(record["content"].get("removing", []) for record in opened)
+            *(record["content"].get("removing", []) for record in sent)
         )
         batch = enrolment.colluding + 2
         staying = [
