@@ -7,10 +7,14 @@ import os
 import struct
 import subprocess
 import sys
+import tomllib
+import tracemalloc
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
 from PIL import EpsImagePlugin, Image
 
 from fedunseen.core.errors import DataError
@@ -290,3 +294,43 @@ for name in {names}:
         "pipe pipe is not a file",
     ]
     assert not started.exists()
+
+
+def with_shared_entries(count, size):
+    """Return a TIFF of a pixel whose further entries all are the same bytes."""
+    place = 8 + 2 + 12 * (count + 8) + 4
+    tags = {256: 1, 257: 1, 258: 8, 259: 1, 262: 1, 273: place, 278: 1, 279: 1}
+    entries = [struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items()]
+    entries += [struct.pack("<HHII", 40000 + i, 1, size, place) for i in range(count)]
+    head = b"II*\0" + struct.pack("<IH", 8, len(entries))
+    return head + b"".join(entries) + bytes(4) + b"\x7f" * size
+
+
+def in_png(exif):
+    content = saved("PNG")
+    chunk = b"eXIf" + exif
+    added = struct.pack(">I", len(exif)) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    return content[:33] + added + content[33:]  # after the header
+
+
+@pytest.mark.filterwarnings("ignore:Tag data larger")
+@pytest.mark.parametrize("wrapped", [bytes, in_png])
+def test_entries_that_share_their_bytes_are_not_copied_each(wrapped):
+    """Pillow before 13 took 3 GB for a TIFF of 4 MB, which `pillow>=10.3` allowed."""
+    size = 2**20
+    taken = []
+    for count in (1, 32):
+        content = wrapped(with_shared_entries(count, size))
+        tracemalloc.start()
+        try:
+            read_image(ImageBytes(content, "shared"), 4, 4)
+            taken.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    assert taken[1] < taken[0] + 4 * size
+
+
+def test_no_older_pillow_is_allowed():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
+    (needed,) = (each for each in project["project"]["dependencies"] if "pillow" in each)
+    assert not Requirement(needed).specifier.contains("12.3.0")

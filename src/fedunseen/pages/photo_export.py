@@ -265,7 +265,7 @@ def _readme(run: Run) -> str:
     return (
         f"# {inert(run.path.name)}{f', with {given}' if given else ''}\n\n"
         "Names what is in a picture, without the internet and without FedUnseen."
-        "\n\n```sh\npip install numpy onnxruntime pillow\npython predict.py cat.jpg\n"
+        "\n\n```sh\npip install numpy onnxruntime 'pillow>=13'\npython predict.py cat.jpg\n"
         "python predict.py holiday/                  # every picture in a folder and its folders\n"
         "python predict.py holiday/ --top 1 --json   # one class each, for a program\n```\n\n"
         "Of a folder, files that are no pictures are named and left out.\n"
