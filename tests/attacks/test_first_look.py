@@ -23,6 +23,7 @@ from fedunseen.deploy.look.party import Looking
 from fedunseen.deploy.look.question import FORM, LIMIT, PLAN, Question, make_plan
 from fedunseen.deploy.offline import files
 from fedunseen.deploy.offline.answered import ANSWERED
+from fedunseen.deploy.releases import Releases
 from fedunseen.deploy.secagg.enrolment import Credentials, coordinator, enrol
 from fedunseen.deploy.secagg.ledger import Ledger
 from fedunseen.deploy.site import Owner, Site
@@ -287,17 +288,106 @@ def test_a_look_of_other_people_in_another_federation_needs_a_word(sites):
     assert sites.ledger().rosters == [["a", "b", "north"]]
 
 
-@pytest.mark.parametrize("first", ["look", "run"])
+def by_file(masked=True, dropouts=False):
+    """Return the record of a plan that was answered by file."""
+    offline = {"masked": masked, "answer": "00", "parties": list(FOUR)}
+    opened = {"k": 1, "rho": "", "reply": {}}
+    return {"content": {**RUN, "dropouts": dropouts}, "opened": opened, "offline": offline}
+
+
+LOOSE = {"content": {**RUN, "dropouts": True}, "opened": None}
+SUMS = {
+    "run": {"roster": FOUR, "content": RUN, "opened": None},
+    "by file": by_file(),
+    "with dropouts": {"loose": FOUR, **LOOSE},
+    "by file with dropouts": by_file(dropouts=True),
+    "with dropouts, of an earlier version": {
+        **LOOSE,
+        "opened": {"k": 0, "rho": "", "reply": {"shares": dict.fromkeys(FOUR, "")}},
+    },
+}
+
+
+@pytest.mark.parametrize("first", ["look", *SUMS])
 def test_counts_in_clear_after_a_masked_sum_need_consent(first, sites):
     plain = sites.plan(NAMES, masked=False)
     if first == "look":
         sites.answer(sites.plan())
     else:
-        sites.ledger().change_plan("11" * 32, roster=FOUR, content=RUN, opened=None)
+        sites.ledger().change_plan("11" * 32, **SUMS[first])
     assert refusal(sites.answer, plain) == "look-again"
     sites.answer(plain, "again")
     log = (sites.folder / "north" / "messages.log").read_text()
     assert "allowed by --consent again: masked sums of east, south, west and this party" in log
+
+
+def answer_in_clear(sites, way):
+    """Let samples of north leave in clear."""
+    if way == "look":
+        sites.answer(sites.plan(masked=False))
+    elif way == "by file":
+        sites.ledger().change_plan("11" * 32, **by_file(masked=False))
+    else:
+        kept = {"in_clear": True} if way == "run" else {}
+        if kept:
+            sites.ledger().release_in_clear("trial", frozenset({b"a" * 32}))
+        Releases(sites.folder / "north").add("trial", "round", samples=1, **kept)
+
+
+CLEAR = {
+    "look": "a look counted this party's samples in clear",
+    "by file": "this party sent sums in clear by file",
+    "run": "run trial took samples in clear",
+    "run of an earlier version": "run trial took samples in clear that an earlier version",
+}
+
+
+@pytest.mark.parametrize("first", CLEAR)
+def test_a_masked_look_after_counts_or_sums_in_clear_needs_consent(first, sites):
+    """Less what the others have sent in clear, its total is what the last party holds."""
+    answer_in_clear(sites, first)
+    plan = sites.plan()
+    with pytest.raises(RefusedError, match=CLEAR[first]) as refused:
+        sites.answer(plan)
+    assert refused.value.code == "look-again"
+    sites.answer(plan, "again")
+    log = (sites.folder / "north" / "messages.log").read_text()
+    assert f"allowed by --consent again: {CLEAR[first]}" in log
+
+
+def test_a_masked_sum_after_a_look_in_clear_needs_consent(sites):
+    given = "11" * 32, RUN, frozenset({b"a" * 32}), FOUR
+    sites.ledger().check(*given, ())  # the control
+    sites.answer(sites.plan(NAMES, masked=False))
+    with pytest.raises(RefusedError, match=CLEAR["look"]) as refused:
+        sites.ledger().check(*given, ())
+    assert refused.value.code == "samples-again"
+    sites.ledger().check(*given, ["again"])
+    # what hides no party, or has no sample, needs no word
+    sites.ledger().check(*given[:3], None, (), masked=False)
+    sites.ledger().check_in_clear("run", given[2], False, ())
+    sites.ledger().check(*given[:2], frozenset(), FOUR, ())
+
+
+def test_a_look_in_clear_is_kept_before_it_leaves(sites, monkeypatch):
+    def full(*args, **more):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Site, "wrote", full)
+    with pytest.raises(OSError, match="No space"):
+        sites.answer(sites.plan(masked=False))
+    assert CLEAR["look"] in next(sites.ledger().taken_in_clear(None))
+
+
+def test_an_owner_reads_all_that_the_words_for_a_look_allow(sites):
+    """The attack: the first reason asked for a word that stood for the next one, too."""
+    sites.answer(sites.plan())
+    answer_in_clear(sites, "run")
+    sites.in_another_federation(FOUR)
+    reasons = "answered another look", CLEAR["run"], "in another federation east, south, west"
+    with pytest.raises(RefusedError, match="--consent again --consent federations") as refused:
+        sites.answer(sites.plan())
+    assert [reason for reason in reasons if reason not in str(refused.value)] == []
 
 
 def test_sums_in_clear_after_a_masked_look_need_consent(sites):

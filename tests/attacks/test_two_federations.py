@@ -122,6 +122,29 @@ def test_who_took_part_elsewhere_is_named_with_the_names_of_that_federation(here
         other.restart(here)
 
 
+@pytest.mark.parametrize("opened", [ALL, ALL[1:]], ids=["all open", "p0 is not asked to open"])
+@pytest.mark.parametrize("dropouts", [False, True])
+def test_sums_without_a_roster_name_the_others_too(opened, dropouts, tmp_path):
+    """With privacy.dropouts = 'allow' no roster is kept; the others open a sum without p0, too."""
+    first = Parties(4, tmp_path, consent=["dropouts"], dropouts=dropouts)
+    rho, _ = first.up_to_masked()
+    first.open(rho, names=opened)
+    first.ledgers["p0"] = first.ledger("p0")  # after a restart
+    first.ledgers["p0"].pin(first.enrolment, "p0")
+    assert first.ledgers["p0"].rosters == [ALL] * (opened == ALL and not dropouts)
+    assert first.ledgers["p0"].in_masked_sums() == ALL[1:]
+    other = second(first, ["p0", "p1", "r2"], AGAIN)
+    with pytest.raises(RefusedError, match=r"p1, p2, p3 took part.*again --consent federations"):
+        other.restart("p0")
+    other.consent = BOTH
+    other.restart()
+    other.agree(other.plan)
+    if dropouts:  # the rule of one roster is as before: p1 is in both
+        other.release()
+    else:
+        assert code(other.release) == "roster-differs"
+
+
 @pytest.mark.parametrize("names", [["p0", "p1", "r2"], ["p0", "p1", "p2"]], ids=",".join)
 def test_no_word_allows_what_may_be_another_roster_of_one_coordinator(names):
     """Who is in one federation alone would be shown by those that are in both."""

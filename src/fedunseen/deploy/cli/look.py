@@ -36,8 +36,9 @@ Consent = Annotated[
     list[str] | None,
     typer.Option(
         help="Agree to: look (send what is listed), names (of classes and columns that the "
-        "plan does not list), again (a second look), federations (counts that differ by parties of "
-        "two federations), moved (the data folder)."
+        "plan does not list), again (a second look; counts in clear and under masks, which show "
+        "what others have), federations (counts that differ by parties of two federations), moved "
+        "(the data folder)."
     ),
 ]
 Clear = Annotated[

@@ -42,7 +42,9 @@ _LISTED = 20  # names in a line for the owner
 
 
 class Looking(Asked):
-    """One party that answers one look; the ledger also keeps who takes part in a masked one."""
+    """One party that answers one look; the ledger also keeps who takes part in a masked one, and
+    that one in clear was answered.
+    """
 
     what = "counts"
 
@@ -84,42 +86,52 @@ class Looking(Asked):
         if self.plan["masked"]:
             self.ledger.check_roster(self.plan["parties"], samples=None, consent=self.consent)
         others = {line["run"] for line in lines if line["run"].startswith(_RUN)} - {self.run}
-        if others:
-            self._waive(
+        self._waive([*self._answered_before(bool(others))])
+        return None
+
+    def _answered_before(self, looked: bool) -> Iterator[tuple[str, str]]:
+        """Yield why earlier answers need consent, and the word that gives it: together with those,
+        counts may show samples, or the counts of parties that are asked for none.
+
+        Args:
+            looked: whether this party has answered another look.
+        """
+        if looked:
+            yield (
                 "this party has answered another look, and the difference of two can show single "
                 "samples that came since",
                 "again",
             )
-        self._check_others()
-        return None
-
-    def _check_others(self) -> None:
-        """Refuse counts that show those of parties that are asked for none, unless the owner has
-        consented to it.
-        """
-        if self.plan["masked"]:
-            if others := self.ledger.in_other_federations(None):
-                self._waive(
-                    f"in another federation {_names(others)} took part, and what is left of its "
-                    "sum and this one may be the counts of a single party, whose owner is not "
-                    "asked by this",
-                    "federations",
+        if not self.plan["masked"]:
+            if hidden := self.ledger.in_masked_sums():
+                yield (
+                    f"masked sums of {_names(hidden)} and this party were answered, and counts in "
+                    "clear show what the others' are, whose owners are not asked by this",
+                    "again",
                 )
             return
-        own = {name for roster in self.ledger.rosters for name in roster}
-        hidden = sorted(own - {self.credentials.name} | {*self.ledger.in_other_federations(None)})
-        if hidden:
-            self._waive(
-                f"masked sums of {_names(hidden)} and this party were answered, and counts in "
-                "clear show what the others' are, whose owners are not asked by this",
-                "again",
+        yield from ((why, "again") for why in self.ledger.taken_in_clear(None))
+        if others := self.ledger.in_other_federations(None):
+            yield (
+                f"in another federation {_names(others)} took part, and what is left of its sum "
+                "and this one may be the counts of a single party, whose owner is not asked by "
+                "this",
+                "federations",
             )
 
-    def _waive(self, why: str, word: str) -> None:
-        """Refuse without a word of consent; with it, say what it allows."""
-        if word not in self.consent:
-            raise RefusedError(f"{why}: give --consent {word} if the owner agrees", AGAIN)
-        self.site.say(f"allowed by --consent {word}: {why}")
+    def _waive(self, reasons: Sequence[tuple[str, str]]) -> None:
+        """Refuse without the words of consent, and say for what; with them, say what each allows.
+
+        Args:
+            reasons: why, and the word that allows it.
+        """
+        words = list(dict.fromkeys(word for _, word in reasons))
+        if not set(words) <= self.consent:
+            why = "; and ".join(why for why, _ in reasons)
+            given = " ".join(f"--consent {word}" for word in words)
+            raise RefusedError(f"{why}: give {given} if the owner agrees", AGAIN)
+        for why, word in reasons:
+            self.site.say(f"allowed by --consent {word}: {why}")
 
     def given(
         self, data: Path, label: str, minimum: int, say: Callable[[str], None]
@@ -223,6 +235,8 @@ class Looking(Asked):
         self.site.releases.charge(self.run, (math.inf, 0.0))
         if self.plan["masked"]:
             self.ledger.keep_look(self.plan["parties"], self.consent)
+        else:
+            self.ledger.keep_look_in_clear()
         self.keep_one(self.plan.id.hex(), content)
         self.site.wrote(self.run, content, {})
 

@@ -2,8 +2,8 @@
 
 ``ledger.json`` holds the accepted plans with the last opened sum of each and its reply, the sum
 that waits for its opening, and of each federation that the party belongs to, known by its
-authority: the newest list of parties, and all rosters of opened sums and of answers to a first
-look.
+authority: the newest list of parties, all rosters of opened sums and of answers to a first look,
+who took part in further masked sums, and whether a look counted this party's samples in clear.
 ``released-PLAN.bin`` holds keyed digests of each sample whose sums were released under that plan,
 in any federation: of its content, and of its class and which of its copies it is, since a sum has
 all of them. ``clear-DIGEST.bin`` holds the same of samples whose sums or updates runs took in clear
@@ -46,6 +46,9 @@ ASKING = "asking"
 _RELEASED = "sums of some of these samples were released under another plan"
 _OTHER_FEDERATION = "that one was of another federation"
 _ANNOUNCED = ("auto", "histograms")
+# of a federation; earlier versions lack them
+_LOOSE = "loose"  # who took part in masked sums that the rule of one roster does not count
+_COUNTED = "counted"  # whether a look has counted samples in clear
 _SAME = ("scaling", "quantization", "privacy")  # of a removal's plan and of that of the run
 
 
@@ -192,16 +195,36 @@ class Ledger:
         self._content = content
         self.writes = content["writes"]
 
-    def change_plan(self, plan: str, roster: Iterable[str] | None = None, **changes: Any) -> None:
-        """Change an accepted plan's record, and add an opened roster if one is given, durably."""
+    def change_plan(
+        self,
+        plan: str,
+        roster: Iterable[str] | None = None,
+        loose: Iterable[str] = (),
+        **changes: Any,
+    ) -> None:
+        """Change an accepted plan's record, durably.
+
+        Args:
+            plan: its digest.
+            roster: is added to the rosters of opened sums.
+            loose: who may see a sum of this party opened that adds no roster: with
+                ``privacy.dropouts = "allow"``, or by the others alone.
+            changes: keys of the record.
+        """
         before = self.plans.get(plan, {"authority": self._authority})
         plans = {**self.plans, plan: {**before, **copy.deepcopy(changes)}}
-        self.write({"plans": plans, **({} if roster is None else self._with_roster(roster))})
+        kept = self._with_loose(loose) if roster is None else self._with_roster(roster)
+        self.write({"plans": plans, **kept})
 
     def _with_roster(self, roster: Iterable[str], looked: bool = False) -> dict[str, Any]:
         new = sorted(roster)
         rosters = self.rosters if new in self.rosters else [*self.rosters, new]
         return self._with(rosters=rosters, looked=looked or _has_looked(self._federation))
+
+    def _with_loose(self, names: Iterable[str]) -> dict[str, Any]:
+        known = self._federation.get(_LOOSE, [])
+        new = set(names).difference(known, *self.rosters)
+        return self._with(**{_LOOSE: sorted(new.union(known))}) if new else {}
 
     def keep_look(self, roster: Collection[str], consent: Collection[str]) -> None:
         """Keep durably who takes part in a masked look, which may count any samples.
@@ -210,7 +233,13 @@ class Ledger:
             RefusedError: a sum of others was released (code ``roster-differs``).
         """
         self.check_roster(roster, samples=None, consent=consent)
-        kept = self._with_roster(roster, looked=True)
+        self._keep(self._with_roster(roster, looked=True))
+
+    def keep_look_in_clear(self) -> None:
+        """Keep durably that a look counts samples of this party in clear, which may be any."""
+        self._keep(self._with(**{_COUNTED: True}))
+
+    def _keep(self, kept: Mapping[str, Any]) -> None:
         if kept["federations"] != self._content["federations"]:
             self.write(kept)
 
@@ -365,7 +394,7 @@ class Ledger:
                 "the plan counts answers, which no plan of statistics over exactly these samples "
                 "has announced, so that it may ask about made-up statistics"
             )
-        reasons += self._taken_in_clear(samples) if masked else self._counted_in_looks()
+        reasons += self.taken_in_clear(samples) if masked else self._counted_in_looks()
         words = ["again"]
         if masked and not content["dropouts"] and (others := self.in_other_federations(samples)):
             words.append("federations")
@@ -401,12 +430,19 @@ class Ledger:
             self.tell(f"allowed by {given}: {why}")
 
     def in_other_federations(self, samples: frozenset[bytes] | None) -> list[str]:
-        """Return who else took part in strict sums of other federations that may have some of these
+        """Return who else took part in masked sums of other federations that may have some of these
         samples (digests; None: any), and in their looks.
         """
+        return self._took_part(self._sharing(samples) - {self._authority})
+
+    def in_masked_sums(self) -> list[str]:
+        """Return who else took part in masked sums and looks of this party, in any federation."""
+        return self._took_part({self._authority, *self._content["federations"]})
+
+    def _took_part(self, authorities: Collection[str]) -> list[str]:
         known = self._content["federations"]
         others = set[str]()
-        for authority, _, roster in self._all_rosters(self._sharing(samples) - {self._authority}):
+        for authority, _, roster in self._all_rosters(authorities, strict=False):
             # an earlier version has not kept its own name there
             others |= {*roster} - {known.get(authority, {}).get("name", "")}
         return sorted(others)
@@ -444,22 +480,28 @@ class Ledger:
             if differs is None or why:
                 yield f"{_RELEASED}{why and f', and {why}'}"
 
-    def _taken_in_clear(self, samples: frozenset[bytes]) -> Iterator[str]:
-        """Yield what runs in clear over a network, and a masked sum of samples (digests), show
-        together.
+    def taken_in_clear(self, samples: frozenset[bytes] | None) -> Iterator[str]:
+        """Yield what was sent in clear, and a masked sum of samples (digests) or a masked look
+        (None), which may count any, show together. A sum of samples that were sent in clear by file
+        is one of another plan.
         """
+        total = "a masked total hides the other parties less"
+        federations: dict[str, dict[str, Any]] = self._content["federations"]
+        if samples != frozenset() and any(each.get(_COUNTED) for each in federations.values()):
+            yield f"a look counted this party's samples in clear, and without them {total}"
+        if samples is None and any(map(self._was_in_clear, filter(self._has_opened, self.plans))):
+            yield f"this party sent sums in clear by file, and without them {total}"
         answered = self.in_clear()
         for which, every in self._content.get(_CLEAR, {}).items():
             theirs = self._clear_digests(which)
             runs = [run for run in every if run in answered]
-            if not runs or self._are_others(theirs, samples):
+            if not runs or (samples is not None and self._are_others(theirs, samples)):
                 continue
             run = f"run {runs[-1][:_SHOWN]}"
-            if theirs == samples:
-                yield (
-                    f"{run} took exactly these samples in clear, and without them a masked total "
-                    "hides the other parties less"
-                )
+            if samples is None:
+                yield f"{run} took samples in clear, and without them {total}"
+            elif theirs == samples:
+                yield f"{run} took exactly these samples in clear, and without them {total}"
             else:
                 yield f"{run} took in clear {_compared(theirs, samples, 'sum')}"
         for run in (run for run, kept in answered.items() if not kept):
@@ -616,22 +658,31 @@ class Ledger:
                     "roster-differs",
                 )
 
-    def _all_rosters(self, authorities: Collection[str]) -> Iterator[tuple[str, str, list[str]]]:
-        """Yield the authority, the plan if it is known, and the roster of strict sums of some
+    def _all_rosters(
+        self, authorities: Collection[str], strict: bool = True
+    ) -> Iterator[tuple[str, str, list[str]]]:
+        """Yield the authority, the plan if it is known, and the roster of masked sums of some
         federations: opened ones, and those that this party has answered by file.
+
+        Args:
+            authorities: of the federations.
+            strict: leave out sums to which the rule of one roster does not apply.
         """
         for authority, federation in self._content["federations"].items():
             if authority in authorities:
                 yield from ((authority, "", roster) for roster in federation["rosters"])
+                if not strict:
+                    yield authority, "", federation.get(_LOOSE, [])
         for plan, record in self.plans.items():
             if self._authority_of(plan) not in authorities:
                 continue
             offline = record.get("offline") or {}
-            strict = (
-                offline.get("masked") and offline["answer"] and not record["content"]["dropouts"]
-            )
-            if strict and not offline.get("replaced"):
+            masked = offline.get("masked") and offline["answer"] and not offline.get("replaced")
+            if masked and not (strict and record["content"]["dropouts"]):
                 yield self._authority_of(plan), plan, offline["parties"]
+            if not strict and record.get("opened"):
+                # an earlier version kept no others of sums with dropouts
+                yield self._authority_of(plan), plan, [*record["opened"]["reply"].get("shares", ())]
 
     def check_removal(
         self,

@@ -355,7 +355,8 @@ class SecAggClient:
         """Return the ring elements under masks, or a complaint about a dealer whose share is bad.
 
         Before it returns elements, the shares that this party holds are written. So are the samples
-        that the elements have: the others can open the sum, and need not ask this party to.
+        that the elements have, and the roster: the others can open the sum, and need not ask this
+        party to.
         """
         now = self._current()
         request = canonical(message)
@@ -407,7 +408,7 @@ class SecAggClient:
             "shares": shares,
         }
         self.ledger.release(now.keys["plan"], self._samples[now.keys["plan"]])
-        self.ledger.change_plan(now.keys["plan"], waiting=waiting)
+        self.ledger.change_plan(now.keys["plan"], waiting=waiting, loose=now.roster)
         now.answers["masked"] = digest(request), hidden
         return hidden
 
