@@ -16,6 +16,7 @@ from fedunseen.core.errors import FedUnseenError, RefusedError
 from fedunseen.deploy.client_data import PartyData
 from fedunseen.deploy.releases import Releases, checked
 from fedunseen.deploy.remote.clients import MaskedParties
+from fedunseen.deploy.remote.wire import pack, unpack
 from fedunseen.deploy.secagg.enrolment import enrol
 from fedunseen.deploy.secagg.ledger import Ledger
 from fedunseen.deploy.secagg.party import SecAggClient
@@ -583,6 +584,76 @@ def test_other_samples_than_a_run_took_in_clear_need_no_consent():
     ledger.check(*given)
     ledger.compare_with(OWN)  # those may have been written anew since
     assert code(ledger.check, *given) == "samples-again"
+
+
+GROWING = {"growth__name": "unknown", "partition__join": {"2": 2}, "strategy__rounds": 3}
+
+
+class Greeted:
+    """North, which a coordinator greets in clear; its class space grows without ``unseen``."""
+
+    def __init__(self, folder, unseen=None):
+        self.folder = folder
+        self.data = write_all(folder / "data")
+        enrol(folder / "kits", NAMES)
+        more = {} if unseen is None else GROWING
+        asked = experiment(
+            self.data, privacy__aggregation="plain", evaluation__confidence="none", **more
+        )
+        header, self.tensors = greeting(asked, folder / "greeting")
+        if unseen is not None:
+            growing = header["growing"]
+            growing["seen"] = [c for c in growing["seen"] if growing["classes"][c] != unseen]
+        self.header = header
+
+    def party(self, consent=()):
+        """Return the party, in a process of its own."""
+        kit, data = self.folder / "kits" / "north", self.data / "north"
+        return party(data, self.folder / "state", [], kit, guarded=False, consent=consent)
+
+    def greet(self, consent=()):
+        message = pack({**self.header, "kind": "hello"}, self.tensors)
+        return unpack(self.party(consent).answer(message))[0]
+
+    def samples(self, ledger):
+        raw = PartyData(self.data / "north").prepare(self.header, self.tensors).raw
+        return ledger.digests(raw())
+
+
+GREETINGS = pytest.mark.parametrize(
+    "unseen", [None, "class 9", "class 0"], ids=["", "growing", "brings a class"]
+)
+
+
+@GREETINGS
+def test_greetings_in_clear_count_no_samples_of_a_masked_sum(unseen, tmp_path):
+    """The attack: a class space that grows, of which the party brings a class. The answer names the
+    classes of so many samples as the coordinator asks for.
+    """
+    greeted = Greeted(tmp_path, unseen)
+    ledger, plan = greeted.party().site.ledger, Parties(3).plan
+    ledger.change_plan(plan.digest, content=plan.content(), opened=None)
+    ledger.release(plan.digest, greeted.samples(ledger))
+    assert greeted.greet() == {"error": "refused-data"}
+    assert greeted.greet(["again"])["samples"] == 18
+
+
+@GREETINGS
+def test_a_masked_sum_of_samples_that_greetings_counted_needs_consent(unseen, tmp_path):
+    """The attack: no round is asked for, and the counts are taken off a masked total."""
+    greeted = Greeted(tmp_path, unseen)
+
+    def check(consent=()):
+        ledger = greeted.party().site.ledger
+        content = Parties(3).plan.content()
+        ledger.check("00" * 32, content, greeted.samples(ledger), None, consent)
+
+    check()
+    assert greeted.greet()["samples"] == 18
+    with pytest.raises(RefusedError, match="took exactly these samples in clear") as refused:
+        check()
+    assert refused.value.code == "samples-again"
+    check(["again"])
 
 
 def test_an_owner_reads_all_that_a_consent_waives():

@@ -226,7 +226,7 @@ class PartyData(OwnSamples):
             )
         if space is not None:
             if (new := _bringing(benchmark, space, cells.left_out)) is not None:
-                return new
+                return replace(new, **self._read_again(party_benchmark, taking))
             benchmark = seen_through(benchmark, space)
         federation = _federation(experiment, benchmark, scaler, client, clients)
         self._advise(experiment, benchmark, scaler)
@@ -332,12 +332,19 @@ class PartyData(OwnSamples):
             len(classes),
             len(samples),
             keep,
-            raw=partial(raw_samples, self.folder, party_benchmark, rows, self.stamps, self.reading),
-            present=partial(_present, self.folder, party_benchmark, self.stamps, self.reading),
+            **self._read_again(party_benchmark, rows),
             names=() if self._soft else tuple(benchmark.space.names[c] for c in classes),
             left_out=cells.left_out,
             check_removal=partial(self._check_removal, engine, party_benchmark, cells, client),
         )
+
+    def _read_again(self, benchmark: Benchmark, rows: NDArray[np.int64]) -> dict[str, Any]:
+        """Return what :class:`Ready` has to compare samples with those of earlier sums."""
+        how = self.stamps, self.reading
+        return {
+            "raw": partial(raw_samples, self.folder, benchmark, rows, *how),
+            "present": partial(_present, self.folder, benchmark, *how),
+        }
 
     def _without_alone(self, read: Reading) -> Reading:
         """Leave out samples that second moments would show alone, and hide cells of which the

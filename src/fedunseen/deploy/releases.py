@@ -166,12 +166,13 @@ class Releases:
         return bool(by_file - paid) or (over_network and not self.lines)
 
     def _in_clear(self) -> dict[str, bool]:
-        """Return the runs whose rounds were answered in clear over a network -> whether the ledger
-        has kept the samples of all of them, as no earlier version did.
+        """Return the runs that had greetings or rounds answered in clear over a network -> whether
+        the ledger has kept the samples of all of them; earlier versions kept none of greetings.
         """
         rounds = [line for line in self.lines if line["kind"] == "round" and "samples" in line]
         unknown = {str(line["run"]) for line in rounds if not line.get(IN_CLEAR)}
-        return {run: run not in unknown for run in (str(line["run"]) for line in rounds)}
+        hellos = [line for line in self.lines if line["kind"] == "hello" and line.get(IN_CLEAR)]
+        return {run: run not in unknown for run in (str(line["run"]) for line in hellos + rounds)}
 
     @property
     def ledger(self) -> Ledger | None:

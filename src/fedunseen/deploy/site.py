@@ -240,8 +240,8 @@ class Site:
         return self.releases.ledger
 
     def takes_in_clear(self, samples: frozenset[bytes]) -> None:
-        """Let the ledger keep which samples (digests) rounds of the coordinator's run take in
-        clear.
+        """Let the ledger keep which samples (digests) answers in the coordinator's run take in
+        clear: rounds, and greetings, whose counts of large classes show those of each.
         """
         if self.ledger is not None:
             self.ledger.release_in_clear(self._run, samples)
@@ -317,7 +317,7 @@ class Site:
             for key in ("classes", "samples")
             if isinstance(reply_header.get(key), int)
         }
-        facts |= {IN_CLEAR: True} if self._in_clear and kind == "round" else {}
+        facts |= {IN_CLEAR: True} if self._in_clear and kind in ("hello", "round") else {}
         release = {
             "run": self._run,
             "kind": "refusal" if is_failure(answer) else str(kind),

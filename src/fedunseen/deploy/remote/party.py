@@ -88,7 +88,7 @@ class _Joined:
     mark: str  # of the count of answers
     ready: Ready
     session: PartySession | None
-    in_clear: frozenset[bytes] = frozenset()  # digests of the samples that rounds in clear take
+    in_clear: frozenset[bytes] = frozenset()  # digests of the samples that answers in clear take
 
 
 class Party:
@@ -251,7 +251,7 @@ class Party:
             return self._refusal(error, message)
         ready = self.joined.ready
         session = self.joined.session
-        if session is None and ready.engine is not None:
+        if session is None:
             self.site.takes_in_clear(self.joined.in_clear)
         held = (
             f"joined with {counted(ready.samples, 'sample')} of {counted(ready.classes, 'class')}"
