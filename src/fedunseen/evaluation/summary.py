@@ -611,16 +611,11 @@ def _of_rule(
     setting = rule_advice(kind, prior, result, tested)
     first = kind != "seen classes" and examples_first(advice, answers, result, prior, tested)
     likelier = [_samples_words(item, result) for item in weak if item.cause == "both"]
-    possible = []
+    possible: list[str] = []
     if kind != "seen classes":
         likelier += _preferred_words(weak, unseen, result, prior, tested, bool(setting))
-        found = [(group["place"], group["like"]) for group in result.get("misplaced", ())]
-        pairs = {(item.instead, item.name) for item in weak if item.instead not in unseen}
-        if files := _first_files(pairs.difference(found), result):
-            possible.append(
-                "Another possible cause: pictures of these unseen classes lie in the folders of other "
-                f"classes. From those, the model learns a wrong name. Look there, first at {files}."
-            )
+        if not likelier:  # one cause for a class
+            possible = _stray_words([item for item in weak if item.instead not in unseen], result)
     if first:
         setting = " ".join(["Show examples of them first.", *_without_examples(setting)])
     said = [part for part in (*likelier, setting, *possible) if part]
@@ -658,6 +653,28 @@ def _preferred_words(
     return [
         f'{cause} evaluation.prior = "balanced" prefers it less: on test samples, it takes the '
         f"accuracy {_moves(result, reached)}; over all classes from {before:.1f} to {after:.1f} %."
+    ]
+
+
+def _stray_words(weak: Sequence[Weak], result: Mapping[str, Any]) -> list[str]:
+    """Say that pictures may lie in the folder of the class that an unseen one is called, where
+    single ones there look like the unseen class. Groups are named elsewhere (``_of_pictures``).
+
+    ``weak``: unseen classes that are called seen ones.
+    """
+    pairs = {(item.instead, item.name) for item in weak}
+    files = [
+        f"{stray['file']} (like {stray['like']})"
+        for stray in result.get("strays", ())
+        if (stray["place"], stray["like"]) in pairs
+    ]
+    if not files:
+        return []
+    verb = "looks" if len(files) == 1 else "look"
+    return [
+        f"A possible cause: {counted(len(files), 'picture')} in the folders of seen classes {verb} "
+        f"more like unseen ones: {listed(files, FILES)}. The model learns a wrong name from each in "
+        "the wrong folder: move those to the folder of their class, and run again."
     ]
 
 
