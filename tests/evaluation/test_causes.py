@@ -197,7 +197,7 @@ def test_examples_are_advised_before_the_rule_where_they_bring_more():
     """They bring nothing among unseen classes alone, and most where seen ones compete."""
     measured_too = {"examples_unseen": np.array([71.0, 73.0]), "examples_seen": np.array([78.0])}
     lost, examples = apples(**measured_too)["text"]
-    assert "prefers the seen class. Show examples of them first. If you have none: set" in lost
+    assert "prefers the seen class. Show examples of them. If you have none: set" in lost
     assert "from 50.0 to 70.0 % and on seen classes from 50.0 to 60.0 %; over all" in lost
     assert examples.startswith("Show the model 5 examples of each unseen class.")
     assert (
@@ -212,7 +212,7 @@ def test_examples_are_advised_before_the_rule_where_they_bring_more():
     sure = apples(**measured_too, examples_each=np.array([100.0, 100.0]))["text"][1]
     assert said.format(80, 100) in sure  # no certainty by two classes
     unmeasured = apples()["text"]
-    assert "Show examples of them first." in unmeasured[0]
+    assert "prefers the seen class. Show examples of them. If you have none: set" in unmeasured[0]
     assert (
         "from 95.0 to at most 96.0 % if only unseen classes compete. What it brings if all classes "
         "compete was not measured." in unmeasured[1]
@@ -415,8 +415,8 @@ def test_two_seen_classes_that_are_taken_for_each_other_look_alike():
     (alike,) = found["text"]
     assert alike == (
         "bear and cow look alike to this encoder: 45 % of bear are called cow, and 30 % of cow are "
-        "called bear. Try another encoder, or make them one class: then 98 % of their test "
-        "samples would be right."
+        "called bear. Try another encoder, or make them one class: then 98 % of their 40 "
+        "test samples would be right."
     )
     one_way = seen_alone([[11, 9, 0], [1, 19, 0], [0, 0, 20]])["text"]
     assert "look alike to this encoder" not in " ".join(one_way)
@@ -474,6 +474,9 @@ def test_a_look_alike_seen_class_and_the_preference_for_it_are_the_cause():
         "it less: on test samples, it takes the accuracy on unseen classes from 8.0 to 32.0 % and on "
         "seen classes from 75.0 to 62.0 %; over all classes from 61.6 to 56.0 %." in text
     )
+    shown = {"left_out_accuracy": {"0": 50.0, "5": 80.0}}
+    text, _ = confused(4, 1, [4], **numbers, **shown)
+    assert text.endswith("from 61.6 to 56.0 %. Show examples of them instead.")
     little = {"trade": [], "priors": {"balanced": [5.0, 12.0, 62.0]}}
     (text,) = confused(4, 1, [4], **{**numbers, "confidence": little})
     assert "confuses" not in text

@@ -234,11 +234,13 @@ class Alike(NamedTuple):
         names: of both.
         taken: percent of the test samples of each that are taken for the other.
         together: percent of the samples of both that get one of the two answers.
+        samples: test samples of both.
     """
 
     names: tuple[str, str]
     taken: tuple[float, float]
     together: float
+    samples: int
 
 
 def alike_classes(names: Sequence[str], true: Ids, said: Ids) -> list[Alike]:
@@ -254,8 +256,9 @@ def alike_classes(names: Sequence[str], true: Ids, said: Ids) -> list[Alike]:
         for b in classes[place + 1 :].tolist():
             taken = 100 * counts[a, b] / samples[a], 100 * counts[b, a] / samples[b]
             if min(taken) >= ALIKE and min(counts[a, b], counts[b, a]) >= LEAST_MISTAKES:
-                inside = counts[np.ix_([a, b], [a, b])].sum() / (samples[a] + samples[b])
-                pairs.append(Alike((names[a], names[b]), taken, 100 * float(inside)))
+                both = int(samples[a] + samples[b])
+                inside = 100 * float(counts[np.ix_([a, b], [a, b])].sum()) / both
+                pairs.append(Alike((names[a], names[b]), taken, inside, both))
     return sorted(pairs, key=lambda pair: -sum(pair.taken))
 
 
@@ -265,7 +268,8 @@ def alike_words(pair: Alike) -> str:
     return (
         f"{a} and {b} look alike to this encoder: {pair.taken[0]:.0f} % of {a} are called {b}, and "
         f"{pair.taken[1]:.0f} % of {b} are called {a}. Try another encoder, or make them one "
-        f"class: then {pair.together:.0f} % of their test samples would be right."
+        f"class: then {pair.together:.0f} % of their {pair.samples} test samples would be "
+        "right."
     )
 
 
@@ -617,7 +621,8 @@ def _of_rule(
         if not likelier:  # one cause for a class
             possible = _stray_words([item for item in weak if item.instead not in unseen], result)
     if first:
-        setting = " ".join(["Show examples of them first.", *_without_examples(setting)])
+        instead = " instead" if likelier and not setting else ""  # of a prior that costs accuracy
+        setting = " ".join([f"Show examples of them{instead}.", *_without_examples(setting)])
     said = [part for part in (*likelier, setting, *possible) if part]
     words = rule_words(weak, *counts[kind], " ".join(said), unseen)
     return [words.strip(), *([advice] if first else [])]
