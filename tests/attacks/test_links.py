@@ -2,6 +2,7 @@
 that it has chosen itself never reaches the user's other files through them.
 """
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -15,7 +16,9 @@ from fedunseen.cli.main import app
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.files import replacing, write_json, write_tensors, write_text
 from fedunseen.data.io.csv_io import write_csv, write_table
+from fedunseen.data.io.tables import find_table
 from fedunseen.deploy.engines import spread
+from refusals import message_of
 
 NAMES = ("cat", "dog", "horse", "cow", "sheep", "$(touch PWNED)")
 
@@ -103,3 +106,12 @@ def test_a_record_of_blocks_that_is_damaged_is_refused_in_one_sentence(tmp_path)
     (tmp_path / "out.blocks" / "source.json").write_text("{")
     with pytest.raises(FedUnseenError, match="delete it to begin again"):
         spread._parts(tmp_path / "out", ["what"])
+
+
+def test_splits_that_are_links_to_their_own_folder_end_in_one_sentence(tmp_path):
+    """Two of them made 2^40 folders."""
+    for splits in (["a"], ["a", "b"]):
+        (tmp_path / splits[-1]).symlink_to(".")
+        (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": splits}))
+        sentence = message_of(find_table, tmp_path, error=FedUnseenError)
+        assert "dataset_dict.json lists itself or another dictionary" in sentence

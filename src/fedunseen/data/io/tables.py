@@ -307,6 +307,12 @@ def _parts(folder: Path) -> list[Path]:
         if (folder / name).is_file():
             listed = _listed(folder / name, key)
             if key == "splits":
+                if any((folder / split / name).exists() for split in listed):  # perhaps a loop
+                    raise DataError(
+                        f"{folder / name} lists itself or another dictionary: save the data set "
+                        "again",
+                        "damaged-table",
+                    )
                 return [part for split in listed for part in _parts(folder / split)]
             return [folder / file for file in listed]
     if not folder.is_dir():
