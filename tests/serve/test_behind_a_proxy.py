@@ -14,6 +14,7 @@ from fedunseen.core.addresses import PublicAddress
 from fedunseen.core.errors import ArgumentError
 from fedunseen.pages.serve import Recognizer, dashboard
 from fedunseen.pages.serve.app import create_app
+from fedunseen.pages.serve.connections import BoundedServer
 from fedunseen.pages.serve.run_monitor import RunMonitor
 from pages import says
 from refusals import message_of
@@ -162,3 +163,25 @@ def test_public_addresses():
     for text in ("models.example", "ftp://a", "https://", "http://[", "https://a:x", "https://a?b"):
         why = message_of(PublicAddress.parse, text, "--public-url", error=ArgumentError)
         assert why.startswith(f"--public-url {text} is not a public address: write it as a browser")
+
+
+def test_what_a_client_says_of_its_address_is_one_printable_field_of_the_log(
+    served_app, any_shot, caplog
+):
+    """A proxy passes it on: it wrote a request of another address into the log, and steered
+    terminals."""
+    caplog.set_level("INFO", "fedunseen.requests")
+    app = create_app(Recognizer(load_run(any_shot)))
+    app.state.warm.result(300)
+    url = served_app(app, lambda app: BoundedServer(app, 10, 1))
+    said = ("::1", "fe80::1", "6.6.6.6 GET /x 200\x9b[2J", "9" * 5000)
+    for address in said:
+        header = {"X-Forwarded-For": address.encode("latin-1")}
+        assert httpx.get(f"{url}health", headers=header).status_code == 200
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.split(" GET /health 200 ")[0] for line in lines] == [
+        "::1",
+        "fe80::1",
+        "6.6.6.6%20GET%20%2Fx%20200%C2%9B%5B2J",
+        "9" * 200,
+    ]

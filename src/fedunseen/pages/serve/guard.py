@@ -251,7 +251,8 @@ def _note(scope: Scope, status: int, seconds: float) -> None:
     """Log a request in one line: who, what, the answer's status, how long; nothing of what was
     sent.
     """
-    client = (scope.get("client") or ("-",))[0]
+    # an address, unless a proxy passes on what a client says of itself
+    client = quote((scope.get("client") or ("-",))[0], ":")[:_SHOWN]
     path = quote(scope["path"])[:_SHOWN]
     ms = round(1000 * seconds, 1)
     fields = {"client": client, "method": scope["method"], "path": path, "status": status, "ms": ms}
