@@ -144,14 +144,16 @@ def test_names_in_the_model_card_are_inert(made, tmp_path):
     names[int(run.space.unseen[0])] = name.replace("\n", " ")
     experiment = {**run.manifest["experiment"], "name": name}
     card = model_card(
-        copied(run, tmp_path / "copy", manifest={"experiment": experiment}, names=names)
+        copied(
+            run, tmp_path / "copy", manifest={"experiment": experiment, "data": name}, names=names
+        )
     )
-    title, unseen = (
+    title, unseen, data = (
         next(line for line in card.splitlines() if line.startswith(head))
-        for head in ("# ", "- Unseen: ")
+        for head in ("# ", "- Unseen: ", "- Fingerprint of the data: ")
     )
     assert "\n- Made by Python: `fedunseen.run`, with the experiment of `manifest.json`.\n" in card
-    for text in (title, unseen):
+    for text in (title, unseen, data):
         assert not {"<", ">"} & set(text)
         assert "\\[a\\](javascript:b) \\`c\\`" in text
     assert title.endswith("\\`c\\`")  # on one line

@@ -16,6 +16,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
     "manifest.json": {
         "answers": [],
         "benchmark": str,
+        "client": int,
         "command?": [str],
         "created": str,
         "data_fingerprint": str,
@@ -43,7 +44,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
     },
     "result.json": {
         **dict.fromkeys(_ACCURACIES, _NUMBER),
-        "adapted": {},
+        "adapted": {"samples": int},
         "bytes_down": _NUMBER,
         "bytes_up": _NUMBER,
         "calibration_factor": _NUMBER,

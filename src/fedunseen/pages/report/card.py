@@ -3,6 +3,7 @@ chosen, as Markdown.
 """
 
 import json
+from collections.abc import Mapping
 from shlex import quote
 from typing import Any
 
@@ -13,7 +14,6 @@ from fedunseen.evaluation.measures import TITLES, ZERO_SHOT_MEASURES
 from fedunseen.evaluation.summary import listed
 from fedunseen.experiment.known_by import known_words
 from fedunseen.experiment.result.run import Run
-from fedunseen.experiment.schema import Experiment
 from fedunseen.pages.report.parts import render
 from fedunseen.pages.report.reproducibility import from_python, shown_command
 
@@ -40,25 +40,25 @@ def model_card(run: Run, hub: str = "") -> str:
     """
     first = run.first
     experiment = first.experiment
-    result = run.result
+    result = _inert(run.result)
+    manifest = _inert(first.manifest)
     few_shot = "few_shot" in result
     context = {
-        "head": _head(experiment, few_shot),
         "first": first,
         "experiment": experiment,
-        "manifest": {"data": None, **first.manifest},
+        "manifest": {"data": None, **manifest},
         "space": first.space,
         "unseen": listed([inert(first.space.names[c]) for c in first.space.unseen], _LISTED)
         or "none",
         "shown": listed(
-            [f"{inert(name)} ({count})" for name, count in result.get("shown", {}).items()],
+            [f"{name} ({count})" for name, count in result.get("shown", {}).items()],
             _LISTED,
         ),
         "result": {"seeds": None, "warnings": (), "adapted": None, "shown": {}, **result},
-        "given": known_words(first),
+        "given": inert(known_words(first)),
         "few_shot": few_shot,
         "merges": find("strategy", experiment.strategy.name).merges,
-        "client": first.manifest.get("client", first.client),
+        "client": manifest.get("client", first.client),
         "personal": experiment.strategy.personal_epochs is not None,
         "command": "" if hub else shown_command(run.manifest),
         "from_python": not hub and from_python(run.manifest),
@@ -69,7 +69,7 @@ def model_card(run: Run, hub: str = "") -> str:
         "privacy": {
             "aggregation": "plain",
             "name": "none",
-            **(run.manifest["experiment"].get("privacy") or {}),
+            **(manifest["experiment"].get("privacy") or {}),
         },
         "path": run.path.name,
         "own": first.own_models[0] if not first.one_model else first.client,
@@ -80,14 +80,13 @@ def model_card(run: Run, hub: str = "") -> str:
     return render("texts/card.md", context)
 
 
-def _head(experiment: Experiment, few_shot: bool) -> dict[str, Any]:
-    """Return what the card tells machines."""
-    task = "few-shot" if few_shot else "zero-shot"
-    return {
-        "library_name": "fedunseen",
-        "tags": ["federated-learning", task, experiment.method.name],
-        "datasets": [experiment.data.name],
-    }
+def _inert(value: Any) -> Any:
+    """Return what a file of a run says, with all texts in it inert: anyone may have written it."""
+    if isinstance(value, str):
+        return inert(value)
+    if isinstance(value, Mapping):
+        return {_inert(key): _inert(item) for key, item in value.items()}
+    return [_inert(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def write_card(run: Run) -> None:
