@@ -123,3 +123,37 @@ def test_tables_of_other_arrays_are_written_or_refused(name, missing, whole, tmp
         return
     with pytest.raises(RunDirectoryError, match=r"evaluation\.safetensors is damaged"):
         load_run(folder).tables()
+
+
+def changed(whole, folder, file, change):
+    """Copy a run with a change to one of its files; return the copy."""
+    shutil.copytree(whole, folder)
+    content = json.loads((whole / file).read_text())
+    change(content)
+    (folder / file).write_text(json.dumps(content))
+    return folder
+
+
+def test_texts_in_the_place_of_numbers_are_refused(whole, tmp_path):
+    """They came into headings and the model card, or ended in a traceback."""
+    text = "<img src=x>"
+    for number, (file, change) in enumerate(
+        (
+            ("result.json", lambda result: result.update(adapted={"samples": text})),
+            ("manifest.json", lambda manifest: manifest.update(client=text)),
+        )
+    ):
+        path = changed(whole, tmp_path / str(number), file, change)
+        assert f"{file} is damaged" in message_of(load_run, path, error=RunDirectoryError)
+
+
+@pytest.mark.parametrize("plugins", [None, ["a" * 10**6]])
+def test_a_name_of_a_megabyte_is_shortened_in_the_refusal(plugins, whole, tmp_path):
+    def change(manifest):
+        manifest["experiment"]["method"]["name"] = "a" * 10**6
+        manifest["plugins"] = plugins
+
+    run = load_run(changed(whole, tmp_path / "run", "manifest.json", change))
+    sentence = message_of(lambda: run.experiment, error=FedUnseenError)
+    assert "of this run comes from" in sentence
+    assert len(sentence) < 1000

@@ -115,13 +115,13 @@ def check_known(experiment: Mapping[str, Any], plugins: object) -> None:
             and name not in names(section)
         ):
             source = (
-                f"a plugin ({', '.join(map(str, plugins))})"
+                f"a plugin ({shortened(', '.join(map(str, plugins)))})"
                 if isinstance(plugins, list)
                 else "another package"
             )
             raise ExperimentError(
-                f"{section}.name: {name!r} of this run comes from {source}: give the file with "
-                f"--plugin FILE or in {VARIABLE}, or install its package"
+                f"{section}.name: {shortened(name)!r} of this run comes from {source}: give the "
+                f"file with --plugin FILE or in {VARIABLE}, or install its package"
             )
 
 
