@@ -237,5 +237,11 @@ def test_what_a_run_has_learned_is_said_with_what_it_changed():
         "examples added: crab (5), lynx (5)",
         "test samples, with all classes to choose from: unseen classes 63.8 % (was 36.4 %)",
     ]
+    assert texts.learned([], before, after, {"crab", "lynx"}) == texts.learned([], before, after)
+    _, _, of_others = texts.learned(["lynx"], before, after, {"crab"})
+    assert of_others == (
+        "test samples of other classes (none is of lynx), with all classes to choose from: unseen "
+        "classes 63.8 % (was 36.4 %)"
+    )
     assert texts.learned(["lynx"], before, before) == ["new classes: lynx"]
     assert texts.learned([], before, before) == ["no new class: known ones are described anew"]

@@ -1,7 +1,7 @@
 """What commands print for people, from the same values as with ``--json``."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -40,13 +40,19 @@ def _about(samples: float) -> str:
     return "-" if samples < 0.5 else f"about {samples:.0f}"
 
 
-def learned(added: Sequence[str], before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+def learned(
+    added: Sequence[str],
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    tested: Collection[str] | None = None,
+) -> list[str]:
     """Return what a run has learned: new classes, examples, and what these changed.
 
     Args:
         added: names of new classes.
         before: the result of the run.
         after: that of the run that has learned.
+        tested: names of the classes that have test samples; None where that is unknown.
     """
     known = before.get("shown", {})
     shown = {name: n - known.get(name, 0) for name, n in after.get("shown", {}).items()}
@@ -63,7 +69,10 @@ def learned(added: Sequence[str], before: Mapping[str, Any], after: Mapping[str,
         if key in before and key in after and after[key] != before[key]
     ]
     if changes:
-        lines.append(f"test samples, with all classes to choose from: {', '.join(changes)}")
+        taught = dict.fromkeys([*added, *shown])
+        untested = [] if tested is None else [name for name in taught if name not in tested]
+        whose = f" of other classes (none is of {', '.join(untested)})" if untested else ""
+        lines.append(f"test samples{whose}, with all classes to choose from: {', '.join(changes)}")
     return lines
 
 
