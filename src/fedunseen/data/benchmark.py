@@ -422,7 +422,8 @@ def empty_split(name: str, split: str) -> str:
         "test_seen": "test sample of a seen class: give some (a class with a single sample trains "
         "on it)",
         "test_unseen": "sample of an unseen class: give some, or mark a class that has samples as "
-        "unseen",
+        "unseen; ask for a class with a name alone after training, by `fedunseen predict RUN INPUT "
+        "--class NAME` (for described ones: --classes FILE)",
     }
     return f"{name} has no {lacks[split]}"
 
