@@ -18,6 +18,7 @@ from fedunseen.evaluation.summary import (
     few_classes,
     few_words,
     moved_rule,
+    pool_advice,
     rule_advice,
     summarize,
     weak_classes,
@@ -224,6 +225,19 @@ def test_examples_are_advised_before_the_rule_where_they_bring_more():
     nothing = {"examples_unseen": np.array([50.0]), "examples_seen": np.array([51.0])}
     (alone,) = apples(**nothing)["text"]
     assert "examples" not in alone
+
+
+def test_unlabelled_samples_are_to_be_tried_before_examples_without_a_promise():
+    (advice,) = pool_advice({"run": "runs/my fruit"}, "gaussian")
+    assert advice == (
+        "Unlabelled samples, some of unseen classes, may help: fedunseen adapt 'runs/my fruit' FOLDER "
+        "--out 'runs/my fruit-adapted'. What they bring was not measured here, and accuracies may "
+        "also fall: compare both runs. Try this before you show examples: afterwards it may change "
+        "nothing."
+    )
+    assert pool_advice({}, "ridge") == []  # cannot adapt
+    assert pool_advice({"adapted": {}}, "gaussian") == []
+    assert pool_advice({"shown": {"orange": 5}}, "gaussian") == []
 
 
 def test_no_class_is_blamed_for_what_few_test_pictures_say():

@@ -144,6 +144,21 @@ def test_similarities_are_those_of_the_rounds_model(made):
         np.testing.assert_allclose(stored["compatibility"][place].numpy(), expected, atol=1e-4)
 
 
+def test_unlabelled_samples_are_among_what_to_do_next(tiny, tmp_path):
+    """Where an unseen class is weak: on the console, and once on the page, before examples."""
+    few = {"data.train_per_class": 5, "data.test_per_class": 3, "evaluation.embedding": False}
+    none = tiny("digit-pairs-gaussian", *few.items())
+    assert not none.result["summary"]["weak_by_rule"] + none.result["summary"]["weak_unseen"]
+    assert "fedunseen adapt" not in " ".join(none.result["summary"]["text"])
+    assert "fedunseen adapt" not in page_of(none, tmp_path)[0].text
+    done = tiny("digit-pairs-gaussian", *few.items(), ("evaluation.prior", 0.001))
+    assert done.result["summary"]["weak_by_rule"]
+    said = [one for one in done.result["summary"]["text"] if "fedunseen adapt" in one]
+    page, _ = page_of(done, tmp_path)
+    assert len(said) == page.text.count("fedunseen adapt") == 1
+    assert page.text.index("What next") < page.text.index("fedunseen adapt")
+
+
 @pytest.mark.slow
 def test_a_class_learned_later_is_in_the_report(tiny, tmp_path):
     few = {"data.train_per_class": 10, "data.test_per_class": 6, **QUIET}

@@ -494,6 +494,20 @@ def examples_advice(
     )
 
 
+def pool_advice(result: Mapping[str, Any], method: str) -> list[str]:
+    """Return the advice to try unlabelled samples where unseen classes are weak; none where the
+    method cannot adapt to them, or the run has had some, or examples.
+    """
+    if method != "gaussian" or "adapted" in result or result.get("shown"):
+        return []
+    run, out = (shlex.quote(str(result.get("run", "RUN")) + end) for end in ("", "-adapted"))
+    return [
+        f"Unlabelled samples, some of unseen classes, may help: fedunseen adapt {run} FOLDER --out "
+        f"{out}. What they bring was not measured here, and accuracies may also fall: compare both "
+        "runs. Try this before you show examples: afterwards it may change nothing."
+    ]
+
+
 def _moves(result: Mapping[str, Any], reached: tuple[float, float], spread: str = "") -> str:
     """Say from which accuracies on unseen and on seen classes to which others a remedy leads.
 

@@ -42,7 +42,7 @@ from fedunseen.core.runs import read_json, read_manifest, read_result
 from fedunseen.core.tensor_store import StoredTensors, TensorStore, read_records, write_records
 from fedunseen.data import ClassSpace
 from fedunseen.evaluation.diagnosis import conspicuous, diagnose
-from fedunseen.evaluation.summary import summarize
+from fedunseen.evaluation.summary import pool_advice, summarize
 from fedunseen.federation.engine import PartyStatus
 from fedunseen.federation.federation import State
 from fedunseen.metrics import accuracy_intervals
@@ -300,6 +300,8 @@ class RunDirectory:
         findings = [*conspicuous(result, space.names, self._party_names()), *findings]
         intervals = _intervals(answers, space.unseen)
         summary = summarize(result, answers, space.names, space.unseen, descriptions, prior)
+        if summary.get("weak_unseen") or summary.get("weak_by_rule"):
+            summary["text"] += pool_advice(result, manifest["experiment"]["method"]["name"])
         return {
             "warnings": [warning._asdict() for warning in findings],
             **({"intervals": intervals} if intervals else {}),

@@ -306,13 +306,18 @@ def client_names(facts: Facts) -> list[str]:
     return ["all data"] if facts.pools and rows == 1 else [f"client {k}" for k in range(rows)]
 
 
-def advice(facts: Facts, weak: Sequence[Any], remedy: str, usage: str) -> list[str]:
-    """Say what to do next, the most urgent first."""
+def advice(
+    facts: Facts, weak: Sequence[Any], remedy: str, usage: str, pool: Sequence[str] = ()
+) -> list[str]:
+    """Say what to do next, the most urgent first.
+
+    ``pool``: the advice to try unlabelled samples.
+    """
     run = facts.whole
     result = facts.run.result
     context = {
         "warnings": run.result.get("warnings"), "facts": facts, "result": result, "tried": rounds_tried(result),
-        "weak": weak, "remedy": remedy, "seeds": run.seeds, "usage": usage,
+        "weak": weak, "remedy": remedy, "seeds": run.seeds, "usage": usage, "pool": pool,
     }  # fmt: skip
     return paragraphs("advice", context)[:ADVICE]
 

@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 from fedunseen import metrics
 from fedunseen.data import ClassSpace
 from fedunseen.evaluation.measures import TITLES, ZERO_SHOT, ZERO_SHOT_MEASURES
-from fedunseen.evaluation.summary import ENOUGH, examples_advice, stopped, summarize, weak_words
+from fedunseen.evaluation.summary import (
+    ENOUGH,
+    examples_advice,
+    pool_advice,
+    stopped,
+    summarize,
+    weak_words,
+)
 from fedunseen.pages.report import parts, statistics
 from fedunseen.pages.report.charts import Curve, Level, Scale, line_chart
 from fedunseen.pages.report.maps import confusion_map, coverage_map
@@ -78,7 +85,10 @@ def summary(facts: Facts) -> dict[str, Any]:
     if summary and facts.zero_shot and not (weak_unseen or lost):
         tested = np.unique(facts.tensors["labels"])
         weak.insert(0, weak_words([], int(np.isin(tested, facts.unseen).sum()), "unseen classes"))
-    steps = parts.advice(facts, remedy, remedy, words["usage"])
+    pool = []
+    if weak_unseen or lost:
+        pool = pool_advice(facts.run.result, facts.experiment["method"]["name"])
+    steps = parts.advice(facts, remedy, remedy, words["usage"], pool)
     return {"what": words["what"], "good": words["good"], "weak": weak, "next": steps}
 
 
