@@ -277,10 +277,12 @@ def test_a_party_computes_nothing_of_a_round_beyond_the_bounds(
     for value in (math.nan, -math.inf, 1e16, 1j):
         cases += [({}, {f"{part}/w": torch.tensor([value])}) for part in ("params", "extras")]
     for changes, tensors in cases:
+        unread = any(tensor.is_complex() for tensor in tensors.values())
+        code = "refused-message" if unread else "refused-number"
         message = pack({**asked, **changes}, tensors)
         for ask in (north.answer, north.reply):  # its site looks, and the party does
             answer, _ = unpack(ask(message))
-            assert (answer["error"], computed) == ("refused-number", []), (changes, tensors)
+            assert (answer["error"], computed) == (code, []), (changes, tensors)
     if kit is not None:
         answer, _ = unpack(north.reply(pack({"kind": "plan", "content": {"k": math.inf}})))
         assert answer["error"] == "refused-number"
