@@ -1,6 +1,7 @@
 """What the pages of a Parquet file say of themselves: a footer may state less, and is not checked.
 
 A page's header is a struct of Thrift's compact protocol (``PageHeader`` of ``parquet.thrift``).
+pyarrow reads it and shows it to no one.
 """
 
 from __future__ import annotations
