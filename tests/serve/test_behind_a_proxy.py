@@ -17,6 +17,7 @@ from fedunseen.pages.serve.app import create_app
 from fedunseen.pages.serve.connections import BoundedServer
 from fedunseen.pages.serve.run_monitor import RunMonitor
 from pages import says
+from processes import until
 from refusals import message_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digit-pairs" / "47.png"
@@ -85,6 +86,7 @@ def asked(method, url, path, **options):
     return httpx.request(method, there, headers=headers, timeout=300, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strips", [True, False])
 @pytest.mark.parametrize("keeps_host", [True, False])
 def test_programs_and_pages_ask_through_a_proxy(proxied, any_shot, strips, keeps_host):
@@ -178,6 +180,7 @@ def test_what_a_client_says_of_its_address_is_one_printable_field_of_the_log(
     for address in said:
         header = {"X-Forwarded-For": address.encode("latin-1")}
         assert httpx.get(f"{url}health", headers=header).status_code == 200
+    until(lambda: len(caplog.records) >= len(said))  # a line is written after its answer is sent
     lines = [record.getMessage() for record in caplog.records]
     assert [line.split(" GET /health 200 ")[0] for line in lines] == [
         "::1",
