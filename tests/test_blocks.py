@@ -258,6 +258,7 @@ def test_other_programs_and_languages_are_known_ones():
     assert {block.language for block in BLOCKS} <= SHOWN | {"console", "python", "sh", "toml"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page", sorted({b.page for b in BLOCKS if b.language == "python"} - set(ELSEWHERE))
 )

@@ -73,6 +73,7 @@ def test_what_the_core_imports_is_declared():
     assert not imported(CORE) & {"jinja2", "fastapi", "uvicorn", "httptools", "prometheus_client"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_what_a_folder_imports_is_declared(folder):
     assert imported(files(folder)) - DECLARED - OPTIONAL == set()

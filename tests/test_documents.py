@@ -290,6 +290,7 @@ def test_the_task_of_the_package_is_judged_and_predicts(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("their_package")
 def test_what_other_packages_add_is_listed_with_its_settings():
     assert "`devise`" in reference()

@@ -93,6 +93,7 @@ def test_an_archive_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path, method):
     assert done.stdout.startswith(f"refused: {path}"), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reads", [declared_bytes, read_features])
 @pytest.mark.parametrize("name", ["a.npz", "a.npy"])
 def test_a_header_is_read_within_bounds_whatever_length_it_states(reads, name, tmp_path):

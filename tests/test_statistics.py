@@ -241,6 +241,7 @@ def loaded_or_refused(path):
         return None, error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part_of_file", ["labelled", "unlabelled"])
 def test_a_mutated_file_is_refused_in_one_sentence_or_is_the_same(tmp_path, part_of_file):
     statistics = WHOLE

@@ -84,6 +84,7 @@ def test_imports_for_type_checkers_and_in_functions_count(tmp_path):
     assert STRUCTURE["imported"](module, "p", {"p", "p.b", "p.c"}) == {"p.b", "p.c"}
 
 
+@pytest.mark.slow
 def test_the_coordinator_knows_no_carrier_by_import():
     carriers = tuple(f"fedunseen.deploy.{name}" for name in ("websocket", "flower", "nvflare"))
     remote = sorted((PACKAGE / "deploy" / "remote").glob("*.py"))

@@ -69,6 +69,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BAD)
 def test_a_party_that_brings_bad_classes_is_left_out_by_name(kind, tmp_path, caplog):
     """It ended the run for all, without its name, or took the other parties' models."""
@@ -79,6 +80,7 @@ def test_a_party_that_brings_bad_classes_is_left_out_by_name(kind, tmp_path, cap
     assert done.metrics[0]["participants"] == [0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", ["ANY_LENGTH", "_DESCRIBED", "_GREETED"])
 def test_all_parties_together_bring_as_many_classes_as_a_greeting_holds(
     bound, tmp_path, caplog, monkeypatch

@@ -110,6 +110,7 @@ def test_both_sides_judge_their_own_certificate_by_their_own_clock(tmp_path, mon
         Connection(Join(tmp_path / "state", "127.0.0.1", 1, north, "north", 1.0))
 
 
+@pytest.mark.slow
 def test_a_partys_newest_state_survives_a_clock_that_goes_back(tmp_path):
     """Files that a later clock has dated do not push out what was just written."""
     data, said = write_all(tmp_path / "data"), []

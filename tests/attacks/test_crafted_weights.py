@@ -44,6 +44,7 @@ def say(folder, **more):
     file.write_text(json.dumps(json.loads(file.read_text()) | more))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(KINDS))
 @pytest.mark.parametrize("key", [*CODE, "experts_implementation", "transformers_weights"])
 def test_names_of_code_and_of_other_weights_are_not_read(name, key, folder):

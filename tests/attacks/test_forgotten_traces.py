@@ -456,6 +456,7 @@ def test_a_classifier_without_its_samples_names_what_stays(way, tmp_path):
     np.testing.assert_array_equal(left.scores(ROWS), never.scores(ROWS))
 
 
+@pytest.mark.slow
 def test_a_classifier_names_columns_that_it_has_found_with_a_party(tmp_path):
     pd = pytest.importorskip("pandas")
     ages = np.r_[np.linspace(20, 60, 59), 113.7]

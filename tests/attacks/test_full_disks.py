@@ -74,6 +74,7 @@ def test_a_header_that_is_too_long_stays_on_disk():
         unpack(stored)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_coordinator")
 @pytest.mark.parametrize("error", [StorageError("no room"), OSError(28, "No space left on device")])
 def test_a_round_waits_for_room(error, tmp_path, monkeypatch, caplog):

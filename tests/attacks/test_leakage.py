@@ -67,6 +67,7 @@ def search(attack, victim, start, **names):
     return inversion.invert(attack, gradient, target, start, **names)
 
 
+@pytest.mark.slow
 def test_dlg_recovers_an_image_and_its_class(lenet_victim, rng):
     _, image, label, _ = lenet_victim
     start = {"image": normals(rng, 1, 1, 8, 8), "label": torch.zeros(1, 6)}
@@ -294,6 +295,7 @@ def test_closed_forms_give_features_and_classes_away(
         assert error < (1e-3 if phase == "critic" else 1e-5)
 
 
+@pytest.mark.slow
 def test_a_search_finds_frozen_features_and_their_classes():
     facts, _ = leakage.measure_method(make_subject(FedZSL, alpha=0.5), {"dlg": DLG(steps=15)}, 0)
     (phase,) = facts["phases"].values()

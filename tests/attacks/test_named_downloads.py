@@ -130,6 +130,7 @@ TABLES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "ways"), [(texts_run, TEXTS), (notes_run, TABLES)])
 def test_samples_of_texts_are_read_without_a_download(make, ways, asked, tmp_path):
     (tmp_path / "a.txt").write_text(SAID, "utf-8")

@@ -418,6 +418,7 @@ def test_soft_sums_do_not_show_whether_a_sample_is_within_a_range(min_samples):
     assert (total(7, False) == total(LEVELS, True)) == (min_samples > 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("epsilon", "delta", "hides"), [(10.0, 1e-4, True), (10.1, 1e-4, False), (1.0, 1.1e-4, False)]
 )

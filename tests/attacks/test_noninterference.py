@@ -225,6 +225,7 @@ def test_every_kind_of_message_is_compared():
     assert {sent.kind for sent in REFUSAL} == {"refusal"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["classes", "samples"])
 def test_only_the_weight_of_a_greeting_differs_where_the_strategy_weights(
     weights, place, chance, tmp_path
@@ -364,6 +365,7 @@ def plans(place, tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "what", "masked"),
     [

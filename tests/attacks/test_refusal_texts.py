@@ -96,6 +96,7 @@ def test_refusals_of_other_samples_are_the_same_bytes(data, kits, sigmoid, tmp_p
     assert len(answers) == 1
 
 
+@pytest.mark.slow
 def test_asking_again_after_restarts_ends(data, kits, sigmoid, tmp_path):
     """A process ends with its first refusal, and something may start it again: the count stays."""
     codes = []
@@ -116,6 +117,7 @@ def test_asking_again_after_restarts_ends(data, kits, sigmoid, tmp_path):
     assert unpack(north.answer(asks(*sigmoid, 3)))[0]["error"] == DATA
 
 
+@pytest.mark.slow
 def test_accepted_greetings_without_a_plan_count_too(data, kits, tmp_path):
     """The attack: thresholds that rise until a refusal, which alone would count."""
     header, tensors = greeting(experiment(data), tmp_path / "run")
@@ -127,6 +129,7 @@ def test_accepted_greetings_without_a_plan_count_too(data, kits, tmp_path):
     assert codes == [None] * HINTS + ["refused-left"]
 
 
+@pytest.mark.slow
 def test_a_greeting_counts_again_once_the_samples_have_changed(data, kits, tmp_path):
     """The attack: the same greeting each day, whose answer says whether 20 samples are there."""
     header, tensors = greeting(experiment(data, method__min_samples=20), tmp_path / "run")

@@ -27,6 +27,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", REFUSED)
 def test_a_refused_greeting_spends_nothing_of_later_runs(change, tmp_path):
     """It cost all privacy that there is, so that no run with a limit was taken any more."""
@@ -130,6 +131,7 @@ def test_no_message_is_answered_after_a_greeting_that_met_a_full_disk(
     assert Releases(tmp_path).spent()[0] == math.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregation", ["plain", "masked"])
 def test_a_party_whose_disk_was_full_joins_once_there_is_room(aggregation, tmp_path, monkeypatch):
     """It was refused for good, and the others waited for it until their patience ended."""

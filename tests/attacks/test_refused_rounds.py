@@ -134,6 +134,7 @@ def test_no_answer_says_whether_a_sample_is_beyond_a_threshold(attacked, setting
     assert not north.done.is_set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["one sum", "greeted again", "opened again", "other sums"])
 def test_a_party_leaves_before_many_instructions_without_an_opened_sum(attacked, way):
     """Whatever the answers are, and however often it is greeted in between."""
@@ -160,6 +161,7 @@ def test_a_refusal_would_say_it(attacked, monkeypatch):
     assert link.answers == ["keys", "refused-data"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("again", [False, True], ids=["once", "opened again"])
 @pytest.mark.parametrize("confidence", ["none", "asking"])
 def test_a_party_leaves_before_many_greetings_without_an_opened_sum(tmp_path, confidence, again):

@@ -205,6 +205,7 @@ def with_last(samples, lost=()):
     return [*samples, *range(all_here - EACH, all_here)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lost", "samples", "enough", "code"),
     [
@@ -293,6 +294,7 @@ def release_again(ledger, folder, greeted, plan, min_samples=5):
 LATER = replace(PLAN, nonce="55" * 16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [[3], range(EACH - 4)], ids=["one", "so that four are left out"])
 def test_a_removal_is_judged_by_the_sums_that_it_names(lost, place, tmp_path):
     """A sample was deleted after a first run, and the second one, which the removal is from, never
@@ -429,6 +431,7 @@ def test_a_sample_that_came_since_hides_none_that_stays_alone(consent, rare, pla
     assert read_last(sums, taken(*given, True)) == codes_of(rare, greeted, HAVE[4])
 
 
+@pytest.mark.slow
 def test_a_removal_hides_the_features_that_the_sums_hide(place, tmp_path):
     """Four of a class have a feature; a fifth that came since would show them in the removal.
 
@@ -502,6 +505,7 @@ def test_samples_that_were_added_since_do_not_count_as_left(place, tmp_path):
     assert removed(place / "large", greeted, ledger, enough, False, 5)[0] == EACH - 10
 
 
+@pytest.mark.slow
 def test_what_another_plan_has_removed_is_not_left(place):
     greeted = greeting(experiment(place), place / "run")
     ledger = released(place / "large", greeted)
@@ -512,6 +516,7 @@ def test_what_another_plan_has_removed_is_not_left(place):
     assert removed(*given, rest, False, 5, SECOND)[0] == EACH - 10
 
 
+@pytest.mark.slow
 def test_a_removal_with_another_number_than_the_sums_is_refused(place, tmp_path):
     """A class that was large enough for the sums, and is too small for the removal."""
     few = without(place / "large", tmp_path / "few", range(EACH - 6))  # 6 of the first class

@@ -253,6 +253,7 @@ def test_no_picture_starts_another_program(tmp_path, monkeypatch):
     assert len(begun) == 1
 
 
+@pytest.mark.slow
 def test_an_exported_program_opens_what_the_package_does(tmp_path):
     """Who runs it reads the pictures of others, too."""
     folder = tmp_path / "out"

@@ -232,6 +232,7 @@ def test_a_relation_of_whole_numbers_that_one_sample_breaks_shows_it(bits, terms
     assert np.flatnonzero(left_out(rows, labels, quantization)).tolist() == [40]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apart", [11, 3])
 def test_a_relation_that_two_samples_break_shows_both_if_one_has_nearly_all_of_it(apart):
     """Ages in years and in days, two of them corrected: the product is so many times one sample,

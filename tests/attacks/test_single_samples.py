@@ -140,6 +140,7 @@ def answers(place, tmp_path, lie, min_samples):
     return asking, asked, paths, said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("min_samples", [1, 5])
 def test_a_crafted_model_reads_single_samples_of_files_only_where_the_owner_allows(
     min_samples, place, tmp_path
@@ -181,6 +182,7 @@ def wall(rows, one, classes, step):
     return {"weight": weight, "bias": bias}, one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("min_samples", [1, 5])
 def test_no_difference_of_two_classes_of_a_round_is_one_sample(min_samples, place, tmp_path):
     done = load_run(place / "run")
@@ -223,6 +225,7 @@ def remainder(rows, classes, step):
     return {"weight": weight, "bias": bias}, order[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("min_samples", [1, 5])
 def test_no_remainder_of_a_class_is_one_sample(min_samples, place, tmp_path):
     done = load_run(place / "run")

@@ -68,6 +68,7 @@ def lists(rows, width):
     return pa.ListArray.from_arrays(np.arange(0, rows * width + 1, width, dtype=np.int32), flat)
 
 
+@pytest.mark.slow
 def test_zeros_are_read_in_batches_of_so_many_bytes(parquet, monkeypatch):
     """Of 512 vectors of 4,000 numbers, 16 MB, in a file of a few kilobytes."""
     import pyarrow as pa
@@ -102,6 +103,7 @@ def test_a_row_of_more_than_a_batch_is_refused(parquet, monkeypatch):
     assert refused(Parquet, place).code == TOO_LARGE
 
 
+@pytest.mark.slow
 def test_a_small_file_that_unpacks_to_very_much_is_refused(parquet, monkeypatch):
     """Its rows may be of any lengths, so that one batch may have all of it."""
     monkeypatch.setattr(parquet_size, "GROUP", 2**23)

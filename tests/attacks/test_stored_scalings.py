@@ -141,6 +141,7 @@ def test_scalings_out_of_bounds_are_refused(way, name, value, code, stored, plac
     assert not (tmp_path / "sums").exists()
 
 
+@pytest.mark.slow
 def test_a_run_directory_neither_lowers_the_batch_nor_claims_to_be_of_one_process(
     stored, place, tmp_path
 ):
@@ -190,6 +191,7 @@ def rows_of(place):
     return arrays["features"], arrays["labels"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("min_samples", [1, 5])
 def test_counts_do_not_show_whether_a_sample_is_near_the_mean(

@@ -101,6 +101,7 @@ def test_a_models_file_with_other_settings_than_the_experiment_sums_nothing(chan
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_a_network_of_a_models_file_sees_no_sample(tmp_path, monkeypatch):
     """Its filters can fire for one sample alone, and no rule looks at what they say."""
     monkeypatch.setattr(small_federation, "FEATURES", 256)

@@ -74,6 +74,7 @@ def test_both_rows_of_a_file_choose_on_the_published_split_and_train_on_the_draw
     assert capsys.readouterr().out == printed
 
 
+@pytest.mark.slow
 def test_no_unseen_shift_of_a_drawn_split_was_a_validation_shift_and_no_source_digit_leaks():
     drawn = [splits.unseen_shifts(k) for k in range(1, 11)]
     assert len(set(drawn)) == 10

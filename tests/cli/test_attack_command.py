@@ -85,6 +85,7 @@ def test_without_images_the_classifier_is_left_out_and_said_so(works, small, tmp
     assert set(done.answer["phases"]["local"]) == {"depends", "analytic", "cosine"}
 
 
+@pytest.mark.slow
 def test_sums_are_of_as_many_parties_as_there_are(works, tmp_path):
     few = ["--set", "partition.clients=4", "--images", 1, "--method", "cosine", "--steps", 1]
     result = works("attack", "leakage", *TINY, *few, "--out", tmp_path / "out", "--json").answer

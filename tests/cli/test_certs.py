@@ -19,6 +19,7 @@ from fedunseen.deploy.certs import Authority, revoked
 from fedunseen.deploy.websocket import kit
 
 
+@pytest.mark.slow
 def test_each_list_has_all_that_hold_no_more_and_what_cannot_be_is_said(works, refused, tmp_path):
     signer, kits, new = tmp_path / "authority", tmp_path / "kits", ("--out", tmp_path / "new")
     done = works("certs", "--parties", "a,b", "--out", kits, "--authority", signer)
@@ -76,6 +77,7 @@ def test_each_list_has_all_that_hold_no_more_and_what_cannot_be_is_said(works, r
     assert (Authority.load(signer).issued, (tmp_path / "three").exists()) == (after.issued, False)
 
 
+@pytest.mark.slow
 def test_who_may_send_which_class_is_signed_and_changed_by_the_authority(works, refused, tmp_path):
     signer, kits = tmp_path / "authority", tmp_path / "kits"
     given = ("--classes", 'north=wolf, "fox, red"', "--classes", "south=seal")
@@ -135,6 +137,7 @@ def files_of(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*.*")}
 
 
+@pytest.mark.slow
 def test_a_later_end_changes_no_key_and_writes_no_secret(works, refused, signer, tmp_path):
     words = ("certs", "renew", "--authority", signer)
     works("certs", "revoke", "c", "--authority", signer, "--out", tmp_path / "gone")

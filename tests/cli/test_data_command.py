@@ -78,6 +78,7 @@ def test_the_list_names_every_benchmark_with_its_page(works, tmp_path, monkeypat
     assert all(one["title"] and one["page"] for one in result.values())
 
 
+@pytest.mark.slow
 def test_few_shot_benchmarks_are_known_by_their_files(check, works, tweets, tmp_path):
     write_mnist(tmp_path / "digits")
     samples = {"samples": 70, "train": 30, "test_seen": 20, "test_unseen": 20}
@@ -141,6 +142,7 @@ def test_missing_parts_are_listed(check, command, cub):
     assert "ready" not in done.out
 
 
+@pytest.mark.slow
 def test_missing_and_unreadable_images_are_counted(check, works, tmp_path):
     write_awa2(tmp_path)
     bad = ["beaver/beaver_10002.jpg", "dalmatian/dalmatian_10001.jpg"]
@@ -423,10 +425,12 @@ def test_images_are_dealt_as_they_are(dealt, photos, tmp_path):
     assert (whole.kind, own.kind, whole.features.dtype) == ("images", "images", np.uint8)
 
 
+@pytest.mark.slow
 def test_whoever_shares_samples_has_them_each(dealt):
     dealt("digit-pairs", {"partition.clients": 3, "partition.kind": "iid", "partition.rho": 0.5})
 
 
+@pytest.mark.slow
 def test_a_part_is_not_dealt_again(works, refused, tmp_path):
     works(
         "data", "deal", "digit-pairs", "--set", "partition.clients=2", "--out", tmp_path / "parties"

@@ -62,6 +62,7 @@ def ending(tmp_path):
     return ends
 
 
+@pytest.mark.slow
 def test_health_names_a_certificate_that_ends_and_fails_once_it_has(command, ending, tmp_path):
     site = Site(tmp_path)
     with holding(tmp_path):

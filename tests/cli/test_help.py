@@ -72,6 +72,7 @@ def loaded(*words):
     return {line.rpartition("|")[2].strip() for line in lines}, done.stdout
 
 
+@pytest.mark.slow
 def test_help_loads_neither_pytorch_nor_what_draws_boxes():
     modules, shown = loaded("--help")
     assert not modules & {"torch", "numpy", "scipy", "sklearn", "pydantic", "jinja2", "rich"}

@@ -36,6 +36,7 @@ def made(original, tmp_path):
     return shutil.copytree(original.path, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_run_returns_goes_on_and_says_why(made, original, command):
     kept = sorted(path.name for path in (made / "checkpoints").iterdir())
     assert kept == [f"{k:06d}.safetensors" for k in (2, 3, 4, 5)]
@@ -56,6 +57,7 @@ def test_a_run_returns_goes_on_and_says_why(made, original, command):
     assert "site C sent" in command("history", made).err
 
 
+@pytest.mark.slow
 def test_a_run_that_returned_may_end_there(made, tmp_path):
     rollback(made, 3, "later rounds are worse")
     ended = run(five(rounds=3), made, resume=True)

@@ -122,6 +122,7 @@ def test_names_alone_are_read_by_the_text_encoder_and_some_classes_kept_apart(
     assert "- 36 pictures of 6 classes: 3 seen, 3 unseen\n" in again.err
 
 
+@pytest.mark.slow
 def test_a_table_of_samples_from_a_spreadsheet(works, tmp_path):
     random, lines, folder = np.random.default_rng(0), ["size;label;weight"], tmp_path / "plants"
     for name, (red, green, _) in COLOURS.items():
@@ -431,6 +432,7 @@ def test_features_whose_labels_are_names_need_no_table(works, refused, make_fold
     assert sections(tmp_path / "mine.toml")["data"]["text_encoder"] == "minilm"
 
 
+@pytest.mark.slow
 def test_it_sees_what_is_wrong_with_pictures(works, pictures):
     describe(pictures)
     red, copy = pictures / "red", pictures / "blue" / "9.png"
@@ -498,6 +500,7 @@ def test_what_cannot_be_learnt_from_is_said_in_one_sentence_and_nothing_half_don
     assert not pictures.with_suffix(".toml").exists()
 
 
+@pytest.mark.slow
 def test_folders_that_lie_deeper_and_paths_with_spaces(command, works, refused, pictures, tmp_path):
     describe(pictures)
     outer = tmp_path / "my photos"

@@ -80,6 +80,7 @@ def codes(facts):
     return [warning["code"] for warning in facts["warnings"]]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("place")
 def test_masks_show_the_sum_and_the_names_that_parties_give(look):
     facts = look.all()
@@ -102,6 +103,7 @@ def test_masks_show_the_sum_and_the_names_that_parties_give(look):
     assert json.loads(Path("seen/look.json").read_text()) == facts
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("place")
 def test_in_clear_each_party_is_seen(look):
     facts = look.all("--plain")
@@ -126,6 +128,7 @@ def test_in_clear_each_party_is_seen(look):
         np.testing.assert_allclose(quantiles[name], true, rtol=0.1)  # a cell is 26 % wide
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("place")
 def test_without_consent_to_names_none_leaves(look):
     facts = look.all(consent=("look",))

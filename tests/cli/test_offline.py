@@ -191,6 +191,7 @@ def test_a_plan_that_lies_about_itself_is_refused_in_one_sentence(offline, refus
     assert "has withdrawn" in offline.act("answer", "south", "later", call=refused)
 
 
+@pytest.mark.slow
 def test_a_masked_answer_says_nothing_alone_and_is_given_once(answered, offline, refused):
     plan = files.read(Path("plan.fedunseen"))
     elements = [
@@ -405,6 +406,7 @@ def test_removals_of_several_parties_are_one_masked_sum(answered, offline, place
     assert not any(Path(name).exists() for name in ("x.fedunseen", "bad.fedunseen"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -528,6 +530,7 @@ def test_a_bad_file_is_refused_and_nothing_is_written(harm, answered, offline, r
     assert not Path("run").exists()
 
 
+@pytest.mark.slow
 def test_files_that_do_not_belong_together_are_refused(answered, offline, refused):
     shutil.copy("north-plan.fedunseen", "copy.fedunseen")
     assert "are both of north" in offline.merge(

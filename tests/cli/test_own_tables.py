@@ -228,6 +228,7 @@ def test_labels_of_other_classes_and_no_label_at_all_are_refused(refused, ship, 
     assert "the column 'deck' names no class" in said
 
 
+@pytest.mark.slow
 def test_options_about_columns_are_checked(refused, ship):
     table = ship.folder / "ship.csv"
     more = ("--force", "--label")

@@ -110,6 +110,7 @@ def test_a_table_has_a_line_for_each_place_and_shares_add_up(command, predict, d
     assert table.is_symlink()
 
 
+@pytest.mark.slow
 def test_class_names_of_any_script_are_printed(works, predict, small, tmp_path, monkeypatch):
     out, sample = tmp_path / "out", tmp_path / "x.npy"
     works("run", small, "--out", out)
@@ -138,6 +139,7 @@ def test_examples_are_learnt_for_a_question(predict, fast, tmp_path):
     assert "forty-seven" in {c["name"] for c in found[IMAGES.index(EXAMPLES / "47.png")]["classes"]}
 
 
+@pytest.mark.slow
 def test_one_clients_model_is_asked_where_each_has_its_own(predict, refused, tmp_path):
     few = {
         "data.train_per_class": 2,

@@ -24,6 +24,7 @@ def sure(tmp_path_factory):
     return run(Experiment.load("digit-pairs-gaussian"), folder).path
 
 
+@pytest.mark.slow
 def test_an_answer_has_a_probability_a_set_and_a_reason(works, sure):
     answers = works("predict", sure, *IMAGES, "--sets", 0.9, "--why", "--json").answer
     model = load_run(sure).model
@@ -48,6 +49,7 @@ def test_an_answer_has_a_probability_a_set_and_a_reason(works, sure):
     assert scored[1].endswith(f"{answers[0]['classes'][0]['score']:.3f}")
 
 
+@pytest.mark.slow
 def test_reasons_name_attributes_and_places_and_are_written_as_pictures(works, sure, tmp_path):
     folder = tmp_path / "heat"
     given = ("predict", sure, *IMAGES, "--why", "--why-pictures", folder)
@@ -127,6 +129,7 @@ def test_details_that_cannot_be_are_refused(refused, sure, words, said):
     assert said in refused("predict", sure, IMAGES[0], *words)
 
 
+@pytest.mark.slow
 def test_a_run_without_held_out_samples_says_so(refused, works, digits):
     shown = works("predict", digits, IMAGES[0])
     assert "were not compared with held-out samples" in shown.err
@@ -134,6 +137,7 @@ def test_a_run_without_held_out_samples_says_so(refused, works, digits):
     assert "unfamiliar" not in works("predict", digits, IMAGES[0], "--json").answer[0]
 
 
+@pytest.mark.slow
 def test_what_a_run_learns_keeps_its_confidence_and_so_does_a_file(sure, tmp_path):
     done = load_run(sure)
     rows = done.read_inputs(IMAGES)

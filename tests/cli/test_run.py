@@ -44,6 +44,7 @@ def test_the_real_command_prints_its_result_alone_on_standard_output(small, tmp_
     assert (out / "report.html").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_says_how_to_go_on(command, small, tmp_path, monkeypatch):
     real = RunDirectory.save_checkpoint
 
@@ -126,6 +127,7 @@ def test_progress_in_a_pipe_is_a_line_every_so_often(capsys):
     assert tuple(capsys.readouterr()) == ("", "".join(lines))
 
 
+@pytest.mark.slow
 def test_a_preset_that_needs_the_user_s_data_runs_and_makes_its_report(works, tmp_path):
     small = {"data.train_per_class": 2, "data.test_per_class": 1, "evaluation.selection": "last"}
     encode(Experiment.load("digit-pairs-gaussian", small), tmp_path / "mat" / "MINE")
@@ -199,6 +201,7 @@ def test_a_round_of_more_samples_is_estimated_from_the_same_batches(monkeypatch)
     assert half["seconds_round"] == pytest.approx(one["seconds_round"] / 2)
 
 
+@pytest.mark.slow
 def test_the_command_says_it_in_five_lines_or_in_json(works):
     words = "estimate", "digit-pairs", *sets(SMALL)
     assert "4 trainings of 2 rounds" in works(*words, "--set", "run.seeds=2").out

@@ -70,6 +70,7 @@ def test_any_tree_of_blocks_has_the_sums_of_one_call(
     assert raised.value.code == "added-twice"
 
 
+@pytest.mark.slow
 def test_blocks_that_were_done_are_not_done_again(counting_run, parquet, whole, tmp_path, noted):
     given = (counting_run, str(parquet), tmp_path / "sums")
     for after in (4, 3):
@@ -80,6 +81,7 @@ def test_blocks_that_were_done_are_not_done_again(counting_run, parquet, whole, 
     assert sorted(noted()) == [f"{number:06d}.statistics" for number in range(15)]
 
 
+@pytest.mark.slow
 def test_a_damaged_block_is_made_again(counting_run, parquet, whole, tmp_path, noted):
     given = (counting_run, str(parquet), tmp_path / "sums")
     with pytest.raises(KeyboardInterrupt):
@@ -147,6 +149,7 @@ def test_a_folder_has_the_statistics_and_marks_of_the_command_without_engine(
     assert spread.statistics(counting_run, str(folder), tmp_path / "there", Loop()) == here
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["model", "classifier", "experiment"])
 def test_whatever_plans_statistics_counts_a_source(
     kind, counting_run, run_samples, parquet, tmp_path, works

@@ -50,6 +50,7 @@ def test_files_of_parties_add_up_to_the_sums_of_the_run(dealt, works, refused):
         assert not (dealt / "none").exists()
 
 
+@pytest.mark.slow
 def test_blocks_that_were_done_are_not_done_again(dealt, works, command, monkeypatch):
     monkeypatch.setattr(party_statistics, "BLOCK", 50)
     source = ("statistics", dealt / "data" / "north", "--plan", dealt / "run", "--out")

@@ -116,6 +116,7 @@ def test_features_are_the_encoders_at_unit_length_within_bounds():
         np.testing.assert_array_equal(features([text])[0], row)
 
 
+@pytest.mark.slow
 def test_a_missing_text_is_marked_or_refused():
     marked = features(["NA", SENTENCE, None], Column(name="note", kind="text", indicator=True))
     assert marked[:, -1].tolist() == [1, 0, 1]

@@ -114,6 +114,7 @@ def test_which_samples_are_the_same_does_not_depend_on_a_scaling(made):
     assert len(set(marks)) == 7
 
 
+@pytest.mark.slow
 def test_a_class_with_few_different_samples_is_not_asked_about(made):
     method, inputs, labels, _ = made
     rows = inputs.clone()

@@ -337,6 +337,7 @@ def test_a_dictionary_of_data_sets_says_what_is_for_tests(tmp_path):
     assert code_of(lambda: open_table(tmp_path / "both"))[0] == "damaged-table"
 
 
+@pytest.mark.slow
 def test_what_datasets_itself_saves_is_read(tmp_path):
     datasets = pytest.importorskip("datasets")
     saved = datasets.Dataset(arrow_table(ROWS)).shuffle(seed=0).select(range(100))

@@ -175,6 +175,7 @@ def test_unreadable_pictures_are_named_and_counted(folder, monkeypatch):
     assert np.array_equal(images[3:4], right)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_whatever_is_broken_in_a_picture_it_is_unreadable_at_most(tmp_path):
     """Bits turned and ends cut off: Pillow answers with many kinds of exceptions, and none of them

@@ -56,6 +56,7 @@ def sides(found):
     return [{ids[i] for i in np.flatnonzero(found.test == half)} for half in (False, True)]
 
 
+@pytest.mark.slow
 def test_no_patient_is_on_both_sides_and_the_share_is_met(scans):
     by_file = sides(listing(scans, split_by="file"))
     assert by_file[0] & by_file[1]

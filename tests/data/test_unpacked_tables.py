@@ -56,6 +56,7 @@ def viewed(body, rows):
     return pa.Array.from_buffers(pa.string_view(), rows, parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_compressed_arrow_file_says_what_it_unpacks_to(tmp_path, table, stream):
     sizes = []
@@ -176,6 +177,7 @@ def test_a_text_that_all_rows_of_a_parquet_file_have_is_kept_once(tmp_path):
     assert len(LONG) < pool.max_memory() < 20 * len(LONG)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [

@@ -152,6 +152,7 @@ def test_weights_come_from_files_too(weights, tmp_path, photographs):
         assert not np.allclose(maps, expected / 1.5, atol=5e-2)
 
 
+@pytest.mark.slow
 def test_bad_weights(weights, tmp_path, photographs):
     class Malicious:
         def __reduce__(self):

@@ -77,6 +77,7 @@ def test_a_bert_is_averaged_over_its_words(bert_folder):
     np.testing.assert_allclose(own, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_second_time_no_model_is_loaded(bert_folder, own_cache, monkeypatch):
     first = embed_texts(["cat"], str(bert_folder))
     (path,) = (own_cache / "texts").iterdir()

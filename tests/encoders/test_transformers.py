@@ -226,6 +226,7 @@ def test_random_weights_need_no_file():
     assert large.multiply_adds() == pytest.approx(1.8e9, rel=0.02)  # as the paper says
 
 
+@pytest.mark.slow
 def test_random_vit_starts_as_its_authors_do(vit_folder, tmp_path):
     network = ViT(
         ViTSettings(pretrained=False, trained=True, size=32), (3, 32, 32), "maps"
@@ -243,6 +244,7 @@ def test_random_vit_starts_as_its_authors_do(vit_folder, tmp_path):
     assert torch.equal(params["f.vit.layernorm.weight"], torch.ones(16))
 
 
+@pytest.mark.slow
 def test_bad_folders_are_named(resnet_folder, vit_folder, tmp_path, monkeypatch):
     def said(folder, encode=False):
         image = np.zeros((1, *SHAPE), dtype=np.uint8)
@@ -289,6 +291,7 @@ def test_bad_folders_are_named(resnet_folder, vit_folder, tmp_path, monkeypatch)
     )
 
 
+@pytest.mark.slow
 def test_a_hub_name_is_loaded_from_its_local_copy_and_a_hub_that_does_not_answer_is_named(
     monkeypatch, resnet_folder, photographs
 ):

@@ -92,6 +92,7 @@ def experiment(**more):
     return small_runs.experiment(**few, **more)
 
 
+@pytest.mark.slow
 def test_with_equal_clients_and_a_buffer_for_all_it_is_a_synchronous_round(tmp_path):
     late = run(
         experiment(engine__name="buffered", engine__buffer=4, engine__spread=0),
@@ -105,6 +106,7 @@ def test_with_equal_clients_and_a_buffer_for_all_it_is_a_synchronous_round(tmp_p
     assert late.result["bytes_up"] == here.result["bytes_up"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["fedavg", "moon", "fedadam"])
 def test_a_kill_shows_nothing(strategy, tmp_path, monkeypatch):
     variant = experiment(engine__name="buffered", engine__buffer=2, strategy__name=strategy)

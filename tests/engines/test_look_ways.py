@@ -242,6 +242,7 @@ def test_every_way_writes_the_look_by_file_bit_for_bit(way, plan, kept, tmp_path
         assert f"{name} would send" in said  # listed before it leaves
 
 
+@pytest.mark.slow
 @WAYS
 def test_without_consent_a_site_lists_and_sends_a_code(way, kept, tmp_path, monkeypatch):
     federation = way(kept, tmp_path, monkeypatch, "masked")

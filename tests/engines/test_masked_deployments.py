@@ -50,6 +50,7 @@ def experiment(preset="digit-pairs", **more):
 # In one process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -234,6 +235,7 @@ def stopped(link, out, why=None, **more):
         hosted(link, out, engine__patience=0, **more)
 
 
+@pytest.mark.slow
 def test_a_masked_federation_ends_with_the_weights_of_the_unmasked_run(link, undisturbed, tmp_path):
     done = hosted(link, tmp_path / "run")
     assert distance(done, undisturbed) < CLOSE
@@ -247,6 +249,7 @@ def test_a_masked_federation_ends_with_the_weights_of_the_unmasked_run(link, und
     ]  # who holds how much is not told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["round", "shares", "masked", "open"])
 def test_a_party_that_goes_at_any_stage_is_left_out(
     stage, loose, undisturbed, without_west, tmp_path
@@ -261,6 +264,7 @@ def test_a_party_that_goes_at_any_stage_is_left_out(
     assert (done.metrics[1].get("dropped") is None) == part
 
 
+@pytest.mark.slow
 def test_a_sum_that_lost_a_party_begins_anew(link, undisturbed, tmp_path, caplog):
     """All four are needed, and one does not answer once; it comes back, and nothing is lost."""
     link.change = disturbed("masked", "south", lambda answer: None)
@@ -308,6 +312,7 @@ def test_parties_that_fail_often_are_asked_for_as_long_as_the_patience_lasts(
     assert distance(done, undisturbed) < CLOSE
 
 
+@pytest.mark.slow
 def test_who_was_not_in_the_first_sum_is_in_none_of_a_strict_plan(link, tmp_path):
     del link.here["west"]
     link.change = disturbed("open", "north", lambda answer: link.here.update(west="late") or answer)
@@ -316,6 +321,7 @@ def test_who_was_not_in_the_first_sum_is_in_none_of_a_strict_plan(link, tmp_path
     assert done.metrics[1]["dropped"] == {"2": "it was not in the sum before"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["round", "shares", "masked"])
 def test_a_party_that_is_revoked_at_any_stage_is_not_waited_for(
     stage, loose, without_west, tmp_path
@@ -332,6 +338,7 @@ def test_a_party_that_is_revoked_at_any_stage_is_not_waited_for(
     assert distance(done, without_west) < CLOSE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["plan", "signed"])
 def test_a_party_that_is_killed_over_the_plan_comes_back_to_it(stage, link, undisturbed, tmp_path):
     link.change = disturbed(stage, "west", lambda answer: link.start("west"))
@@ -344,6 +351,7 @@ def test_too_few_signatures_end_a_run_when_patience_is_over(link, tmp_path):
     stopped(link, tmp_path / "run", why)
 
 
+@pytest.mark.slow
 def test_masks_that_allow_no_other_list_end_with_the_remedy(link, tmp_path):
     link.revoked = lambda: () if "west" in link.here else ("west",)
     link.change = disturbed("open", "west", lambda answer: link.here.pop("west") and answer)
@@ -352,6 +360,7 @@ def test_masks_that_allow_no_other_list_end_with_the_remedy(link, tmp_path):
         hosted(link, tmp_path / "run", engine__patience=9999.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["plan", "signed", "round", "shares", "masked", "open"])
 def test_a_coordinator_killed_anywhere_goes_on_to_the_same_model(at, link, undisturbed, tmp_path):
     link.change = disturbed(at, "west", kill)
@@ -532,6 +541,7 @@ def test_a_party_that_is_told_something_else_than_the_others_refuses(
     )
 
 
+@pytest.mark.slow
 def test_a_party_that_has_refused_a_greeting_sends_no_update_in_clear(link, tmp_path):
     rounds = []
 
@@ -628,6 +638,7 @@ def test_patience_asks_no_party_often_for_what_its_samples_do_not_allow(
     assert not any(party.done.is_set() for party in link.party.values())
 
 
+@pytest.mark.slow
 def test_numbers_beyond_the_range_are_cut_and_both_sides_are_told(
     link, undisturbed, tmp_path, caplog
 ):
@@ -639,6 +650,7 @@ def test_numbers_beyond_the_range_are_cut_and_both_sides_are_told(
     assert "beyond the range" not in done.metrics[0]["losses"]
 
 
+@pytest.mark.slow
 def test_masks_need_a_plan_and_credentials_on_both_sides(link, data, tmp_path):
     for kind in ("plan", "signed", "shares", "masked", "open"):  # before any greeting
         answer, _ = unpack(link.party["west"].answer(pack({"kind": kind, "content": {}})))
@@ -778,6 +790,7 @@ def test_a_budget_pays_each_plan_once_whatever_the_coordinator_calls_its_runs(
     assert len({line["sha256"] for line in site.releases.lines if line["kind"] == "open"}) == 1
 
 
+@pytest.mark.slow
 def test_a_party_takes_few_masked_experiments_before_its_owner_looks(link, tmp_path):
     """The attack: some twenty first models, by bisection, through whose ReLU one sample alone
     passes.
@@ -838,6 +851,7 @@ PARTY_LIES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stage", "lie", "why"), PARTY_LIES, ids=[why for *_, why in PARTY_LIES])
 def test_a_party_that_lies_is_left_out_and_the_sum_is_of_the_others(
     stage, lie, why, loose, tmp_path
@@ -853,6 +867,7 @@ def test_a_party_that_lies_is_left_out_and_the_sum_is_of_the_others(
 # What reaches the coordinator
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("off", [False, True])
 def test_a_party_cannot_be_told_from_noise_in_all_that_reaches_the_coordinator(
     off, link, tmp_path, monkeypatch

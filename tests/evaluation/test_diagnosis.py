@@ -252,6 +252,7 @@ def test_a_calibration_that_left_no_offset_is_not_advised_again(prior, more, why
     assert "calibration = 'stacking'" in emptied({**PLAIN, "gzsl_unseen": 2.0, **more}).remedy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "warning", "remedy"),
     [

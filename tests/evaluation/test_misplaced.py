@@ -120,6 +120,7 @@ def test_a_picture_that_cannot_be_read_is_not_listed_for_its_looks():
     assert "0.png" not in found([0])
 
 
+@pytest.mark.slow
 def test_more_classes_to_resemble_do_not_mean_more_odd_pictures():
     """Of folders in order the share that is named stays below four in a thousand."""
     for classes in (12, 60):

@@ -51,6 +51,7 @@ def test_left_out_classes_correct_the_odds(drawn):
     assert all(one.low <= one.right <= one.high for one in likely)
 
 
+@pytest.mark.slow
 def test_most_classes_lie_in_their_interval(drawn):
     model, _, mixing = drawn
     rng = np.random.default_rng(2)

@@ -446,6 +446,7 @@ def test_a_trained_method_scores_as_the_closed_form_does_before_it_trains(
     assert trained.result["start"]["bytes_up"] == closed.result["bytes_up"] > 0
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_there(started, tmp_path):
     changes = {"begun": {}, "drawn": {"method.start": "random"}, "still": STILL}
     begun, drawn, still = (
@@ -464,6 +465,7 @@ def test_the_run_that_chooses_begins_without_the_validation_classes(started, tmp
         assert (count > 0).tolist() == [True] * seen + [False] * (13 - seen)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_does_not_ask_for_sums_again(started, tmp_path, monkeypatch, cut_short):
     experiment = Experiment.from_dict(started)
     whole = run(experiment, tmp_path / "whole")
@@ -472,6 +474,7 @@ def test_a_resumed_run_does_not_ask_for_sums_again(started, tmp_path, monkeypatc
     assert same(whole, run(experiment, tmp_path / "cut", resume=True))
 
 
+@pytest.mark.slow
 def test_parties_elsewhere_send_their_sums_too(started, tmp_path):
     here = run(Experiment.from_dict(started, {"engine.mode": "one-at-a-time"}), tmp_path / "here")
     away = elsewhere(Experiment.from_dict(started), tmp_path / "away")

@@ -50,6 +50,7 @@ def test_the_same_run_has_the_same_bits_of_confidence(closed, tmp_path):
     assert (again.path / file).read_bytes() == (closed.path / file).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_trained_method_is_compared_on_validation_classes(tmp_path):
     done = ran("digit-pairs", TRAINED, tmp_path / "run")
     validation = len(done.space.validation)

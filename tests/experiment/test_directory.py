@@ -255,6 +255,7 @@ def test_damaged_metrics_are_noticed_and_made_again(heal, copy, change, kept):
     heal()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("newest", ["cut short", "missing"])
 @pytest.mark.parametrize("before", ["whole", "cut short"])
 def test_a_damaged_checkpoint_or_a_lost_selection_costs_rounds_not_the_result(

@@ -76,6 +76,7 @@ def test_the_newcomers_preset_learns_more_than_raw_pixels_know(tmp_path):
     assert result["few_shot"] > max(result["few_shot_pixels"], result["few_shot_random"]) + 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", ["f.*", "head.*"])
 def test_clients_may_keep_body_or_head(done, tmp_path, shared):
     own = run(small(strategy__shared=[shared]), tmp_path / "run")
@@ -146,6 +147,7 @@ def test_several_seeds_have_an_interval_over_seeds(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_the_plane_of_two_features_is_kept(tmp_path):
     run(small(encoder__outputs=2, strategy__rounds=1), tmp_path / "plane")
     plane = {

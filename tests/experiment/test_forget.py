@@ -36,6 +36,7 @@ def late(make, tmp_path_factory):
     return run(make({**LATE, "run.forgettable": True}), tmp_path_factory.mktemp("late") / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("client", "again", "others"), [(2, 2, [[0, 1]] * 4), (0, 4, [[1], [1], [1, 2], [1, 2]])]
 )
@@ -342,6 +343,7 @@ def test_sums_made_before_a_run_learnt_classes_still_fit(done, sums):
     assert set(read_class_sums(expanded, sums[0])[0]) == {"okapi"}
 
 
+@pytest.mark.slow
 def test_the_files_of_two_parties_teach_what_one_of_both_would(done, party, sums, tmp_path):
     _, samples, described = party
     (whole, tensors, about), halves = sums, [tmp_path / f"{name}.safetensors" for name in "ab"]

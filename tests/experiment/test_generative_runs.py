@@ -63,6 +63,7 @@ def test_rounds_are_skipped_where_none_is_to_be_chosen(generative):
     assert measured == {1, generative.result["selected_round"], 5, 6} < set(range(1, 7))
 
 
+@pytest.mark.slow
 def test_alone_every_client_has_classifiers_of_its_own(make, tmp_path):
     alone = {**LAST_ROUND, "strategy.name": "local", "strategy.rounds": 1, "strategy.shared": ["*"]}
     done = run(make(alone), tmp_path / "run")
@@ -135,6 +136,7 @@ def test_a_changed_text_encoder_is_noticed_on_resume(make, tmp_path, cut_short):
         run(experiment, tmp_path / "run", resume=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["clswgan", "vaegan", "free"])
 def test_what_is_not_finite_stops_the_run_with_the_last_good_round(
     make, tmp_path, method, cut_short

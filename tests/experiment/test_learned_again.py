@@ -37,6 +37,7 @@ def shown(before):
     return found
 
 
+@pytest.mark.slow
 def test_what_a_run_learned_is_measured_and_compared(before, shown, tmp_path):
     after = before.learn(examples=shown, out=tmp_path / "after")
     benchmark = load_data(before.experiment, 0)
@@ -66,6 +67,7 @@ def test_what_a_run_learned_is_measured_and_compared(before, shown, tmp_path):
     assert again.result["confidence"]["stated"] != numbers["stated"]  # one more competes
 
 
+@pytest.mark.slow
 def test_an_adapted_run_records_its_own_answers(before, tmp_path):
     other = load_data(before.experiment.with_overrides({"data.test_per_class": 12}), 0)
     rows = np.concatenate([other.test_unseen, other.test_seen])

@@ -88,6 +88,7 @@ def test_it_is_gradient_descent_from_the_merged_model():
         assert not torch.allclose(models[2][name], state.params[name], atol=1e-3), name
 
 
+@pytest.mark.slow
 def test_fedrep_is_heads_first_and_bodies_then():
     """Against a plain loop with means weighted by classes."""
     experiment = few(method__batch_size=5000)
@@ -118,6 +119,7 @@ def test_fedrep_is_heads_first_and_bodies_then():
     assert not any(torch.allclose(own[0][name], made.first[name], atol=1e-3) for name in kept)
 
 
+@pytest.mark.slow
 def test_the_merged_model_is_what_it_was_and_each_client_is_measured_beside_it(tmp_path):
     own, plain = (
         run(few(strategy__personal_epochs=5), tmp_path / "own"),
@@ -241,6 +243,7 @@ def test_a_clients_own_model_answers_where_it_is_named(fedrep):
         assert f"unknown client '{wrong}'{hint} (known: 0, 1, 2, 3)" in sentence
 
 
+@pytest.mark.slow
 def test_own_models_are_trained_on_from_the_reported_round_and_can_be_asked(tmp_path):
     more = {"evaluation__selection": "best-on-test", "strategy__personal_epochs": 1}
     experiment = few(strategy__rounds=5, method__lr=0.6, **more)
@@ -268,6 +271,7 @@ def test_classes_are_added_to_one_clients_model(fedrep, tmp_path):
     assert ".of_client" not in model_card(learnt)
 
 
+@pytest.mark.slow
 def test_of_many_models_some_are_measured(tmp_path):
     """Of 80 clients every second one: the means are of those, and each accuracy is of the client
     that it says.

@@ -99,6 +99,7 @@ def test_shares_in_the_last_model_and_drawn_classifiers_survive(method, tmp_path
     )
 
 
+@pytest.mark.slow
 def test_states_on_disk_survive_and_are_those_in_memory(make, tmp_path, monkeypatch, cut_short):
     """With many clients replies and states are on disk, a checkpoint writes what changed, some
     clients are measured.

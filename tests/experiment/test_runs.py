@@ -51,6 +51,7 @@ def recomputed(done, params, factor):
     )
 
 
+@pytest.mark.slow
 def test_one_seed_gives_the_same_bits_and_another_seed_others(ran, finished):
     whole = content(finished.path)
     assert {
@@ -118,6 +119,7 @@ def test_the_numbers_are_those_of_the_model_that_is_kept(finished):
     }.items() <= result.items()
 
 
+@pytest.mark.slow
 def test_the_chosen_round_s_model_is_kept_not_the_last(ran):
     # at this rate training soon gets worse, so that the chosen round is not a trivial one
     settings = {"strategy.rounds": 8, "method.lr": 0.6, "evaluation.criterion": "zsl"}
@@ -205,6 +207,7 @@ def test_choose_takes_the_better_setting_and_the_final_run_uses_it(ran, finished
     assert done.metrics[-1]["gzsl_harmonic"] == finished.metrics[-1]["gzsl_harmonic"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the graphical lasso")
 def test_choosing_the_method_calibrates_each_candidate_by_its_own_kind(ran):
     done = ran(
@@ -218,6 +221,7 @@ def test_choosing_the_method_calibrates_each_candidate_by_its_own_kind(ran):
     assert done.result["calibration_factor"] != 0
 
 
+@pytest.mark.slow
 def test_best_on_test_reports_the_best_round_with_its_own_factor(ran):
     done = ran({"evaluation.selection": "best-on-test", "strategy.rounds": 6})
     harmonic, factor = done.result["gzsl_harmonic"], done.result["calibration_factor"]
@@ -289,6 +293,7 @@ def test_several_seeds_give_mean_and_deviation(ran):
     assert done.predict(rows) == done.seeds[0].predict(rows)
 
 
+@pytest.mark.slow
 def test_a_round_without_clients_is_refused_before_anything_is_written(ran, tmp_path):
     # by hand: client 0 holds the validation classes "h" and "i" alone, and is alone in the first
     # round of selection

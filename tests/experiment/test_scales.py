@@ -35,6 +35,7 @@ def make(described, tmp_path):
     return make
 
 
+@pytest.mark.slow
 def test_training_is_stable_below_twice_the_rate_and_not_above():
     """One input, one class pair of losses: the limit is known exactly."""
     space = ClassSpace(("a", "b"), np.array([[2.0], [-2.0]]), ("x",), [0, 1], [], [])

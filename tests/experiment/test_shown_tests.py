@@ -105,6 +105,7 @@ def test_where_no_others_are_left_the_accuracies_stay(done, benchmark, tmp_path)
     assert adapted.result["gzsl_unseen"] == done.result["gzsl_unseen"]
 
 
+@pytest.mark.slow
 def test_runs_that_share_no_tested_samples_of_a_kind_are_not_compared(done, benchmark, tmp_path):
     names = benchmark.space.names
     runs = []

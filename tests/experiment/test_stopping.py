@@ -74,6 +74,7 @@ def test_it_is_the_long_run_cut_short_and_says_where_and_why(make, tmp_path):
     assert "It stopped" not in write_report(long).read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_few_shot_stops_on_its_validation_episodes(tmp_path):
     """digit-pairs with frozen pixels: rounds are chosen on validation classes, which no client
     trains on.

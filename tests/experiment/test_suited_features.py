@@ -24,6 +24,7 @@ def circles(samples=600):
     return datasets.make_circles(samples, noise=0.1, factor=0.5, random_state=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("load", "suited"),
     [

@@ -403,6 +403,7 @@ def test_printed_harmonic_means_follow_from_the_accuracies_beside_them():
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_results_are_mean_and_deviation_of_the_seeds(write, tmp_path):
     sweep, out = read_sweep(write(SMALL + PAPER)), tmp_path / "out"
     done = sweep.cells[1]
@@ -448,6 +449,7 @@ def test_shipped_files_are_in_the_package():
     assert files <= set(tool["setuptools"]["package-data"]["fedunseen"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", ["APY", "DeepFashion"])
 def test_every_network_of_table_1_fits_attributes_without_published_groups(
     tmp_path, monkeypatch, data

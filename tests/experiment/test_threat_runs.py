@@ -54,6 +54,7 @@ def after(experiment, rounds, mode="auto"):
     return result
 
 
+@pytest.mark.slow
 def test_what_poisons_or_drops_nothing_changes_no_bit(ran):
     honest = ran(LAST, "honest")
     assert same(
@@ -90,6 +91,7 @@ def test_the_malicious_client_sends_beta_times_what_it_has_learned(make):
         torch.testing.assert_close(thrice.update[name], 3 * value)
 
 
+@pytest.mark.slow
 def test_an_update_of_nan_is_left_out_and_a_last_round_of_nothing_else_ends(ran):
     nan = {**LAST, "attack.name": "nan", "attack.rounds": "2"}
     done = ran(nan)
@@ -154,6 +156,7 @@ def test_a_malicious_client_may_leave_its_screening_out(make):
     assert ignored[0].notes == {}
 
 
+@pytest.mark.slow
 def test_several_attackers_have_triggers_and_targets_of_their_own(tmp_path):
     settings = {"attack.name": "backdoor", "attack.rounds": "3", "attack.clients": [4, 1, 7]}
     settings |= {
@@ -178,6 +181,7 @@ def test_several_attackers_have_triggers_and_targets_of_their_own(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_model_replacement_replaces_the_model(tmp_path):
     settings = {
         "strategy.rounds": 8,
@@ -310,6 +314,7 @@ def test_a_private_round_may_have_nobody_in_it(ran):
     assert "epsilon" in without_pictures(write_report(done).read_text("utf-8"))
 
 
+@pytest.mark.slow
 @accounted
 def test_a_defence_and_private_merging_together(ran):
     done = ran({**PRIVATE, "defence.name": "norm-clip", "defence.bound": 0.2})

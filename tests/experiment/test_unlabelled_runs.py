@@ -101,6 +101,7 @@ def test_a_run_that_is_killed_after_adapting_is_adapted_once(folder, tmp_path, m
     assert again.result["adapted"] == done.result["adapted"]
 
 
+@pytest.mark.slow
 def test_init_and_the_loader_find_the_folder_of_unlabelled_pictures(photos, tmp_path):
     pictures = shutil.copytree(photos, tmp_path / "mine")
     shutil.copytree(photos / "red below", pictures / "unlabelled")

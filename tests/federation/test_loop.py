@@ -132,6 +132,7 @@ class Stop(Callback):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_run_takes_callbacks_and_reports_the_last_round(tmp_path):
     done = run(Experiment.load("digit-pairs", LAST_ROUND), tmp_path / "run", callbacks=[Stop(3)])
     short = run(
@@ -151,6 +152,7 @@ def test_where_the_round_is_chosen_a_callback_stops_the_choice_alone(tmp_path):
     assert done.result["stopped"]["why"] == "I have seen enough"
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_and_killed_does_not_go_on(tmp_path):
     experiment = Experiment.load("digit-pairs", LAST_ROUND)
     with pytest.raises(KeyboardInterrupt):

@@ -216,6 +216,7 @@ def test_a_run_of_another_value_of_a_removed_setting_is_refused(tmp_path):
         load_model(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_no_setting_that_was_removed_is_still_there():
     """Of the sections that are there: each folder beside the core may be deleted."""
     for section in REMOVED.keys() & choosable().keys():

@@ -221,6 +221,7 @@ def test_the_losses_of_distzsl_are_tuned_row_by_row():
     assert (found["w/ kl"].kl, found["w/ kl"].bilateral, found["DistZSL"].kl) == (10.0, 0.0, 10.0)
 
 
+@pytest.mark.slow
 def test_the_shipped_bench_gives_every_row_the_same_budget():
     sweep, bench = read_bench()
     assert {"gaussian", "ridge", "fedzsl", "distzsl", "clswgan"} <= set(sweep.axes["method"])

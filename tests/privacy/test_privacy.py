@@ -246,6 +246,7 @@ def test_a_budget_is_kept_to():
         strategy.merge(state, zeros(), [], rounds)
 
 
+@pytest.mark.slow
 @accounted
 def test_rounds_that_cost_more_than_the_budget_and_a_budget_that_no_noise_keeps_are_refused(
     monkeypatch,
@@ -344,6 +345,7 @@ def test_each_client_and_each_round_has_noise_of_its_own():
     assert all(not torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
 
 
+@pytest.mark.slow
 @accounted
 def test_a_run_counts_its_epsilon(tmp_path):
     noise = {"privacy.name": "client-level", "privacy.clip": 1.0, "privacy.noise": 2.0}

@@ -244,6 +244,7 @@ def test_samples_have_the_exact_probabilities(sigma, near, monkeypatch):
     assert chi < often.sum() + 6 * math.sqrt(2 * often.sum())  # six deviations
 
 
+@pytest.mark.slow
 def test_floats_decide_as_exact_arithmetic_does(monkeypatch):
     sigmas = np.array([1, 2, 3, 1000, 2**31, 2**45] * 200)
     quick = discrete_gaussian(sigmas, words())

@@ -55,6 +55,7 @@ def page(run, tmp_path):
     return re.sub(r"\s+", " ", text), parsed.text
 
 
+@pytest.mark.slow
 def test_the_page_gives_the_bytes_of_one_client(made, tmp_path):
     run = made()
     assert {len(line["participants"]) for line in run.metrics} == {10}
@@ -113,6 +114,7 @@ def test_covered_attributes_are_drawn(made, tmp_path):
     assert f"the strongest color for {cover.max():g}." in words
 
 
+@pytest.mark.slow
 def test_generated_features_stand_beside_real_ones_with_the_accuracy_of_each_class(made, tmp_path):
     """Of two unseen classes, one without an accuracy."""
     unseen = made().space.unseen

@@ -104,6 +104,7 @@ def test_seeds_are_tabled_and_their_interval_is_that_of_student(few, tmp_path):
     assert "interval over 12 test episodes of this one run: another seed may lie outside." in single
 
 
+@pytest.mark.slow
 def test_curves_are_those_of_the_metrics_with_their_intervals(few, tmp_path):
     made = few("plain")
     _, text = page_of(made, tmp_path)
@@ -210,6 +211,7 @@ def test_dots_lie_on_the_ground_that_answers_for_them():
     assert wrong <= 2  # those on the border itself
 
 
+@pytest.mark.slow
 def test_colors_of_classes_can_be_told_apart_by_the_color_blind(few, tmp_path):
     """Under the simulation of Machado et al. (2009), as dots and as ground, on light and on
     dark.

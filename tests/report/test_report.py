@@ -30,6 +30,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_every_kind_of_run_has_a_whole_page_with_the_numbers_of_the_result(kind, made, tmp_path):
     run = made(*VARIANTS[kind])
@@ -95,6 +96,7 @@ def test_default_place_and_whole_or_not_at_all(made, tmp_path):
     assert not list(folder.glob(".report*"))
 
 
+@pytest.mark.slow
 def test_a_page_of_many_classes_and_clients_stays_small(made, tmp_path):
     folder, rng = copied(made(), tmp_path / "many").path, np.random.default_rng(0)
     classes, unseen = 300, np.arange(150)  # more unseen classes than are listed openly
@@ -144,6 +146,7 @@ def test_similarities_are_those_of_the_rounds_model(made):
         np.testing.assert_allclose(stored["compatibility"][place].numpy(), expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_unlabelled_samples_are_among_what_to_do_next(tiny, tmp_path):
     """Where an unseen class is weak: on the console, and once on the page, before examples."""
     few = {"data.train_per_class": 5, "data.test_per_class": 3, "evaluation.embedding": False}
@@ -218,6 +221,7 @@ def test_the_first_paragraph_says_how_often_unseen_classes_are_right_in_daily_us
     assert f"may be the answer, it is right for {right:.1f}&nbsp;% of them." in lead
 
 
+@pytest.mark.slow
 def test_what_seems_wrong_stands_in_a_box_above_everything(made, tmp_path):
     finding = {"what": "It went <b>wrong</b>.", "why": "Who knows.", "remedy": "Try again."}
     for place, warnings in enumerate(([], [finding])):

@@ -55,6 +55,7 @@ def attack_section(run, folder):
     return re.search(r'<section id="attack">.*?</section>', page_of(run, folder)[1], re.S)[0]
 
 
+@pytest.mark.slow
 def test_an_attack_and_what_was_dropped_stand_in_the_report(made, tmp_path):
     attack = {
         "attack.name": "backdoor",
@@ -79,6 +80,7 @@ def test_an_attack_and_what_was_dropped_stand_in_the_report(made, tmp_path):
     assert "some client had no sample left" not in section
 
 
+@pytest.mark.slow
 def test_a_client_without_samples_is_told(made, tmp_path):
     section = attack_section(
         made(("screening.name", "magnitude"), ("screening.threshold", 1e9)), tmp_path

@@ -959,6 +959,7 @@ def test_a_class_of_which_only_the_name_is_known_competes_and_wins(named, client
     )
 
 
+@pytest.mark.slow
 def test_what_is_no_description_is_refused(named, client):
     asked = client(named)
     for sentence in ("  ", "?!", "a " * 501):

@@ -109,6 +109,7 @@ def test_a_model_that_takes_too_long_is_504_and_the_next_question_waits_its_turn
     until(lambda: asked(url).status_code == 200)
 
 
+@pytest.mark.slow
 def test_who_comes_when_too_many_wait_hears_503_at_once(slow):
     url, gate, begun = slow(waiting=2)
     gate.clear()

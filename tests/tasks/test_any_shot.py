@@ -74,6 +74,7 @@ def test_many_examples_make_a_prototype_their_mean_and_descriptions_matter_no_mo
         assert params["variance"][-1] < 1e-3
 
 
+@pytest.mark.slow
 def test_what_is_learnt_lasts_and_the_run_that_taught_it_stays(done, samples, unlike, tmp_path):
     own, before = samples[3], (done.path / "model.safetensors").read_bytes()
     memory, kept = (
