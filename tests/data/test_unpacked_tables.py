@@ -157,8 +157,10 @@ def test_damaged_pages_are_refused_or_read(tmp_path):
         with suppress(DataError):
             assert declared_size(path) >= 0
     endless = b"\x19" + b"\xf7" + b"\xff" * 9 + b"\x01"  # a list of 2^63 numbers
-    with pytest.raises(ValueError, match="damaged"):
-        pages_of(endless, 0, len(endless))
+    nested = b"\x19" * 5000  # lists within each other
+    for header in (endless, nested):
+        with pytest.raises(ValueError, match="damaged"):
+            pages_of(header, 0, len(header))
 
 
 def test_a_text_that_all_rows_of_a_parquet_file_have_is_kept_once(tmp_path):

@@ -22,7 +22,7 @@ _ENCODING = 2
 _ENCODING_2 = 4
 _OLD = "parquet-mr"  # of whose files pyarrow reads so many bytes beyond a chunk
 _PADDING = 100
-_DEEPEST = 8  # structs within each other
+_DEEPEST = 8  # structs and lists within each other
 _BOOLEANS = (1, 2)  # kinds of values
 _BYTE = 3
 _DOUBLE = 7
@@ -97,8 +97,6 @@ def _page(content: bytes, place: int) -> tuple[Pages, int]:
 
 def _struct(content: bytes, place: int, depth: int = 0) -> tuple[dict[int, Any], int]:
     """Return the fields of a struct, and where it ends."""
-    if depth > _DEEPEST:
-        raise ValueError("too deep")
     fields: dict[int, Any] = {}
     number = 0
     while kind := content[place]:
@@ -115,6 +113,8 @@ def _value(
     content: bytes, place: int, kind: int, depth: int, alone: bool = False
 ) -> tuple[Any, int]:
     """Return a value, and where it ends; a boolean that is ``alone`` is in its field's kind."""
+    if depth > _DEEPEST:
+        raise ValueError("too deep")
     if kind in _BOOLEANS:
         return None, place + (not alone)
     if kind == _BYTE:
@@ -133,7 +133,7 @@ def _value(
         if count == 15:
             count, place = _unsigned(content, place)
         for _ in range(count):
-            _, place = _value(content, place, kind, depth)
+            _, place = _value(content, place, kind, depth + 1)
             if place > len(content):
                 raise ValueError("beyond the end")
         return None, place
