@@ -1,15 +1,17 @@
-"""What a table says that it unpacks to, and texts that many rows share."""
+"""What a table unpacks to in a process of its own, and texts that many rows share."""
 
 import struct
-from contextlib import suppress
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
+from fedunseen.core.deadline import LateError, due
 from fedunseen.core.errors import DataError
-from fedunseen.data.io.arrow_size import BATCH
-from fedunseen.data.io.parquet_pages import pages_of
-from fedunseen.data.io.tables import declared_size, open_table
+from fedunseen.data.io import apart
+from fedunseen.data.io.apart import read_apart
+from fedunseen.data.io.tables import open_table
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -56,111 +58,92 @@ def viewed(body, rows):
     return pa.Array.from_buffers(pa.string_view(), rows, parts)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_compressed_arrow_file_says_what_it_unpacks_to(tmp_path, table, stream):
-    sizes = []
-    for compression in (None, "lz4", "zstd"):
-        path = write_arrow(tmp_path / "a.arrow", table, compression, stream)
-        sizes.append(declared_size(path))
-        assert cells(path, table.column_names) == table.to_pydict()
-    assert len({size // 1000 for size in sizes}) == 1
-    assert table.nbytes < sizes[0] < 2 * table.nbytes + 10 * BATCH
-    assert path.stat().st_size < sizes[0] / 4
+def apart_cells(path):
+    """Return the cells of a table that was read by another process."""
+    rows, table = read_apart(path, ROWS)
+    (block,) = table.blocks(table.names)
+    assert block.rows == rows == ROWS
+    return {
+        name: [list(distinct)[place] for place in places]
+        for name, (distinct, places) in block.cells.items()
+    }
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_damaged_arrow_file_says_nothing_or_is_refused(tmp_path, table, stream):
-    whole = write_arrow(tmp_path / "a.arrow", table.slice(0, 20), "lz4", stream).read_bytes()
-    rng = np.random.default_rng(0)
-    path = tmp_path / "b.arrow"
-    for place in rng.integers(0, len(whole), 60):
-        changed = bytearray(whole)
-        changed[place] ^= int(rng.integers(1, 256))
-        for content in (bytes(changed), whole[:place]):
-            path.write_bytes(content)
-            with suppress(DataError):
-                assert declared_size(path) >= 0
+@pytest.mark.parametrize("form", ["a.parquet", "a.arrow"])
+def test_another_process_reads_what_this_one_reads(tmp_path, table, form):
+    days = np.arange(ROWS).astype("M8[D]")
+    more = {"day": pa.array(days), "kept": pa.array(days).dictionary_encode()}
+    more |= {"right": pa.array([i % 3 > 1 if i % 7 else None for i in range(ROWS)])}
+    whole = pa.table({**dict(zip(table.column_names, table.columns, strict=True)), **more})
+    path = tmp_path / form
+    if form == "a.parquet":
+        pq.write_table(whole, path, row_group_size=1000)
+    else:
+        write_arrow(path, whole, "zstd")
+    assert apart_cells(path) == cells(path, whole.column_names)
+    assert open_table(path).names == read_apart(path, 1)[1].names
+    assert read_apart(path, 1)[0] == ROWS
 
 
-def test_what_rows_share_is_counted_for_each(tmp_path):
-    column = viewed(LONG.encode(), 900)
-    path = write_arrow(tmp_path / "a.arrow", pa.table({"a": column}), "zstd")
-    assert path.stat().st_size < 2000
-    assert declared_size(path) > 900 * len(LONG)
-    twice = pa.DictionaryArray.from_arrays(pa.array([0, 1]), viewed(LONG.encode(), 2))
-    path = write_arrow(tmp_path / "a.arrow", pa.table({"a": twice}), "zstd")
-    assert declared_size(path) > 2 * len(LONG)
-    near = pa.table({"a": [LONG] * 10})
-    pq.write_table(
-        near, tmp_path / "a.parquet", use_dictionary=False, compression="zstd",
-        column_encoding={"a": "DELTA_BYTE_ARRAY"},
-    )  # fmt: skip
-    assert declared_size(tmp_path / "a.parquet") > 10 * len(LONG)
-
-
-def number(value, width=0):
-    """Return a number as Parquet's footer has it, in so many bytes at least."""
-    groups = []
-    value *= 2
-    while value or not groups or len(groups) < width:
-        groups.append(value & 127)
-        value >>= 7
-    return bytes([*(group | 128 for group in groups[:-1]), groups[-1]])
-
-
-@pytest.mark.parametrize("compression", ["zstd", "snappy"])
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
-def test_a_footer_that_states_too_little_is_not_believed(tmp_path, compression, version):
+def test_what_the_other_process_refuses_is_said_here(tmp_path):
     path = tmp_path / "a.parquet"
-    texts = [f"{i} {LONG}" for i in range(5)]
-    how = {"use_dictionary": False, "write_statistics": False}
-    how |= {"compression": compression, "data_page_version": version}
-    pq.write_table(pa.table({"a": texts}), path, **how)
-    stated = pq.read_metadata(path).row_group(0).total_byte_size
-    content = path.read_bytes()
-    size = number(stated)
-    path.write_bytes(content.replace(size, number(100, len(size))))
-    assert pq.read_metadata(path).row_group(0).total_byte_size == 100
-    assert len(LONG) * 5 < declared_size(path) < len(LONG) * 5 + 1000
-    assert cells(path, ["a"])["a"] == texts
+    path.write_bytes(b"PAR1 nothing PAR1")
+    with pytest.raises(DataError, match=r"a\.parquet is damaged") as refused:
+        read_apart(path, 1)
+    assert refused.value.code == "damaged-table"
 
 
-@pytest.mark.parametrize("how", [{}, {"use_dictionary": False}, {"data_page_version": "2.0"}])
-@pytest.mark.parametrize("page", [100, 2**20])
-def test_pages_say_what_an_honest_footer_says(tmp_path, table, how, page):
-    path = tmp_path / "a.parquet"
-    pq.write_table(table, path, row_group_size=1000, data_page_size=page, **how)
-    content = path.read_bytes()
-    about = pq.read_metadata(path)
-    for group in (about.row_group(i) for i in range(about.num_row_groups)):
-        for column in (group.column(i) for i in range(group.num_columns)):
-            first = column.data_page_offset
-            if column.has_dictionary_page:
-                first = min(first, column.dictionary_page_offset)
-            pages = pages_of(content, first, column.total_compressed_size)
-            assert 0.7 * column.total_uncompressed_size < pages.size
-            assert pages.size <= column.total_uncompressed_size + 200
-            assert pages.values == column.num_values
-            assert pages.dictionary == column.has_dictionary_page
+def long_texts(path, rows):
+    """Write a small file whose rows are a million letters each, none of them shared."""
+    texts = pa.table({"a": [f"{i} {LONG}" for i in range(rows)]})
+    pq.write_table(texts, path, use_dictionary=False, compression="zstd", row_group_size=10)
+    return path
 
 
-def test_damaged_pages_are_refused_or_read(tmp_path):
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"a": TEXTS[:20], "b": list(range(20))}), path)
-    whole = path.read_bytes()
-    rng = np.random.default_rng(0)
-    for place in rng.integers(0, len(whole), 300):
-        changed = bytearray(whole)
-        changed[place] ^= int(rng.integers(1, 256))
-        path.write_bytes(bytes(changed))
-        with suppress(DataError):
-            assert declared_size(path) >= 0
-    endless = b"\x19" + b"\xf7" + b"\xff" * 9 + b"\x01"  # a list of 2^63 numbers
-    nested = b"\x19" * 5000  # lists within each other
-    for header in (endless, nested):
-        with pytest.raises(ValueError, match="damaged"):
-            pages_of(header, 0, len(header))
+def test_what_unpacks_to_too_much_is_refused_whatever_its_headers_say(tmp_path):
+    assert read_apart(long_texts(tmp_path / "few.parquet", 20), 1000)[0] == 20
+    path = long_texts(tmp_path / "many.parquet", 100)  # more than is handed over
+    assert path.stat().st_size < 40_000
+    with pytest.raises(DataError) as refused:
+        read_apart(path, 1000)
+    assert refused.value.code == "table-too-large"
+    shared = write_arrow(
+        tmp_path / "a.arrow", pa.table({"a": viewed(LONG.encode(), 900)}), "zstd"
+    )  # each row shows the same bytes
+    assert shared.stat().st_size < 2000
+    with pytest.raises(DataError) as refused:
+        read_apart(shared, 1000)
+    assert refused.value.code == "table-too-large"
+
+
+def test_a_process_that_takes_too_long_is_ended(tmp_path, monkeypatch):
+    path = long_texts(tmp_path / "few.parquet", 2)
+    with due(0.0), pytest.raises(LateError):
+        read_apart(path, 1000)
+    monkeypatch.setattr(apart, "SECONDS", 0)
+    with pytest.raises(DataError) as refused:
+        read_apart(path, 1000)
+    assert refused.value.code == "table-too-large"
+
+
+def test_the_other_process_has_little_memory_and_time():
+    program = "; ".join(
+        [
+            "import resource as r",
+            "from fedunseen.data.io import apart",
+            "apart._bound()",
+            "print(r.getrlimit(r.RLIMIT_CPU)[0], r.getrlimit(r.RLIMIT_FSIZE)[0])",
+            "len(bytearray(2**28))",
+            "print('quarter')",
+            "bytearray(2**29)",
+        ]
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    seconds, size, quarter = ended.stdout.split()
+    assert quarter == "quarter"
+    assert 0 < int(seconds) <= apart.SECONDS + 60
+    assert int(size) == apart.MOST_BYTES
+    assert ended.stderr.splitlines()[-1] == "MemoryError"
 
 
 def test_a_text_that_all_rows_of_a_parquet_file_have_is_kept_once(tmp_path):

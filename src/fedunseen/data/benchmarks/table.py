@@ -268,6 +268,8 @@ def _place(settings: TableBenchmark.Settings, root: Path) -> Path:
 
 def _table_of(source: Any) -> Table | None:
     """Return a file, a folder, a data frame or rows as a table; None of anything else."""
+    if isinstance(source, Table):
+        return source
     if isinstance(source, (str, Path)):
         path = Path(source)
         other = path.is_file() and path.suffix.lower() not in FEATURE_SUFFIXES

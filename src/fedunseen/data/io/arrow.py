@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, MissingDependencyError
-from fedunseen.data.io.arrow_size import unpacked_size
-from fedunseen.data.io.parquet_pages import DELTA_BYTE_ARRAY, pages_of
+from fedunseen.data.io.parquet_size import TOO_LARGE
 
 Column = tuple[Any, NDArray[np.int64] | None]
 """Distinct values and the place of each row's among them; or an array of floats or dates, and
@@ -23,7 +22,6 @@ None.
 _PARQUET = b"PAR1"
 _ENCRYPTED = b"PARE"
 _DELTA = "DELTA"  # encodings of texts begin so that pyarrow does not read as a dictionary
-_VIEWED = 2**28  # bytes of a file whose views of texts are counted
 
 
 def columns_of(path: Path) -> tuple[list[str], dict[str, str], dict[str, list[str]]]:
@@ -39,32 +37,6 @@ def columns_of(path: Path) -> tuple[list[str], dict[str, str], dict[str, list[st
             if not _is_read(pa.types, schema.field(i).type)
         }
         return names, other, _class_labels(schema.metadata or {})
-
-
-def declared_size(path: Path) -> int:
-    """Return how many bytes a Parquet or Arrow file says that it unpacks to, at most: the texts of
-    a column may share bytes.
-    """
-    with _readable(path) as pa, _source(path, pa) as file:
-        if not _is_parquet(path):
-            size = unpacked_size(path.read_bytes())
-            return size if size > _VIEWED else size + _viewed(pa, _whole(file))
-        content = path.read_bytes()
-        writer = str(file.metadata.created_by)
-        return sum(_unpacked(content, column, writer) for column in _chunks(file.metadata))
-
-
-def _unpacked(content: bytes, column: Any, writer: str) -> int:
-    """Return how many bytes a column chunk unpacks to by its footer or its pages, which may say
-    more. Texts may share bytes.
-    """
-    start = column.data_page_offset
-    if column.has_dictionary_page and 0 < column.dictionary_page_offset < start:
-        start = column.dictionary_page_offset
-    pages = pages_of(content, start, int(column.total_compressed_size), writer)
-    size = max(int(column.total_uncompressed_size), pages.size)
-    shared = DELTA_BYTE_ARRAY in pages.encodings or (_is_delta(column) and pages.dictionary)
-    return size * (1 + max(int(column.num_values), pages.values)) if shared else size
 
 
 def _chunks(about: Any) -> Iterator[Any]:
@@ -127,7 +99,7 @@ def _readable(path: Path) -> Iterator[Any]:
         yield pa
     except MemoryError:
         raise DataError(
-            f"{path} does not fit into memory: write it in smaller row groups", "table-too-large"
+            f"{path} does not fit into memory: write it in smaller row groups", TOO_LARGE
         ) from None
     except (
         pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError, OverflowError,
@@ -211,18 +183,6 @@ def _whole(file: Any) -> Iterator[Any]:
         yield batch
 
 
-def _viewed(pa: Any, batches: Iterable[Any]) -> int:
-    """Return how many bytes views of texts show; several may show the same."""
-    size = 0
-    for batch in batches:
-        for column in batch.columns:
-            values = column.dictionary if pa.types.is_dictionary(column.type) else column
-            if str(values.type) == "string_view" and len(values):
-                lengths = np.frombuffer(values.buffers()[1], np.int32)[::4]
-                size += int(lengths[values.offset :][: len(values)].clip(0).sum(dtype=np.int64))
-    return size
-
-
 def _is_read(types: Any, kind: Any) -> bool:
     """Return whether cells of a type are numbers, texts, booleans or dates."""
     if types.is_dictionary(kind):
@@ -238,12 +198,19 @@ def _is_text(types: Any, kind: Any) -> bool:
     return types.is_string(kind) or types.is_large_string(kind) or str(kind) == "string_view"
 
 
+def _is_cast(types: Any, kind: Any) -> bool:
+    return any(ask(kind) for ask in (types.is_decimal, types.is_date, types.is_timestamp))
+
+
 def _column(pa: Any, array: Any) -> Column:
     """Return the cells of a column."""
     import pyarrow.compute as pc
 
     types = pa.types
     kind = array.type
+    if types.is_dictionary(kind) and _is_cast(types, kind.value_type):
+        array = array.dictionary_decode()
+        kind = array.type
     if types.is_decimal(kind):
         array = array.cast(pa.float64())
         kind = array.type

@@ -136,11 +136,6 @@ def open_table(path: Path) -> Table:
     return _open_csv(path) if suffix == ".csv" else _open_arrow(path)
 
 
-def declared_size(path: Path) -> int:
-    """Return how many bytes a table says that it unpacks to; 0 where it says nothing."""
-    return arrow.declared_size(path) if path.suffix.lower() != ".csv" else 0
-
-
 def is_frame(value: Any) -> bool:
     """Return whether a value is a data frame: it has named columns and a length."""
     return hasattr(value, "columns" if not hasattr(value, "column_names") else "column_names") and (

@@ -20,6 +20,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.data.columns import Column
 from fedunseen.data.io.features import FEATURE_SUFFIXES
 from fedunseen.data.io.images import ImageBytes
+from fedunseen.data.io.tables import Table
 from fedunseen.data.names import is_visible, plain
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.experiment.class_descriptions import semantics_of_names
@@ -511,10 +512,11 @@ class Recognizer:
                 f"{self._path} is damaged: delete it, and add the lasting classes again"
             ) from None
 
-    def read(self, file: Path | ImageBytes) -> NDArray[Any]:
-        """Read a file as samples (n, ...), as the run takes them."""
-        if isinstance(file, Path):
-            return self.run.read_inputs(file)
+    def read(self, file: Path | Table | ImageBytes) -> NDArray[Any]:
+        """Read a file or a table as samples (n, ...), as the run takes them."""
+        if isinstance(file, Path | Table):
+            inputs: Any = file
+            return self.run.read_inputs(inputs)
         if self.kind == "features":
             ends = ", ".join(FEATURE_SUFFIXES)
             raise DataError(

@@ -15,6 +15,7 @@ from fedunseen.core.arrays import declared_bytes
 from fedunseen.core.deadline import check_deadline
 from fedunseen.core.errors import DataError
 from fedunseen.core.text import printable
+from fedunseen.data.io.apart import read_apart
 from fedunseen.data.io.decoding_cost import decoded_pixels
 from fedunseen.data.io.features import FEATURE_SUFFIXES
 from fedunseen.data.io.images import (
@@ -25,7 +26,8 @@ from fedunseen.data.io.images import (
     frames_of,
     open_image,
 )
-from fedunseen.data.io.tables import SUFFIXES, declared_size, open_table
+from fedunseen.data.io.parquet_size import TOO_LARGE
+from fedunseen.data.io.tables import SUFFIXES, Table, open_table
 from fedunseen.experiment.inputs import declared_pictures
 from fedunseen.pages.serve.model import Recognizer
 
@@ -128,7 +130,7 @@ def _read_file(model: Recognizer, file: Upload) -> NDArray[Any]:
         with open(number, "wb") as temporary:
             temporary.write(file.content)
         if model.kind == "rows" and file.suffix in SUFFIXES:
-            _check_table(file, Path(place))
+            return checked(model.read(_table(Path(place))))
         if file.suffix in (".npy", ".npz"):
             _check_arrays(file, Path(place))
         return checked(model.read(Path(place)))
@@ -147,16 +149,22 @@ def _check_arrays(file: Upload, place: Path) -> None:
     _check_count(declared_pictures(place))
 
 
-def _check_table(file: Upload, place: Path) -> None:
-    """Refuse a table of too many rows before any is treated, or of too many bytes."""
-    if (size := declared_size(place)) > MOST_BYTES:
-        raise TooLargeError(
-            f"{file.shown} unpacks to {size:,} bytes, more than {MOST_BYTES:,}: send fewer rows"
-        )
-    rows = 0
-    for block in open_table(place).blocks(()):
-        rows += block.rows
-        _check_count(rows)
+def _table(place: Path) -> Path | Table:
+    """Return a table without too many rows: where a CSV file lies, or what another one has."""
+    if place.suffix == ".csv":
+        rows = 0
+        for block in open_table(place).blocks(()):
+            rows += block.rows
+            _check_count(rows)
+        return place
+    try:
+        rows, table = read_apart(place, MOST_SAMPLES)
+    except DataError as error:
+        if error.code == TOO_LARGE:
+            raise TooLargeError(str(error), TOO_LARGE) from None
+        raise
+    _check_count(rows)
+    return table
 
 
 def read_texts(model: Recognizer, texts: Sequence[Any]) -> NDArray[Any]:
