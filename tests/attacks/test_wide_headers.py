@@ -271,10 +271,14 @@ class Counted(list):
         return super().__iter__()
 
 
-def of_type(kind):
+def of_type(kind, **more):
     """Return safetensors content of eight bytes that are said to be of a type."""
-    table = {"a": {"dtype": kind, "shape": [8], "data_offsets": [0, 8]}}
-    text = json.dumps(table).encode()
+    return with_entry({"dtype": kind, "shape": [8], "data_offsets": [0, 8], **more})
+
+
+def with_entry(entry):
+    """Return safetensors content of eight bytes, and what its header says of them."""
+    text = json.dumps({"a": entry}).replace('"LONG"', "9" * 5000).encode()
     return struct.pack("<Q", len(text)) + text + bytes(8)
 
 
@@ -285,6 +289,23 @@ def test_numbers_of_a_rare_type_are_refused(read, kind, tmp_path):
     read(of_type("U8"), tmp_path)
     with pytest.raises((WireError, RunDirectoryError), match=f"numbers of the type '{kind}'"):
         read(of_type(kind), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (with_entry(["F8_E8M0", [8], [0, 8]]), "its header is damaged"),
+        (with_entry(["U8", [8], [0, 8]]), "its header is damaged"),
+        (of_type({"F8_E8M0": None}), "numbers of the type "),
+        (of_type("F8_E8M0", more="LONG"), "its header is damaged"),
+        (of_type("U8", more=1), "its header is damaged"),
+    ],
+)
+@pytest.mark.parametrize("read", [read_in_memory, read_from_file, read_run])
+def test_a_header_that_two_libraries_read_differently_is_refused(read, content, words, tmp_path):
+    """safetensors takes a list for a table, and a table for a name: both passed the check above."""
+    with pytest.raises((WireError, RunDirectoryError), match=words):
+        read(content, tmp_path)
 
 
 def test_a_look_takes_whole_numbers_alone():

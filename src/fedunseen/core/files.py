@@ -144,8 +144,9 @@ class TensorHeaderError(ValueError):
 
 
 def check_tensor_header(source: bytes | Path) -> None:
-    """Refuse safetensors content that names anything twice, of which the library reads the last, or
-    has numbers of a type that the package never writes, which torch or NumPy may not know.
+    """Refuse safetensors content whose header the library may read otherwise than we do: of what is
+    named twice it reads the last, and a table may be a list. Refuse numbers of a type that the
+    package never writes, too: torch or NumPy may not know it.
 
     The library makes all other checks.
 
@@ -158,12 +159,17 @@ def check_tensor_header(source: bytes | Path) -> None:
         header = parse_json(text.decode())
     except RepeatedKeyError as error:
         raise TensorHeaderError(str(error)) from None
-    except ValueError:
-        return  # the library says what is wrong
-    for name, entry in header.items() if isinstance(header, dict) else ():
-        kind = entry.get("dtype") if isinstance(entry, dict) else None
-        if name != "__metadata__" and isinstance(kind, str) and kind not in _TENSOR_TYPES:
-            raise TensorHeaderError(f"it has numbers of the type {kind[:_SHOWN]!a}")
+    except (ValueError, RecursionError):
+        raise TensorHeaderError("its header is damaged") from None
+    if not isinstance(header, dict):
+        raise TensorHeaderError("its header is damaged")
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+            raise TensorHeaderError("its header is damaged")
+        if (kind := entry["dtype"]) not in _TENSOR_TYPES:
+            raise TensorHeaderError(f"it has numbers of the type {str(kind)[:_SHOWN]!a}")
 
 
 def depth(value: Any) -> int:
