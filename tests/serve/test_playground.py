@@ -227,6 +227,26 @@ def test_features_with_sliders_and_few_shot_with_examples(served, opened, featur
     says(page, "#best b", "one")
 
 
+def _shows_an_unseen_class(page, run, files):
+    """Give examples to the last unseen class of a run on its page, and take them away again."""
+    names = [run.space.names[c] for c in run.space.unseen]
+    assert page.locator("#unseen option").all_text_contents() == names
+    page.select_option("#unseen", name := names[-1])
+    page.set_input_files("#unseen-examples", files)
+    says(page, "#said", f"{name} now has 5 examples.")
+    assert page.locator("#unseen").input_value() == name
+    said = page.locator("#shown-unseen li").inner_text().replace("\n", " ")
+    assert said == f"{name} 5 examples, until the service ends Remove"
+    score = {"name": name, "kind": "unseen", "score": 1.0, "probability": 0.9}
+    page.evaluate("classes => show({answers: [{classes}], calibrated: true})", [score])
+    assert page.locator("#best").inner_text() == f"{name} — a class known by examples"
+    if folder := os.environ.get("FEDUNSEEN_SCREENSHOTS"):
+        page.screenshot(path=f"{folder}/unseen-{page.viewport_size['width']}.png", full_page=True)
+    page.get_by_role("button", name=f"Remove the examples of {name}").click()
+    says(page, "#said", f"The examples of {name} were taken away.")
+    assert page.locator("#shown-unseen li").count() == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 390])
 def test_each_of_many_photos_is_answered_and_an_added_class_takes_examples(
@@ -265,6 +285,7 @@ def test_each_of_many_photos_is_answered_and_an_added_class_takes_examples(
     page.set_input_files("#added input[type=file]", files[11:16])
     says(page, "#added .note", "5 examples")
     says(page, "#said", "tiger now has 5 examples.")
+    _shows_an_unseen_class(page, done, files[:5])
     page.get_by_text("About this model").click()
     about = page.locator("#card").inner_text()
     assert not any(mark in about for mark in ("library_name", "##", "**", "`", "|", "- "))

@@ -267,7 +267,10 @@ def test_an_added_class_competes_at_once_and_is_gone_when_taken_away(digits, cli
     assert asked.delete("/classes/forty-seven").json() == {
         "detail": "there is no added class of this name"
     }
-    own = "this class is the run's own: only added classes change"
+    own = (
+        "this class is the run's own: only added classes go, and only they and unseen ones take "
+        "examples"
+    )
     assert asked.delete("/classes/47").json() == {"detail": own}
 
 
@@ -314,12 +317,43 @@ def test_examples_of_an_added_class_count_with_those_of_before(any_shot, digits,
     scores = {one["name"]: one["score"] for one in expected}
     assert {one["name"]: one["score"] for one in found} == pytest.approx(scores, rel=1e-6)
     unknown = asked.post("/classes/nothing/examples", json={"features": rows})
-    own = asked.post("/classes/47/examples", json={"features": rows})
+    seen = next(one["name"] for one in asked.get("/classes").json()["classes"])
+    own = asked.post(f"/classes/{seen}/examples", json={"features": rows})
     assert (unknown.status_code, own.status_code) == (404, 409)
     described = client(digits)
     described.post("/classes", json={"name": "new", "attributes": attributes})
     refused = described.post("/classes/new/examples", json={"features": rows})
     assert (refused.status_code, "learns no class from examples" in refused.text) == (409, True)
+
+
+def test_an_unseen_class_of_the_run_takes_examples(any_shot, client):
+    """The answers are those of the model that ``learn`` makes, beside added classes too."""
+    asked, run, rng = client(any_shot), load_run(any_shot), np.random.default_rng(5)
+    name = run.space.names[run.space.unseen[0]]
+    rows, sample = rng.random((5, 128)).astype(np.float32), rng.random((1, 128)).astype(np.float32)
+    question = {"features": sample.tolist()}
+    before = asked.post("/predict?top=200", json=question).json()
+    for part, count in ((rows[:2], 2), (rows[2:], 5)):
+        entry = asked.post(f"/classes/{name}/examples", json={"features": part.tolist()}).json()
+        assert entry == {"name": name, "kind": "unseen", "lasting": True, "examples": count}
+    learned = run.model.learn(None, {name: rows})
+    ((*expected,),) = learned.rank(sample)
+    (found,) = answers(asked.post("/predict?top=200", json=question))
+    scores = {one.name: one.score for one in expected}
+    assert {one["name"]: one["score"] for one in found} == pytest.approx(scores, rel=1e-6)
+
+    new = {"name": "new", "features": rng.random((3, 128)).tolist()}
+    assert asked.post("/classes", json=new).status_code == 201
+    ((*expected,),) = run.model.learn(
+        None, {name: rows, "new": np.array(new["features"], np.float32)}
+    ).rank(sample)
+    (found,) = answers(asked.post("/predict?top=200", json=question))
+    scores = {one.name: one.score for one in expected}
+    assert {one["name"]: one["score"] for one in found} == pytest.approx(scores, rel=1e-5)
+    assert asked.delete("/classes/new").status_code == 204
+    statuses = [asked.delete(f"/classes/{name}/examples").status_code for _ in range(2)]
+    assert statuses == [204, 404]
+    assert asked.post("/predict?top=200", json=question).json() == before
 
 
 def test_a_few_shot_run_learns_classes_from_examples(few, client):
@@ -472,7 +506,12 @@ def test_a_token_for_reading_adds_and_removes_nothing(digits, client, caplog, re
         {"Authorization": "Bearer a-token-for-writing"},
         {"name": "new", "attributes": {"left 4": 1}},
     )
-    changes = ("POST", "/classes"), ("POST", "/classes/new/examples"), ("DELETE", "/classes/new")
+    changes = (
+        ("POST", "/classes"),
+        ("POST", "/classes/new/examples"),
+        ("DELETE", "/classes/new/examples"),
+        ("DELETE", "/classes/new"),
+    )
     for method, path in changes:
         items = [
             asked.request(method, path, json=new, headers=some).status_code
@@ -486,8 +525,8 @@ def test_a_token_for_reading_adds_and_removes_nothing(digits, client, caplog, re
     assert asked.delete("/classes/new", headers=writes).status_code == 204
     assert asked.get("/classes/a%0Ab", headers=writes).status_code == 405
     lines = [record.getMessage() for record in caplog.records]
-    assert len(lines) == 13
-    assert lines[6].startswith("testclient POST /classes 201 ")
+    assert len(lines) == 15
+    assert lines[8].startswith("testclient POST /classes 201 ")
     assert lines[-1].startswith("testclient GET /classes/a%0Ab 405 ")
     assert not any(
         TOKEN in line or "for-writing" in line or "47" in line.split()[2] for line in lines

@@ -349,16 +349,44 @@ async def add_class(request: Request, served: Served) -> ClassEntry:
 async def show_class(
     request: Request, served: Served, name: Annotated[str, Path(max_length=400)]
 ) -> ClassEntry:
-    """Give examples of an added class; they count with those of before."""
+    """Give examples of an added class, or of an unseen class of the run; they count with those of
+    before.
+    """
     model = served.model
     body, files = await _read(request, Samples)
 
     def show() -> dict[str, Any]:
-        _check_added(served, name)
+        if not _is_unseen(model, name):
+            _check_added(served, name)
         model.show(name, _samples(model, body, files)[1])
-        return model.entry(model.added[name])
+        return _entry(model, name)
 
     return ClassEntry.model_validate(await served.ask(show))
+
+
+@routes.delete("/classes/{name}/examples", status_code=204)
+async def hide_class(served: Served, name: Annotated[str, Path(max_length=400)]) -> Response:
+    """Take away the examples that were given of an unseen class of the run."""
+    model = served.model
+
+    def hide() -> None:
+        if name not in model.examples:
+            raise HTTPException(404, "no examples of an unseen class of this name were given")
+        model.hide(name)
+
+    await served.ask(hide)
+    return Response(status_code=204)
+
+
+def _is_unseen(model: Recognizer, name: str) -> bool:
+    """Return whether this is a class of the run that had no training samples."""
+    space = model.run.space
+    return not model.from_examples_alone and name in {space.names[c] for c in space.unseen}
+
+
+def _entry(model: Recognizer, name: str) -> dict[str, Any]:
+    """Return what the list of classes says of one."""
+    return next(entry for entry in model.classes() if entry["name"] == name)
 
 
 def _check_added(served: Service, name: str) -> None:
@@ -366,7 +394,11 @@ def _check_added(served: Service, name: str) -> None:
     added = served.model.added.get(name)
     if added is None:
         if name in served.model.run.space.names:
-            raise HTTPException(409, "this class is the run's own: only added classes change")
+            raise HTTPException(
+                409,
+                "this class is the run's own: only added classes go, and only they and unseen ones "
+                "take examples",
+            )
         raise HTTPException(404, "there is no added class of this name")
     if added.lasting:
         served.may_last()

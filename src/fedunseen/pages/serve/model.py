@@ -230,6 +230,7 @@ class Recognizer:
         )
         self.kind = _kind_of(self.run.reader)
         self.added: dict[str, Added] = {}
+        self.examples: dict[str, NDArray[Any]] = {}  # of the run's own unseen classes
         self._own = {
             plain(name): name for name in (() if self.from_examples_alone else self.run.space.names)
         }
@@ -310,6 +311,7 @@ class Recognizer:
                     "name": name,
                     "kind": "seen" if c in seen else "unseen",
                     "lasting": True,
+                    **({"examples": len(self.examples[name])} if name in self.examples else {}),
                     **attribute_entry,
                 }
             )
@@ -385,16 +387,31 @@ class Recognizer:
         self._keep(with_new, added.lasting, self._extended(added) or self._rebuilt(with_new))
 
     def show(self, name: str, examples: NDArray[Any]) -> None:
-        """Add examples (n, ...) of an added class to what is known of it."""
-        before = self.added[name]
+        """Add examples (n, ...) of an added class, or of one of the run's unseen classes, to what
+        is known of it; the latter until the service ends.
+        """
         if not self.by_examples:
             raise ExperimentError(
                 f"method.name = {self.run.method_name!r} learns no class from examples: describe it"
             )
-        if before.examples is not None:
-            examples = np.concatenate([before.examples, examples])
-        with_more = {**self.added, name: replace(before, examples=examples)}
-        self._keep(with_more, before.lasting, self._rebuilt(with_more))
+        added = self.added.get(name)
+        before = self.examples.get(name) if added is None else added.examples
+        if before is not None:
+            examples = np.concatenate([before, examples])
+        if added is None:
+            self._keep_examples({**self.examples, name: examples})
+        else:
+            with_more = {**self.added, name: replace(added, examples=examples)}
+            self._keep(with_more, added.lasting, self._rebuilt(with_more))
+
+    def hide(self, name: str) -> None:
+        """Take the examples of one of the run's unseen classes away."""
+        self._keep_examples({key: rows for key, rows in self.examples.items() if key != name})
+
+    def _keep_examples(self, examples: dict[str, NDArray[Any]]) -> None:
+        """Take these as the examples of the run's own classes."""
+        self._known = self._rebuilt(self.added, examples)
+        self.examples = examples
 
     def _check(self, added: Added) -> None:
         """Refuse a class with a name, a description or examples that the model cannot take."""
@@ -454,16 +471,23 @@ class Recognizer:
         self.added = added
         self._known = with_added
 
-    def _rebuilt(self, added: dict[str, Added]) -> _Known | None:
-        """Return what knows the run's classes and these, made from the run itself."""
+    def _rebuilt(
+        self, added: dict[str, Added], examples: dict[str, NDArray[Any]] | None = None
+    ) -> _Known | None:
+        """Return what knows the run's classes and these, made from the run itself.
+
+        ``examples``: of the run's own classes; None: those that were shown.
+        """
         model = self.model
         described = _described(added)
         predictor = self.run.experiment.task.predictor
         if not issubclass(predictor, ZeroShotPredictor) or model.method.generates:
             return None
-        if added and self.by_examples:
+        examples = self.examples if examples is None else examples
+        if (added or examples) and self.by_examples:
             shown = {
-                item.name: item.examples for item in added.values() if item.examples is not None
+                **examples,
+                **{i.name: i.examples for i in added.values() if i.examples is not None},
             }
             model = model.learn(described, shown or None)
             described = None
