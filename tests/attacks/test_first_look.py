@@ -24,6 +24,7 @@ from fedunseen.deploy.look.question import FORM, LIMIT, PLAN, Question, make_pla
 from fedunseen.deploy.offline import files
 from fedunseen.deploy.offline.answered import ANSWERED
 from fedunseen.deploy.releases import Releases
+from fedunseen.deploy.secagg import ledger as ledgers
 from fedunseen.deploy.secagg.enrolment import Credentials, coordinator, enrol
 from fedunseen.deploy.secagg.ledger import Ledger
 from fedunseen.deploy.site import Owner, Site
@@ -299,7 +300,7 @@ LOOSE = {"content": {**RUN, "dropouts": True}, "opened": None}
 SUMS = {
     "run": {"roster": FOUR, "content": RUN, "opened": None},
     "by file": by_file(),
-    "with dropouts": {"loose": FOUR, **LOOSE},
+    "with dropouts": LOOSE,  # beside what is kept with its samples
     "by file with dropouts": by_file(dropouts=True),
     "with dropouts, of an earlier version": {
         **LOOSE,
@@ -314,6 +315,8 @@ def test_counts_in_clear_after_a_masked_sum_need_consent(first, sites):
     if first == "look":
         sites.answer(sites.plan())
     else:
+        if first == "with dropouts":
+            sites.ledger().release("11" * 32, frozenset({b"a" * 32}), FOUR)
         sites.ledger().change_plan("11" * 32, **SUMS[first])
     assert refusal(sites.answer, plain) == "look-again"
     sites.answer(plain, "again")
@@ -367,6 +370,29 @@ def test_a_masked_sum_after_a_look_in_clear_needs_consent(sites):
     sites.ledger().check(*given[:3], None, (), masked=False)
     sites.ledger().check_in_clear("run", given[2], False, ())
     sites.ledger().check(*given[:2], frozenset(), FOUR, ())
+
+
+def test_a_masked_sum_that_a_full_disk_stopped_comes_before_no_look(sites, monkeypatch):
+    """The attack: its samples were kept, so that the same plan was checked against nothing."""
+    given = "11" * 32, RUN, frozenset({b"a" * 32}), FOUR
+    written = ledgers._write
+
+    def full(path, content):
+        if path.name == "ledger.json":
+            raise OSError(28, "No space left on device")
+        written(path, content)
+
+    ledger = sites.ledger()
+    with monkeypatch.context() as patched:
+        patched.setattr(ledgers, "_write", full)
+        with pytest.raises(OSError, match="No space"):
+            ledger.release(given[0], given[2], FOUR)
+    assert [*(sites.folder / "north" / "ledger").glob("released-*")]
+    sites.ledger().check(*given, ())  # an honest party comes again
+    sites.answer(sites.plan(NAMES, masked=False))
+    with pytest.raises(RefusedError, match=CLEAR["look"]) as refused:
+        sites.ledger().check(*given, ())
+    assert refused.value.code == "samples-again"
 
 
 def test_a_look_in_clear_is_kept_before_it_leaves(sites, monkeypatch):

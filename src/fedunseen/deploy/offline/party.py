@@ -374,7 +374,8 @@ class Answering(Asked):
         )
 
     def _store(self, content: bytes, samples: frozenset[bytes]) -> None:
-        self.ledger.release(self.plan.plan.digest, samples)
+        others = self.plan["parties"] if self.plan["masked"] else ()
+        self.ledger.release(self.plan.plan.digest, samples, others)
         with replacing(self._place) as temporary:
             temporary.touch(0o600)
             temporary.write_bytes(content)

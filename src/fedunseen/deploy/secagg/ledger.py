@@ -195,25 +195,17 @@ class Ledger:
         self._content = content
         self.writes = content["writes"]
 
-    def change_plan(
-        self,
-        plan: str,
-        roster: Iterable[str] | None = None,
-        loose: Iterable[str] = (),
-        **changes: Any,
-    ) -> None:
+    def change_plan(self, plan: str, roster: Iterable[str] | None = None, **changes: Any) -> None:
         """Change an accepted plan's record, durably.
 
         Args:
             plan: its digest.
             roster: is added to the rosters of opened sums.
-            loose: who may see a sum of this party opened that adds no roster: with
-                ``privacy.dropouts = "allow"``, or by the others alone.
             changes: keys of the record.
         """
         before = self.plans.get(plan, {"authority": self._authority})
         plans = {**self.plans, plan: {**before, **copy.deepcopy(changes)}}
-        kept = self._with_loose(loose) if roster is None else self._with_roster(roster)
+        kept = {} if roster is None else self._with_roster(roster)
         self.write({"plans": plans, **kept})
 
     def _with_roster(self, roster: Iterable[str], looked: bool = False) -> dict[str, Any]:
@@ -298,20 +290,29 @@ class Ledger:
             and not Ledger.contents(digests).isdisjoint(Ledger.contents(samples))
         }
 
-    def release(self, plan: str, samples: frozenset[bytes]) -> None:
-        """Keep durably that samples (digests) are released under a plan."""
+    def release(self, plan: str, samples: frozenset[bytes], others: Iterable[str] = ()) -> None:
+        """Keep durably that samples (digests) are released under a plan.
+
+        Args:
+            plan: its digest.
+            samples: those of this party.
+            others: who may see a masked sum of this party opened, though no roster of the ledger
+                says so yet, or ever: with ``privacy.dropouts = "allow"``, or by them alone.
+        """
         before = self._all_released().get(plan, frozenset())
         if not _has_classes(before):
             gone = before - Ledger.contents(samples)
             before = frozenset(digest + _UNKNOWN_CLASS for digest in gone)
         digests = before | samples
-        if digests == self._released.get(plan) and plan in self._content["released"]:
-            return
-        if self.folder is not None:
-            _write_digests(self._path(f"released-{plan}.bin"), digests)
-        self._released[plan] = digests
+        if digests != self._released.get(plan) or plan not in self._content["released"]:
+            if self.folder is not None:
+                _write_digests(self._path(f"released-{plan}.bin"), digests)
+            self._released[plan] = digests
+        kept = self._with_loose(others)
         if plan not in self._content["released"]:
-            self.write({"released": [*self._content["released"], plan]})
+            kept["released"] = [*self._content["released"], plan]
+        if kept:  # at once: one without the other would let a look in clear go out
+            self.write(kept)
 
     def release_in_clear(self, run: str, samples: frozenset[bytes]) -> None:
         """Keep durably that a run may take samples (digests) in clear over a network: it has if
@@ -380,15 +381,14 @@ class Ledger:
         differs: Callable[[str], str] | None,
         masked: bool,
     ) -> None:
-        released = self._all_released()
-        if plan in released or self._has_opened(plan):  # what came before was allowed by then
-            before = released.get(plan)
+        if self._may_have_left(plan):  # what came before was allowed by then
+            before = self._all_released().get(plan)
             if before != samples:
                 why = f"{_how_changed(before)} the round before, and the difference of two sums"
                 why += " can reveal single samples"
                 self._waive(plan, samples, why, ":", "samples-changed", ["again"], consent)
             return
-        reasons = [*self._under_other_plans(content, samples, differs)]
+        reasons = [*self._under_other_plans(plan, content, samples, differs)]
         if content["confidence"] == ASKING and samples and not self._announced(content, samples):
             reasons.append(
                 "the plan counts answers, which no plan of statistics over exactly these samples "
@@ -459,12 +459,15 @@ class Ledger:
 
     def _under_other_plans(
         self,
+        plan: str,
         content: Mapping[str, Any],
         samples: frozenset[bytes],
         differs: Callable[[str], str] | None,
     ) -> Iterator[str]:
         """Yield why sums of other plans forbid one of samples (digests), once for each plan."""
         for other_plan, theirs in self._may_share(samples):
+            if other_plan == plan:  # kept for a sum that has not left
+                continue
             same = theirs == samples
             ours = self.same_federation(other_plan)
             if same and ours and not content["once"] and self._has_chosen(other_plan):
@@ -582,6 +585,12 @@ class Ledger:
         """
         record = self.plans.get(plan, {})
         return bool(record.get("opened")) and not (record.get("offline") or {}).get("withdrawn")
+
+    def _may_have_left(self, plan: str) -> bool:
+        """Say whether sums of a plan may be out: masked, opened or answered by file. Samples may be
+        kept for one that a full disk or a kill has stopped before.
+        """
+        return bool(self.plans.get(plan, {}).get("waiting")) or self._has_opened(plan)
 
     def _was_in_clear(self, plan: str) -> bool:
         """Say whether sums of a plan by file were sent in clear."""

@@ -407,8 +407,8 @@ class SecAggClient:
             "roster": sorted(now.roster),
             "shares": shares,
         }
-        self.ledger.release(now.keys["plan"], self._samples[now.keys["plan"]])
-        self.ledger.change_plan(now.keys["plan"], waiting=waiting, loose=now.roster)
+        self.ledger.release(now.keys["plan"], self._samples[now.keys["plan"]], now.roster)
+        self.ledger.change_plan(now.keys["plan"], waiting=waiting)
         now.answers["masked"] = digest(request), hidden
         return hidden
 
