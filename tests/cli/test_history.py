@@ -117,6 +117,28 @@ def test_a_run_in_use_and_a_damaged_trail_are_refused(made):
         (made / "history.jsonl").write_text(line)
         with pytest.raises(RunDirectoryError, match="restore it from a copy"):
             history(made)
+        with pytest.raises(RunDirectoryError, match="restore it from a copy"):
+            rollback(made, 3, "why")
+        assert (made / "history.jsonl").read_text() == line  # no event of what did not happen
+
+
+def test_a_full_disk_cuts_no_line_of_the_trail(made, monkeypatch):
+    (made / "history.jsonl").write_text(
+        '{"time": "now", "event": "rollback", "round": 1, "from": 2, "reason": "why"}\n'
+    )
+    before = (made / "history.jsonl").read_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "write_text", full)
+        with pytest.raises(RunDirectoryError, match="No space"):
+            rollback(made, 3, "why")
+    assert (made / "history.jsonl").read_bytes() == before
+    rollback(made, 3, "why")
+    assert (made / "history.jsonl").read_bytes().startswith(before)
+    assert len(events(made)) == 2
+
+
+def full(*given):
+    raise OSError(28, "No space left on device")
 
 
 def with_metrics(made, **changes):

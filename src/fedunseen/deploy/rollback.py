@@ -8,7 +8,6 @@ anything changes, with its reason. The rounds that a return takes back stay in
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from datetime import datetime
@@ -128,6 +127,7 @@ def rollback(run: Path, round: int, reason: str) -> dict[str, Any]:
     with directory.locked():
         directory.settle()
         lines = _checked(directory.metrics_path, directory.metrics(), _ROUND)
+        before = events(run)
         kept = kept_rounds(directory)
         if round not in kept:
             those = ", ".join(map(str, kept)) or "none"
@@ -148,20 +148,14 @@ def rollback(run: Path, round: int, reason: str) -> dict[str, Any]:
             "from": len(lines),
             "reason": reason.strip(),
         }
-        _add(run, event)
-        number = sum(entry.get("event") == "rollback" for entry in events(run))
+        entries = [*before, event]  # written whole: a full disk would cut a line that is appended
+        text = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+        write_text(run / FILE, text)
+        number = sum(entry.get("event") == "rollback" for entry in entries)
         taken = "".join(json.dumps(line) + "\n" for line in lines[round:])
         write_text(run / f"taken-back-{number}.jsonl", taken)
         _return(directory, manifest, round, lines)
     return event
-
-
-def _add(run: Path, event: Mapping[str, Any]) -> None:
-    """Append a line to the audit trail, flushed to disk."""
-    with open(run / FILE, "a", encoding="utf-8") as file:
-        file.write(json.dumps(event, ensure_ascii=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _return(
