@@ -767,6 +767,21 @@ def test_rounds_in_clear_are_in_the_ledger_and_in_the_history(tmp_path):
         Ledger(state / "ledger", None)
 
 
+def test_a_greeting_that_comes_twice_counts_as_one(tmp_path):
+    """Its answer was lost. The rounds after it were said to be of a version that kept no samples."""
+    data = write_all(tmp_path / "data")
+    enrol(tmp_path / "kits", NAMES)
+    asked = experiment(data, privacy__aggregation="plain", evaluation__confidence="none")
+    state = tmp_path / "state"
+    one = party(data / "north", state, [], tmp_path / "kits" / "north", guarded=False)
+    greeted = pack(*greeting(asked, tmp_path / "run"))
+    assert one.answer(greeted) == one.answer(greeted)
+    one.answer(pack({"kind": "round", "client": 0, "round": 0, "after": -1}, {}))
+    lines = [line for line in Releases(state).lines if line["kind"] in ("hello", "round")]
+    assert [line.get("in_clear") for line in lines] == [True, True]
+    assert [*checked(Releases(state)).ledger.in_clear().values()] == [True]
+
+
 @pytest.mark.parametrize("method", ["classifier", "gaussian", "ridge"])
 def test_masked_sums_hold_out_no_share_of_a_class(method, tmp_path, monkeypatch):
     """With validation classes, a fifth of each other class is in none of them: by a removal from

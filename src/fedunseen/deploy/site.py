@@ -268,8 +268,9 @@ class Site:
         run, cost, rounds = planned(header)
         # refuses now what it would refuse later
         self.releases.check(cost, self.releases.lines[: self.releases.reserved(run)])
+        if run != self._run:  # a greeting that comes twice is answered once, and its samples kept
+            self._in_clear = False
         self._run = run
-        self._in_clear = False
         self._cost = cost
         self.rounds = rounds
         self.experiment = header["experiment"]
