@@ -391,7 +391,7 @@ def test_a_row_of_another_class_column_is_another_sample(label, tmp_path):
     first = PartyData(folder, settings, masked=True, min_samples=5).prepare(header, tensors)
     ledger = Ledger()
     plan = replace(RELEASED, sums=2)
-    ledger.change_plan(plan.digest, content=plan.content(), opened=None)
+    ledger.change_plan(plan.digest, content=plan.content(), opened=None, waiting={"k": 0})
     ledger.release(plan.digest, ledger.digests(first.raw()))
 
     settings = {"data.label": label}
