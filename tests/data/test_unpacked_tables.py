@@ -3,6 +3,7 @@
 import struct
 import subprocess
 import sys
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -91,6 +92,26 @@ def test_what_the_other_process_refuses_is_said_here(tmp_path):
     with pytest.raises(DataError, match=r"a\.parquet is damaged") as refused:
         read_apart(path, 1)
     assert refused.value.code == "damaged-table"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["a.parquet", "a.arrow"])
+def test_a_damaged_file_is_read_or_refused(tmp_path, table, form):
+    path = tmp_path / form
+    few = table.slice(0, 20)
+    if form == "a.parquet":
+        pq.write_table(few, path)
+    else:
+        write_arrow(path, few, "lz4")
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for place in rng.integers(0, len(whole), 8):
+        changed = bytearray(whole)
+        changed[place] ^= int(rng.integers(1, 256))
+        for content in (bytes(changed), whole[:place]):
+            path.write_bytes(content)
+            with suppress(DataError):
+                assert read_apart(path, 100)[0] >= 0
 
 
 def long_texts(path, rows):
