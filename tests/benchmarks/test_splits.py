@@ -11,13 +11,27 @@ from fedunseen.data.benchmarks.digit_pairs import VALIDATION_SHIFTS, DigitPairs,
 from fedunseen.research.papers.bench import read_bench
 
 
-def test_a_row_gets_the_values_that_its_bench_printed():
-    assert splits.chosen("distzsl", "CIFAR100_MBV2") == {
+def test_a_row_gets_the_values_that_its_bench_printed(tmp_path):
+    (tmp_path / "bench.csv").write_text(
+        "data,method,condition,settings\n"
+        "AWA1_LAMPERT,distzsl,0,method.lr=0.1 strategy.rounds=3.0 evaluation.factor=0.25\n"
+        "CIFAR100_MBV2,distzsl,0,method.lr=0.00333 method.optimiser=adam"
+        " strategy.rounds=11.0 evaluation.factor=0.49615829778260256\n",
+        "utf-8",
+    )
+    assert splits.chosen("distzsl", "CIFAR100_MBV2", tmp_path / "bench.csv") == {
         "method.lr": 0.00333,
         "method.optimiser": "adam",
         "strategy.rounds": 11,
         "evaluation.factor": 0.49615829778260256,
     }
+
+
+def test_the_shipped_bench_gives_a_row_its_rounds_and_its_offset():
+    values = splits.chosen("distzsl", "CIFAR100_MBV2")
+    assert values["method.optimiser"] == "adam"
+    assert isinstance(values["strategy.rounds"], int)
+    assert 0 < values["evaluation.factor"] < 5
 
 
 TINY = """
