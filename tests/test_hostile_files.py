@@ -256,7 +256,7 @@ def test_a_manifest_that_means_harm(tmp_path, text):
 FUZZ = Path(__file__).parents[1] / "tools" / "fuzz.py"
 
 
-@pytest.mark.parametrize("count", [168, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [56, pytest.param(2000, marks=pytest.mark.slow)])
 def test_mutations(count):
     code = f"exec(compile(open({str(FUZZ)!r}).read(), 'fuzz', 'exec'))"
     result = json.loads(under_limits("--count", count, code=code, seconds=900).stdout)
@@ -314,6 +314,7 @@ def strange(finished, tmp_path):
     return shutil.copytree(finished / "run", tmp_path / "strange"), victim
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["report.html", "README.md"])
 def test_pages_replace_a_link_of_a_run_directory(strange, name):
     run, victim = strange

@@ -64,7 +64,7 @@ def crafted(content, every):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [29, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("file", ["result.json", "manifest.json"])
 def test_a_value_of_any_kind_is_read_or_refused_in_one_sentence(file, every, whole, tmp_path):
     folder = tmp_path / "run"

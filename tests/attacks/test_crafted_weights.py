@@ -56,6 +56,7 @@ def test_names_of_code_and_of_other_weights_are_not_read(name, key, folder):
     assert np.array_equal(features(folder, name), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(KINDS))
 @pytest.mark.parametrize(
     "more",

@@ -310,10 +310,10 @@ def test_a_subtraction_copies_no_file_but_those_that_it_names(experiment, tmp_pa
     ("features", "masked"),
     [
         ([], "plain"),
-        (["min-max", "l2"], "masked"),
         *(
             pytest.param(features, masked, marks=pytest.mark.slow)
             for features, masked in (
+                (["min-max", "l2"], "masked"),
                 (["min-max"], "plain"),
                 (["min-max", "l2"], "plain"),
                 ([], "masked"),

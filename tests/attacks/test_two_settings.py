@@ -75,6 +75,7 @@ def run_of(folder, **data):
         return path, json.loads(file.metadata()[NOTE]), load_file(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     "change",

@@ -316,6 +316,7 @@ def answer_by_file(dealt, folder, call):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @accounted
 @pytest.mark.parametrize("lie", LIES)
 def test_by_file_nothing_is_sent_and_nothing_charged(lie, dealt, tmp_path, command):

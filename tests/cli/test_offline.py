@@ -522,6 +522,7 @@ HARMS = {  # what is done to the answer of north, what the merge says
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", HARMS)
 def test_a_bad_file_is_refused_and_nothing_is_written(harm, answered, offline, refused):
     change, why = HARMS[harm]

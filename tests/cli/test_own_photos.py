@@ -29,6 +29,7 @@ def picture(real_data, tmp_path):
     return tmp_path / "tiger.png"
 
 
+@pytest.mark.slow
 def test_a_class_by_its_name_is_compared_with_its_neighbors_before_anything_is_answered(
     own_photos, picture, works
 ):
@@ -52,6 +53,7 @@ def test_a_class_by_its_name_is_compared_with_its_neighbors_before_anything_is_a
     assert tiger["sentence"] in learned.err
 
 
+@pytest.mark.slow
 def test_a_name_that_is_almost_one_of_the_runs_own_is_a_warning(
     own_photos, picture, works, command
 ):
@@ -101,6 +103,7 @@ def test_a_name_alone_promises_no_more_after_unseen_classes_have_had_pictures(
             assert left_out(changed) == validated
 
 
+@pytest.mark.slow
 def test_words_that_the_text_encoder_does_not_know_are_told_from_english_ones(own_photos):
     run = load_run(own_photos)
     strange = ["asdfgh", "qwertz", "żubr", "Hund", "собака", "jabłko", "Löwe"]
@@ -114,6 +117,7 @@ def test_words_that_the_text_encoder_does_not_know_are_told_from_english_ones(ow
     assert alone.expected is None
 
 
+@pytest.mark.slow
 def test_init_and_data_check_say_what_is_odd_about_classes_and_use_the_experiment_that_is_there(
     real_data, works, command, tmp_path
 ):
@@ -263,12 +267,14 @@ def test_an_exported_folder_answers_as_predict_does_without_this_package(
     assert "is not an empty folder" in refused("export", own_photos, "--photos", "--out", folder)
 
 
+@pytest.mark.slow
 def test_a_run_without_pictures_is_no_folder_for_pictures(digits, refused, tmp_path):
     said = refused("export", digits, "--photos", "--out", tmp_path / "out")
     assert "cannot be exported with its pictures" in said
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_the_folder_for_pictures_names_the_classes_of_which_none_was_shown(digits):
     run = load_run(digits)
     first, second, *_ = run.space.unseen
@@ -279,6 +285,7 @@ def test_the_folder_for_pictures_names_the_classes_of_which_none_was_shown(digit
     assert names[first] not in said
 
 
+@pytest.mark.slow
 def test_the_folder_for_pictures_says_how_often_classes_without_a_picture_are_right(digits):
     run = load_run(digits)
     first, second, third, *_ = (run.space.names[c] for c in run.space.unseen)
@@ -306,6 +313,7 @@ def test_the_folder_for_pictures_says_how_often_classes_without_a_picture_are_ri
     assert f"adapted to pictures without a name; some of them look like: {first}." in said
 
 
+@pytest.mark.slow
 def test_the_folder_for_pictures_says_of_each_class_what_to_expect(digits):
     run = load_run(digits)
     names = run.space.names
@@ -343,6 +351,7 @@ def test_the_folder_for_pictures_says_of_each_class_what_to_expect(digits):
     assert notes[fourth] == "learned from 5 pictures only"
 
 
+@pytest.mark.slow
 def test_a_class_by_examples_has_the_expectation_of_the_runs_own_unseen_classes(
     own_photos, picture, works
 ):

@@ -40,6 +40,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("preset", "settings"), SETTINGS, ids=str)
 def test_sizes_are_refused_before_they_are_allocated(preset, settings, tmp_path):
     experiment = Experiment.load(preset, {**FEW, **settings})

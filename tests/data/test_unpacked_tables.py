@@ -70,6 +70,7 @@ def apart_cells(path):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["a.parquet", "a.arrow"])
 def test_another_process_reads_what_this_one_reads(tmp_path, table, form):
     days = np.arange(ROWS).astype("M8[D]")
@@ -121,6 +122,7 @@ def long_texts(path, rows):
     return path
 
 
+@pytest.mark.slow
 def test_what_unpacks_to_too_much_is_refused_whatever_its_headers_say(tmp_path):
     assert read_apart(long_texts(tmp_path / "few.parquet", 20), 1000)[0] == 20
     path = long_texts(tmp_path / "many.parquet", 100)  # more than is handed over

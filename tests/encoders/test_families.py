@@ -151,6 +151,7 @@ def librarys(folder, model, images, kind):
     return (model.get_image_features if towers else model)(**planes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CASES)
 def test_features_are_the_librarys_pooled_output(saved, kind):
     folder, model = saved(kind)
@@ -208,6 +209,7 @@ def test_another_filter_is_refused_unless_one_is_chosen(saved, tmp_path, stated)
     assert vision(folder, 24, resize="bicubic").prepare.resize == "bicubic"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in CASES if POOLING[kind].sides != "one"])
 def test_maps_and_other_sides_have_the_stated_shape(saved, kind):
     folder, _ = saved(kind)

@@ -44,6 +44,7 @@ def arrow_of(rows, compression, stream=False):
     return file.getvalue()
 
 
+@pytest.mark.slow
 def test_rows_csv_parquet_and_arrow_get_the_same_answers(client, ship):
     asked = client(ship)
     rows = [dict(zip(HEADER, row, strict=True)) for row in ROWS[:5]]
@@ -102,6 +103,7 @@ def test_a_row_without_a_column_is_refused(client, ship):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_a_table_unpacks_to_is_bounded(client, ship):
     pa = pytest.importorskip("pyarrow")
     file = io.BytesIO()
