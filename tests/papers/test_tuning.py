@@ -90,6 +90,19 @@ def test_the_budget_is_kept_and_what_it_cuts_off_is_at_an_edge(measured, tmp_pat
     assert at_edges(found.settings, found.tried, None) == ["method.lr"]
 
 
+def test_a_step_goes_on_beyond_the_budget_by_the_runs_that_it_adds(measured, tmp_path):
+    hidden = {"key": "method.hidden", "start": 513, "factor": 2.0, "runs": 2}
+    found = find(tmp_path, runs=2, of=[*STEPS[:3], hidden])
+    assert [point.get("method.hidden") for point in measured] == [None, None, 513, 1026]
+    assert [type(point["method.hidden"]) for point in measured[2:]] == [int, int]
+    assert found.settings == {"method.lr": 3.0}  # another size gained nothing
+
+
+def test_a_climb_along_a_whole_number_ends_at_one(measured, tmp_path):
+    find(tmp_path, of=[STEPS[0], {"key": "method.critic_steps", "start": 2, "factor": 2.0}])
+    assert [point.get("method.critic_steps") for point in measured[-3:]] == [2, 4, 1]
+
+
 def test_a_second_search_runs_only_what_is_missing(measured, tmp_path):
     find(tmp_path, runs=3)
     first = list(measured)

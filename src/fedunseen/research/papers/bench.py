@@ -290,6 +290,7 @@ def _run_seed(
         "gzsl_harmonic": result["gzsl_harmonic"],
         "settings": settings,
         "tried": chosen.tried,
+        "rounds_allowed": chosen.settings.get("strategy.rounds", first.strategy.rounds),
         "rounds": result["rounds"],
         "bytes": (result["bytes_up"] + result["bytes_down"]) * result["rounds"],
         "seconds": seconds,
@@ -389,7 +390,8 @@ def _edges(cell: Cell, record: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the settings of a record that lie at an edge of what was tried."""
     assert cell.experiment is not None
     trained = find("method", cell.experiment.method.name).trained
-    rounds = cell.experiment.strategy.rounds if trained else None
+    allowed = record.get("rounds_allowed", cell.experiment.strategy.rounds)
+    rounds = allowed if trained else None
     return tuple(at_edges(record["settings"], record.get("tried", []), rounds))
 
 

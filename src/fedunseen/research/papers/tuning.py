@@ -66,7 +66,8 @@ class Found:
 def search(
     experiment: Experiment, steps: Sequence[Step], runs: int, path: Path, say: Callable[[str], None]
 ) -> Found:
-    """Search with at most ``runs`` validation runs; points that ``path`` holds are not run again.
+    """Search with at most ``runs`` validation runs, and those that steps add; points that ``path``
+    holds are not run again.
 
     Raises:
         FedUnseenError: no point could be trained.
@@ -74,8 +75,9 @@ def search(
     trials = _Trials(experiment, path, say)
     best: Point = {}
     for step in steps:
+        runs += step.runs
         if len(trials.tried) >= runs:
-            break
+            continue
         best = _climb(trials, step, best, runs)
     if trials.result(best) is None:
         raise FedUnseenError(f"{path}: no point of the search could be trained: lower its starts")
@@ -95,7 +97,7 @@ def _climb(trials: "_Trials", step: Step, best: Point, runs: int) -> Point:
     for factor in (step.factor, 1 / step.factor):
         climbed = False
         while len(trials.tried) < runs:
-            further = point | {step.key: _rounded(point[step.key] * factor)}
+            further = point | {step.key: _scaled(point[step.key], factor)}
             if trials.run(further) <= trials.score(point):
                 break
             point = further
@@ -112,9 +114,13 @@ def _joined(best: Point, changed: Point) -> Point:
     return {**best, **changed}
 
 
-def _rounded(value: float) -> float:
-    """Return three significant digits, so that the same point has the same name."""
-    return float(f"{value:.3g}")
+def _scaled(value: float, factor: float) -> float:
+    """Return the neighboring value: of a whole number a whole one, else three significant digits,
+    so that the same point has the same name.
+    """
+    if isinstance(value, int):
+        return max(1, round(value * factor))
+    return float(f"{value * factor:.3g}")
 
 
 class _Trials:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, NonNegativeInt, ValidationError
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.presets import is_shipped, readable_text
@@ -112,14 +112,17 @@ class Step(Settings):
 
     key: str
     """The setting to climb along, as ``method.lr``."""
-    start: float | None = Field(None, gt=0)
-    """Where the climb starts; unset, at the best value so far."""
+    start: PositiveInt | PositiveFloat | None = None
+    """Where the climb starts, an integer for a setting of whole numbers; unset, at the best value
+    so far."""
     factor: float = Field(3.0, gt=1)
     """Ratio of neighboring values."""
     set: dict[str, Any] = Field(default_factory=dict)
     """What is fixed beside it, as ``"strategy.name" = "fedavgm"``."""
     rows: list[str] = Field(default_factory=list)
     """The methods that take this step; empty: all that search."""
+    runs: int = Field(0, ge=0)
+    """Validation runs that this step adds to the tuning budget."""
 
 
 class Bench(Settings):
@@ -127,7 +130,7 @@ class Bench(Settings):
 
     validation_runs: int = Field(ge=1)
     """The tuning budget: so many combinations has every row in ``evaluation.choose``, tried with
-    the first seed; a row that searches has so many at most.
+    the first seed; a row that searches has so many at most, and what its steps add.
     """
     steps: list[Step] = Field(default_factory=list)
     """The steps of a coordinate search, taken by each row without ``evaluation.choose``."""
