@@ -478,7 +478,7 @@ class Model:
         Raises:
             ExperimentError: the method has no class means to adapt.
         """
-        adaptable(self.method)
+        adaptable(self.method, self.params)
         rows = [self.scaled(pool) for pool in pools]
         adapted = adapt(
             self.method, self.params, rows, self.calibration.offset, settings or Adaptation(), among

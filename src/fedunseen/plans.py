@@ -256,7 +256,7 @@ class UnlabelledPlan(SecondPlan):
     @classmethod
     def of(cls, model: Any) -> Self:
         """Return the first iteration's plan."""
-        method = adaptable(exact_method(model.method))
+        method = adaptable(exact_method(model.method), model.params)
         offset = model.calibration.offset
         return cls(method, model.scaler, model, labelled=model.params, offset=offset)
 

@@ -3,6 +3,7 @@ statistics.
 """
 
 import sys
+from collections import defaultdict
 from fractions import Fraction
 from itertools import pairwise
 
@@ -10,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedunseen import ClassSpace, ZeroShotClassifier
+from fedunseen import ClassSpace, Experiment, ZeroShotClassifier, register
+from fedunseen.core import registry
 from fedunseen.core.errors import ExperimentError
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.evaluation.diagnosis import adapted as signs
+from fedunseen.evaluation.summary import pool_advice
 from fedunseen.experiment.changed import adaptation_note
-from fedunseen.methods import Gaussian, Ridge
+from fedunseen.methods import Auto, Gaussian, Ridge
 from fedunseen.methods.closed_form.soft_statistics import (
     LEVELS,
     responsibilities,
@@ -27,6 +30,7 @@ from fedunseen.methods.closed_form.unlabelled import (
     Adaptation,
     _ruled_out,
     adapt,
+    adaptable,
     stretched,
     update,
 )
@@ -219,6 +223,27 @@ def test_models_that_cannot_adapt_are_refused():
     assert "no labeled sample" in message_of(scorer, model | {"count": torch.zeros(CLASSES)})
     ridge = Ridge(Ridge.Settings(), method.space, method.semantics, method.backbone)
     assert "ridge" in message_of(adapt, ridge, {}, [pool(draw)], error=ExperimentError)
+
+
+def test_every_method_that_can_adapt_is_named_and_only_such_models_adapt(monkeypatch):
+    """Whose flag says so: a further method needs no other change."""
+    monkeypatch.setattr(registry, "_REGISTERED", defaultdict(dict))
+    register("method", "means")(type("Means", (Ridge,), {"adapts": True}))
+    settings = {"data.name": "folder", "data.root": "mine", "data.unlabelled": True}
+    said = message_of(Experiment.load, "digit-pairs", settings, error=ExperimentError)
+    assert said.endswith("set method.name = 'gaussian' or 'means', or data.unlabelled = false")
+    for name in ("means", "gaussian"):
+        assert pool_advice({}, name)
+        assert Experiment.load("digit-pairs-gaussian", {**settings, "method.name": name})
+    gaussian, model, draw = problem()
+    auto = Auto(Auto.Settings(), gaussian.space, gaussian.semantics, gaussian.backbone)
+    assert adaptable(auto) is adaptable(auto, model) is auto
+    assert pool_advice({"form": "gaussian"}, "auto")
+    assert not pool_advice({"form": "ridge"}, "auto")
+    without = {name: value for name, value in model.items() if name != "seen_mask"}
+    said = message_of(adapt, auto, without, [pool(draw)], error=ExperimentError)
+    assert said.startswith("method.name = 'auto' keeps no class means")
+    assert "run method.name = 'gaussian' or 'means', on" in said
 
 
 def test_of_seen_classes_samples_count_as_far_as_their_labeled_ones_leave_doubt():

@@ -17,6 +17,7 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -93,6 +94,18 @@ def names(section: str) -> list[str]:
             *(entry.name for entry in _entry_points(section)),
         }
     )
+
+
+def names_with(section: str, trait: str) -> list[str]:
+    """Return the names of a section whose class has a trait, an attribute that is true; without
+    those of other packages that cannot be loaded.
+    """
+    able = []
+    for name in names(section):
+        with suppress(ExperimentError):
+            if getattr(find(section, name), trait):
+                able.append(name)
+    return able
 
 
 def _entry_points(section: str) -> EntryPoints:

@@ -51,6 +51,7 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
         "chosen_on_validation": {"settings": {}},
         "clipped": _NUMBER,
         "confidence": {},
+        "form": str,
         "gzsl_head": str,
         "gzsl_unseen_by_description": _NUMBER,
         "influence": {},

@@ -108,7 +108,7 @@ class Adapting(ByFile):
     def __init__(self, run: Run, parties: int, masked: bool) -> None:
         run = run.first
         run.check_one_model("to adapt", choosable=True)
-        adaptable(run.method)
+        adaptable(run.method, run.params)
         super().__init__(run, parties, masked)
         self.strategy = SoftSums(self.federation.strategy, self.federation.method)
         self.strategy.offset = run.model.calibration.offset

@@ -25,6 +25,8 @@ class Auto(Gaussian, name="auto"):
     better so.
     """
 
+    adapts = None  # other forms than Gaussian classes keep no class means
+
     class Settings(GaussianSettings):
         """Settings of the automatic choice: those of Gaussian classes, and which closed form it
         is.

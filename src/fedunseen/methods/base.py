@@ -110,6 +110,8 @@ class Method(Named):
             context.
         grows: classes may be added while it is trained: no parameter is about a class, or
             :meth:`expand_classes` adds what is.
+        adapts: its models have class means that unlabelled samples can add to; None: only some of
+            them have (``seen_mask`` is one of their tensors).
         one_draw: a phase that runs before the round takes the same batches as the phases of the
             round.
         batched: its losses are pure functions, so that all clients of a round can train as one
@@ -141,6 +143,7 @@ class Method(Named):
     training_only: ClassVar[tuple[str, ...]] = ()
     compares: ClassVar[bool] = False
     grows: ClassVar[bool] = False
+    adapts: ClassVar[bool | None] = False
     one_draw: ClassVar[bool] = False
     batched: bool = True
 

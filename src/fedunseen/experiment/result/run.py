@@ -177,7 +177,7 @@ class Run(StoredRun):
         """
         run = self.first
         run.check_one_model("to adapt", choosable=True)
-        adaptable(run.method)
+        adaptable(run.method, run.params)
         folder = None if out is None else free_folder(out)
         if not isinstance(inputs, (str, Path)) and not len(inputs):
             check_unlabelled(0)

@@ -6,6 +6,7 @@ from typing import Any
 from fedunseen.core.text import whole
 from fedunseen.evaluation.settings import COMBINATIONS
 from fedunseen.experiment.rules.base import ConfigFacts, Rule, StartFacts, first
+from fedunseen.methods.closed_form.unlabelled import adapting
 from fedunseen.strategies.peers import averages
 
 BUFFERED = ("attack", "defence", "privacy", "growth")
@@ -374,12 +375,14 @@ READING: Sequence[Rule[ConfigFacts]] = (
     # unlabelled samples
     Rule(
         "unlabelled-without-means",
-        lambda c: c.get("data", "unlabelled") and c.experiment.method.name != "gaussian",
+        lambda c: (
+            {"able": adapting()} if c.get("data", "unlabelled") and not c.method.adapts else None
+        ),
         problem=(
             "method.name = {method.name!r} keeps no class means that data.unlabelled = true could "
             "adapt"
         ),
-        remedy="set method.name = 'gaussian', or data.unlabelled = false",
+        remedy="set method.name = {able}, or data.unlabelled = false",
         example={"data.name": "folder", "data.root": "somewhere", "data.unlabelled": True},
     ),
     Rule(

@@ -122,6 +122,7 @@ class Gaussian(ClosedForm, name="gaussian"):
 
     Settings: ClassVar[type[NamedSettings]] = GaussianSettings
     task = "any-shot"
+    adapts: ClassVar[bool | None] = True
 
     def prepare(self) -> None:
         """Refuse descriptions that cannot be prototypes, where prototypes are expected at them, and

@@ -19,13 +19,14 @@ predicted prototypes nearly coincide, and each sample would be shared equally.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.parameters import Params, under, within
+from fedunseen.core.registry import names_with
 from fedunseen.data.benchmark import FEWEST_UNLABELLED, check_unlabelled
 from fedunseen.methods.base import Method
 from fedunseen.methods.closed_form.gaussian import Gaussian
@@ -133,7 +134,7 @@ def adapt(
     among: str = "all",
 ) -> Adapted:
     """Adapt a Gaussian model to the unlabelled samples of parties."""
-    method = adaptable(method)
+    method = adaptable(method, params)
     parties = [features_of(method, rows) for rows in pools]
     check_unlabelled(sum(map(len, parties)))
     current = stretched(method, params)
@@ -261,7 +262,7 @@ class Arriving:
     """
 
     def __init__(self, method: Method, params: Params, offset: float = 0.0) -> None:
-        self.method = adaptable(method)
+        self.method = adaptable(method, params)
         self.params = params
         self.offset = offset
         self.samples = 0
@@ -284,16 +285,24 @@ class Arriving:
         return recalibrated(self.current)
 
 
-def adaptable(method: Method) -> Gaussian:
-    """Return the method if unlabelled samples can add to its class means."""
-    if not isinstance(method, Gaussian):
+def adaptable(method: Method, params: Params | None = None) -> Gaussian:
+    """Return the method if unlabelled samples can add to its class means.
+
+    ``params``: of the model to adapt; without, methods pass that have such means in some models.
+    """
+    if method.adapts is False or (params is not None and "seen_mask" not in params):
         name = getattr(method.settings, "name", type(method).__name__)
         raise ExperimentError(
             f"method.name = {name!r} keeps no class means that unlabelled samples could add to: "
-            "run method.name = 'gaussian', on the same features or on those of this run "
+            f"run method.name = {adapting()}, on the same features or on those of this run "
             "(encoder.name = 'run')"
         )
-    return method
+    return cast(Gaussian, method)
+
+
+def adapting() -> str:
+    """Return the names of the methods that unlabelled samples can adapt, in words."""
+    return " or ".join(map(repr, names_with("method", "adapts")))
 
 
 def features_of(method: Method, inputs: Tensor) -> Tensor:
