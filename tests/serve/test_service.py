@@ -335,7 +335,10 @@ def test_an_unseen_class_of_the_run_takes_examples(any_shot, client):
     before = asked.post("/predict?top=200", json=question).json()
     for part, count in ((rows[:2], 2), (rows[2:], 5)):
         entry = asked.post(f"/classes/{name}/examples", json={"features": part.tolist()}).json()
-        assert entry == {"name": name, "kind": "unseen", "lasting": True, "examples": count}
+        assert entry == {"name": name, "kind": "unseen", "lasting": False, "examples": count}
+        assert [one for one in asked.get("/classes").json()["classes"] if not one["lasting"]] == [
+            entry
+        ]  # of a class of the run its examples alone go with the service
     learned = run.model.learn(None, {name: rows})
     ((*expected,),) = learned.rank(sample)
     (found,) = answers(asked.post("/predict?top=200", json=question))
@@ -353,6 +356,7 @@ def test_an_unseen_class_of_the_run_takes_examples(any_shot, client):
     assert asked.delete("/classes/new").status_code == 204
     statuses = [asked.delete(f"/classes/{name}/examples").status_code for _ in range(2)]
     assert statuses == [204, 404]
+    assert all(one["lasting"] for one in asked.get("/classes").json()["classes"])
     assert asked.post("/predict?top=200", json=question).json() == before
 
 

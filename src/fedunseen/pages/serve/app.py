@@ -65,6 +65,7 @@ class ClassEntry(BaseModel):
     name: str
     kind: Literal["seen", "unseen", "added"]
     lasting: bool
+    """All that is known of it, its examples too, is there when the service starts again."""
     examples: int | None = None
     attributes: list[float] | None = None
     outlook: str | None = None

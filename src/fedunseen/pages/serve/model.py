@@ -296,8 +296,8 @@ class Recognizer:
         ]  # fmt: skip
 
     def classes(self, attributes: bool = False) -> list[dict[str, Any]]:
-        """List the classes of the model: name, kind, whether it lasts, and its attributes if asked
-        for.
+        """List the classes of the model: name, kind, whether all that is known of it lasts, and its
+        attributes if asked for.
         """
         space = self.run.space
         seen = set(space.seen.tolist())
@@ -310,7 +310,7 @@ class Recognizer:
                 {
                     "name": name,
                     "kind": "seen" if c in seen else "unseen",
-                    "lasting": True,
+                    "lasting": name not in self.examples,
                     **({"examples": len(self.examples[name])} if name in self.examples else {}),
                     **attribute_entry,
                 }
