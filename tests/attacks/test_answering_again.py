@@ -96,9 +96,16 @@ def test_a_sample_that_was_added_is_no_difference_of_two_runs(once, openers, con
 @ONCE
 @OPENERS
 @pytest.mark.parametrize("consent", [(), ("again",)], ids=["", "consent"])
-def test_a_sample_that_was_added_is_no_difference_of_two_rounds(once, openers, consent, tmp_path):
+@pytest.mark.parametrize("asked", [(), ("p0",)], ids=["", "for keys of the next sum"])
+def test_a_sample_that_was_added_is_no_difference_of_two_rounds(
+    once, openers, consent, asked, tmp_path
+):
+    """Whoever is asked for new keys discards its shares: the others open the sum without them."""
     parties = Parties(4, tmp_path, consent, once=once)
     before = total(parties, parties.plan, parties.values, openers=openers)
+    for name in asked:
+        with suppress(SecAggError):  # a plan of one sum has no next one
+            parties.keys(1, 0, [name])
     values = add_photo(parties, parties.values)
     if not consent:
         assert code(parties.restart) == "samples-changed"

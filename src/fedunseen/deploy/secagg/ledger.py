@@ -381,12 +381,14 @@ class Ledger:
         differs: Callable[[str], str] | None,
         masked: bool,
     ) -> None:
-        if self._may_have_left(plan):  # what came before was allowed by then
-            before = self._all_released().get(plan)
+        released = self._all_released()
+        if plan in released or self._has_opened(plan):  # the others can open what this party masked
+            before = released.get(plan)
             if before != samples:
                 why = f"{_how_changed(before)} the round before, and the difference of two sums"
                 why += " can reveal single samples"
                 self._waive(plan, samples, why, ":", "samples-changed", ["again"], consent)
+        if self._may_have_left(plan):  # what came before was allowed by then
             return
         reasons = [*self._under_other_plans(plan, content, samples, differs)]
         if content["confidence"] == ASKING and samples and not self._announced(content, samples):
@@ -587,8 +589,8 @@ class Ledger:
         return bool(record.get("opened")) and not (record.get("offline") or {}).get("withdrawn")
 
     def _may_have_left(self, plan: str) -> bool:
-        """Say whether sums of a plan may be out: masked, opened or answered by file. Samples may be
-        kept for one that a full disk or a kill has stopped before.
+        """Say whether sums of a plan are out: masked just now, opened or answered by file. Samples
+        may be kept for one that a full disk or a kill has stopped before, or that others open.
         """
         return bool(self.plans.get(plan, {}).get("waiting")) or self._has_opened(plan)
 
