@@ -4,12 +4,14 @@ would make an object: they are bounded by their bytes before.
 
 import io
 import struct
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fedunseen.data.io.depth import STATED
 from fedunseen.data.io.images import ImageBytes, open_image, read_image
+from fedunseen.pages.serve import uploads
 from fedunseen.pages.serve.uploads import Upload
 from refusals import message_of
 
@@ -187,3 +189,54 @@ def test_a_deflated_file_is_bounded_too(items, monkeypatch):
         else:
             refused(file.getvalue())
             assert len(items) < 1000
+
+
+@pytest.mark.parametrize(
+    ("length", "sent"), [(2**20, True), (2**23, True), (2**23, False)], ids=["", "sent", "a file"]
+)
+def test_a_deflated_file_unpacks_to_little_more_than_a_picture(length, sent, monkeypatch, tmp_path):
+    """One of a megabyte was unpacked to a gigabyte, each time that it was opened."""
+    monkeypatch.setattr(image, "_LEAST_UNPACKED", 2**21)
+    monkeypatch.setattr(image, "_UNPACKED_IN_MEMORY", 2**22)
+    dataset = pydicom.dcmread(io.BytesIO(saved()))
+    dataset.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+    rng = np.random.default_rng(0)
+    dataset.add_new(0x00091010, "OB", rng.integers(0, 2, length, dtype=np.uint8).tobytes())
+    file = io.BytesIO()
+    dataset.save_as(file)
+    assert 100 * len(file.getvalue()) > length  # is no question of the ratio
+    path = tmp_path / "a.dcm"
+    path.write_bytes(file.getvalue())
+    source = ImageBytes(file.getvalue(), "a") if sent else path
+    if length == 2**23 and sent:
+        assert "too many pixels" in message_of(read_image, source, 8, 9)
+    else:
+        assert read_image(source, 8, 9).std() > 1
+    dataset.PixelData = bytes(2 * len(dataset.PixelData))
+    dataset.add_new(0x00091010, "OB", bytes(2**24))
+    dataset.save_as(path)
+    assert "too many pixels" in message_of(read_image, path, 8, 9)
+
+
+def test_what_deflated_files_unpack_to_counts_as_pixels(monkeypatch):
+    """Many small files were unpacked to 64 MiB each, and counted by their pictures."""
+    monkeypatch.setattr(uploads, "MOST_PIXELS", 100_000)
+    dataset = pydicom.dcmread(io.BytesIO(saved()))
+    dataset.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+    dataset.add_new(0x00091010, "OB", bytes(90_000))
+    file = io.BytesIO()
+    dataset.save_as(file)
+    opened = []
+
+    def answer(count):
+        files = [Upload(f"{i}.dcm", file.getvalue()) for i in range(count)]
+        model = SimpleNamespace(
+            kind="pictures",
+            each_frame=True,
+            read=lambda one: opened.append(one) or np.zeros((1, 3)),
+        )
+        return uploads.read_files(model, files)
+
+    assert len(answer(3)) == len(opened) == 3
+    assert "more than 100,000 pixels" in message_of(answer, 4, error=uploads.TooLargeError)
+    assert len(opened) == 3

@@ -11,6 +11,7 @@ import tomllib
 import tracemalloc
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -104,6 +105,70 @@ def test_scans_of_a_tiff_count_by_its_tiles():
     for shared in (tiff_of(plain, 4), tiff_of(plain, 4, 0)):
         with pytest.raises(ValueError, match="tiles that share their bytes"):
             work(shared)
+
+
+def tiff_of_pages(*sides):
+    file = io.BytesIO()
+    first, *others = (Image.new("RGB", (side, side), (9, 99, 199)) for side in sides)
+    first.save(file, "TIFF", save_all=True, append_images=others, compression="tiff_lzw")
+    return file.getvalue()
+
+
+def test_all_pages_of_a_tiff_count_by_their_own_size_where_each_is_a_sample(monkeypatch):
+    """A service decodes them all. It once took the size of each for that of the first."""
+    monkeypatch.setattr(uploads, "MOST_PIXELS", SIDE**2)
+    read = []
+
+    def answer(each, *sides):
+        frames = 1 if each is False else len(sides)
+        model = SimpleNamespace(
+            kind="pictures",
+            each_frame=each,
+            read=lambda file: read.append(file) or np.zeros((frames, 3)),
+        )
+        return uploads.read_files(model, [Upload("a.tif", tiff_of_pages(*sides))])
+
+    half = SIDE // 2
+    assert [len(block) for block in answer(True, half, half, half, half)] == [4]
+    assert [len(block) for block in answer(False, half, SIDE, 4 * SIDE)] == [1]  # reads the first
+    assert len(read) == 2
+    for sides in ((half, half, half, half, 8), (8, SIDE), (8, *[half] * 4)):
+        why = message_of(answer, True, *sides, error=TooLargeError)
+        assert f"the pictures have more than {SIDE**2:,} pixels" in why
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", SIDE**2)
+    assert "a.tif has more than" in message_of(answer, True, 8, 2 * SIDE, error=TooLargeError)
+    assert len(read) == 2
+
+
+def test_a_folder_refuses_the_pages_of_a_tiff_that_are_too_large(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDUNSEEN_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "a.tif").write_bytes(tiff_of_pages(8, SIDE, 2 * SIDE))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", SIDE**2)
+    of_each = ["a.tif"] * 3, 8, 9, True, None, None, [0, 1, 2]
+    images, unreadable, *_ = decode(tmp_path, *of_each)
+    assert unreadable == [2]
+    assert [len(np.unique(image)) for image in images] == [3, 3, 1]
+    assert "has too many pixels" in message_of(read_image, tmp_path / "a.tif", 8, 9, None, True)
+
+
+def test_scans_count_on_each_page_of_a_tiff(monkeypatch):
+    """The first page here has none, as the tag of its compression says."""
+    content = tiff_of(with_scans(240))
+    page = struct.unpack_from("<I", content, 4)[0]
+    small = tiff_of_pages(8)
+    start = len(small) + len(small) % 2
+    moved = bytearray(small.ljust(start, b"\0") + content)
+    at = struct.unpack_from("<I", small, 4)[0]
+    after = at + 2 + 12 * struct.unpack_from("<H", small, at)[0]
+    struct.pack_into("<I", moved, after, start + page)
+    for k in range(struct.unpack_from("<H", content, page)[0]):
+        entry = start + page + 2 + 12 * k
+        tag, _, _, value = struct.unpack_from("<HHII", moved, entry)
+        if tag in (258, 273):
+            struct.pack_into("<I", moved, entry + 8, start + value)
+    file = Upload("a.tif", bytes(moved))
+    assert file.picture[1] == 64
+    assert file.pixels_of_frames == 64 + 10 * SIDE**2
 
 
 def counted(monkeypatch, place, name):
@@ -289,7 +354,7 @@ for name in {names}:
         "picture (3, 4, 4)",
         "eps cannot identify image file 'eps'",
         "segments more than 65,536 segments",
-        "runs too many scans",
+        "runs too many pixels or scans",
         "missing No such file or directory",
         "heic it needs the package pillow_heif",
         "pipe pipe is not a file",

@@ -41,24 +41,27 @@ def check_segments(content: bytes) -> None:
                     raise ValueError(f"more than {SEGMENTS:,} segments")
 
 
-def decoded_pixels(picture: Image.Image, content: bytes) -> int:
-    """Return the pixels that decoding an opened picture goes over, maybe more than it has."""
+def decoded_pixels(picture: Image.Image, content: bytes, scans: int | None = None) -> int:
+    """Return the pixels that decoding an opened picture goes over, maybe more than it has.
+
+    ``scans``: those of the content, if they were counted before.
+    """
     pixels = picture.width * picture.height
     if picture.format in ("JPEG", "MPO"):
-        return max(pixels, pixels * _scans(content) // SCANS)
+        return max(pixels, pixels * scans_of(content) // SCANS)
     if picture.format == "TIFF":
-        return _tiff_pixels(picture, content)
+        return _tiff_pixels(picture, content, scans)
     if any(tile.codec_name == "bmp_rle" for tile in picture.tile):  # type: ignore[attr-defined]
         return _RUN_LENGTH * (pixels + len(content))
     return pixels
 
 
-def _scans(content: bytes) -> int:
+def scans_of(content: bytes) -> int:
     """Return at least the number of scans: other bytes may look like one, and none is missed."""
     return sum(1 for _ in _START_OF_SCAN.finditer(content))
 
 
-def _tiff_pixels(picture: Image.Image, content: bytes) -> int:
+def _tiff_pixels(picture: Image.Image, content: bytes, scans: int | None) -> int:
     """Return the pixels of all tiles: they may be larger than the picture, and have JPEG's
     scans.
     """
@@ -72,7 +75,8 @@ def _tiff_pixels(picture: Image.Image, content: bytes) -> int:
     tiles = len([*tags.get(STRIPOFFSETS, ()), *tags.get(TILEOFFSETS, ())])
     if len(sizes) != tiles or not tiles or not all(sizes) or sum(sizes) > len(content):
         raise ValueError("tiles that share their bytes")
-    return max(pixels, pixels * _scans(content) // (SCANS * tiles))
+    scans = scans_of(content) if scans is None else scans
+    return max(pixels, pixels * scans // (SCANS * tiles))
 
 
 def _jpeg_markers(content: bytes) -> Iterator[int]:

@@ -194,12 +194,33 @@ def open_image(source: Path | ImageBytes) -> Image.Image:
         allowed = tuple(name for name in formats if name in Image.OPEN)
         picture = Image.open(source, formats=allowed)
         try:
-            if decoded_pixels(picture, content) > 2 * (Image.MAX_IMAGE_PIXELS or math.inf):
-                raise Image.DecompressionBombError("too many scans")
+            _check_pixels(decoded_pixels(picture, content))
         except BaseException:
             picture.close()
             raise
     return picture
+
+
+def _check_pixels(pixels: int) -> None:
+    """Raise DecompressionBombError if decoding a frame goes over more pixels than Pillow takes."""
+    if pixels > 2 * (Image.MAX_IMAGE_PIXELS or math.inf):
+        raise Image.DecompressionBombError("too many pixels or scans")
+
+
+def seek_frame(
+    picture: Image.Image, source: Path | ImageBytes, frame: int, scans: int | None = None
+) -> int:
+    """Go to a frame of an opened file; return the pixels that decoding it goes over.
+
+    Those of a TIFF differ in size, and Pillow checks the first one alone. ``scans``: those of the
+    file, if they were counted before.
+    """
+    check_deadline()
+    picture.seek(frame)
+    with _content(source) as content:
+        pixels = decoded_pixels(picture, content, scans)
+    _check_pixels(pixels)
+    return pixels
 
 
 def is_readable(source: Path) -> bool:
@@ -257,8 +278,7 @@ def read_image(
             return square(eight_bits(file, window), size, resize)[None]
         read = []
         for frame in range(frames_of(file)):
-            check_deadline()
-            file.seek(frame)
+            seek_frame(file, source, frame)
             read.append(square(eight_bits(file, window), size, resize))
         return np.stack(read)
 
@@ -384,7 +404,7 @@ class _Decoding:
         try:
             with open_image(self.paths[i]) as file:
                 if (frame := self.frames[i]) is not None:
-                    file.seek(frame)
+                    seek_frame(file, self.paths[i], frame)
                 shown = eight_bits(file, self.window)
                 pixels = square(shown, self.size, self.resize, self.boxes[i])
         except UNREADABLE:

@@ -16,7 +16,7 @@ from fedunseen.core.deadline import check_deadline
 from fedunseen.core.errors import DataError
 from fedunseen.core.text import printable
 from fedunseen.data.io.apart import read_apart
-from fedunseen.data.io.decoding_cost import decoded_pixels
+from fedunseen.data.io.decoding_cost import decoded_pixels, scans_of
 from fedunseen.data.io.features import FEATURE_SUFFIXES
 from fedunseen.data.io.images import (
     NOT_READABLE,
@@ -25,6 +25,7 @@ from fedunseen.data.io.images import (
     fault_of,
     frames_of,
     open_image,
+    seek_frame,
 )
 from fedunseen.data.io.parquet_size import TOO_LARGE
 from fedunseen.data.io.tables import SUFFIXES, Table, open_table
@@ -36,6 +37,7 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "DICOM")
 MOST_PIXELS = 40_000_000
 MOST_SAMPLES = 1000  # in one request
 MOST_BYTES = 2**26  # that the numbers of a file take as float32
+_COLOR = 3  # bytes of a deflated DICOM file that count as a pixel: it may hold more than pictures
 _SHOWN = 80  # characters of a file's name
 
 
@@ -71,15 +73,14 @@ class Upload:
         file.formats = FORMATS
         try:
             with open_image(file) as picture:
-                pixels = decoded_pixels(picture, self.content)
+                unpacked = getattr(picture, "unpacked", 0) // _COLOR
+                pixels = max(decoded_pixels(picture, self.content), unpacked)
                 self.frames = frames_of(picture)
                 file.formats = (
                     "JPEG" if picture.format == "MPO" else str(picture.format),
                 )  # JPEG's reader makes both
         except Image.DecompressionBombError:
-            raise TooLargeError(
-                f"{shown} has more than {MOST_PIXELS:,} pixels: make it smaller"
-            ) from None
+            raise self._too_large() from None
         except UNREADABLE:
             if (fault := fault_of(file)) != NOT_READABLE:
                 raise DataError(f"{shown} {fault}") from None
@@ -91,6 +92,22 @@ class Upload:
             )
         return file, pixels
 
+    def _too_large(self) -> TooLargeError:
+        return TooLargeError(f"{self.shown} has more than {MOST_PIXELS:,} pixels: make it smaller")
+
+    @cached_property
+    def pixels_of_frames(self) -> int:
+        """The pixels to decode of all frames, which differ in size in a TIFF."""
+        file, pixels = self.picture
+        scans = scans_of(self.content)
+        try:
+            with open_image(file) as picture:
+                if picture.format != "TIFF":
+                    return max(pixels, self.frames * picture.width * picture.height)
+                return sum(seek_frame(picture, file, n, scans) for n in range(self.frames))
+        except Image.DecompressionBombError:
+            raise self._too_large() from None
+
 
 def read_files(model: Recognizer, files: Sequence[Upload]) -> list[NDArray[Any]]:
     """Return what each file holds as samples (n, ...); before one is decoded, the pixels of all are
@@ -98,13 +115,17 @@ def read_files(model: Recognizer, files: Sequence[Upload]) -> list[NDArray[Any]]
     """
     pictures = [file for file in files if file.is_picture(model)]
     each = model.each_frame
-    frames = [file.frames if each else 1 for file in pictures if file.picture]
-    _check_count(sum(frames))
-    pixels = sum(file.picture[1] * count for file, count in zip(pictures, frames, strict=True))
-    if pixels > MOST_PIXELS:
-        raise TooLargeError(
-            f"the pictures have {pixels:,} pixels, more than {MOST_PIXELS:,}: send fewer at a time"
-        )
+    frames = pixels = 0
+    for file in pictures:
+        check_deadline()
+        _, own = file.picture
+        frames += file.frames if each else 1
+        _check_count(frames)
+        pixels += file.pixels_of_frames if each else own
+        if pixels > MOST_PIXELS:
+            raise TooLargeError(
+                f"the pictures have more than {MOST_PIXELS:,} pixels: send fewer at a time"
+            )
     blocks = []
     count = 0
     for file in files:

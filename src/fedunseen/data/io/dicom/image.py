@@ -62,6 +62,11 @@ _BYTES = (
     None,
 )  # what pixels and their offsets may be said to be
 _UNPACKED = 2**30  # bytes of a file that is deflated as a whole
+_UNPACKED_IN_MEMORY = 2**28  # of one that was sent
+_LEAST_UNPACKED = 2**26
+_RATIO = (
+    100  # times its length that a file unpacks to at most, if that is more: pictures have 2 to 20
+)
 _READS = 2**16
 """Steps in which pydicom may read a file: it makes an object of each element and item."""
 _BLOCK = 2**12  # bytes that a step reads at least, of pixels without a length
@@ -100,6 +105,7 @@ class DicomImage(ImageFile.ImageFile):
             raise SyntaxError("not a DICOM file")
         with _damage_named():
             self._content = _unpacked(content)
+            self.unpacked = 0 if self._content is content else self._content.seek(0, io.SEEK_END)
             self._read_header()
 
     def _read_header(self) -> None:
@@ -291,9 +297,12 @@ def _syntax(dataset: Dataset) -> UID:
 
 
 def _unpacked(content: Any) -> Any:
-    """Return a file that is deflated as a whole as one that is not, if it unpacks to a gigabyte at
-    most; any other as it is.
+    """Return a file that is deflated as a whole as one that is not; any other as it is.
+
+    Raises:
+        DecompressionBombError: it unpacks to far more than pictures do.
     """
+    length = content.seek(0, io.SEEK_END)
     content.seek(132)
     group = content.read(12)  # the length of the elements that are not packed
     content.seek(0)
@@ -303,14 +312,16 @@ def _unpacked(content: Any) -> Any:
     plain = ExplicitVRLittleEndian.encode().ljust(len(DeflatedExplicitVRLittleEndian), b"\0")
     parts = [head.replace(DeflatedExplicitVRLittleEndian.encode(), plain)]
     unpacked = 0
+    most = _UNPACKED_IN_MEMORY if isinstance(content, io.BytesIO) else _UNPACKED
+    most = min(most, max(_LEAST_UNPACKED, _RATIO * length))
     unpack = zlib.decompressobj(-zlib.MAX_WBITS)
     while block := content.read(2**20):
         while block:
             parts.append(unpack.decompress(block, 2**22))
             unpacked += len(parts[-1])
             block = unpack.unconsumed_tail
-            if unpacked > _UNPACKED:
-                raise Image.DecompressionBombError("more than a gigabyte")
+            if unpacked > most:
+                raise Image.DecompressionBombError("unpacks to far more than a picture")
     return io.BytesIO(b"".join(parts))
 
 
