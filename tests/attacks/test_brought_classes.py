@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from fedunseen.deploy.remote import clients
+from fedunseen.deploy.remote import clients, wire
 from fedunseen.deploy.remote.link import HEADER
 from fedunseen.deploy.remote.wire import greeted_bytes, pack, split, unpack
 from links import answered
@@ -46,7 +46,7 @@ class Bringing(Recorder):
         return answered(pack(changed, {"brought": rows} if new else {}))
 
 
-def grown(folder, brought, number=1.0):
+def grown(folder, brought, number=1.0, link=Bringing, **settings):
     """Return a run whose round needs two of three parties, some of which bring classes."""
     write_all(folder)
     parties = {n: party(folder / n, folder / "state" / n, [], None, False) for n in NAMES}
@@ -56,9 +56,10 @@ def grown(folder, brought, number=1.0):
         growth__name="unknown",
         engine__quorum=2,
         evaluation__confidence="none",
+        **settings,
     )
-    link = Bringing(parties, brought, number)
-    return host(chosen, link, folder / "run", folder / "kits"), link
+    asked = link(parties, brought, number)
+    return host(chosen, asked, folder / "run", folder / "kits"), asked
 
 
 BAD = {
@@ -102,3 +103,32 @@ def test_all_parties_together_bring_as_many_classes_as_a_greeting_holds(
         in (caplog.text)
     )
     assert done.space.names == first.space.names[:-1]
+
+
+class BringingAgain(Bringing):
+    """West joins again before each round, and brings two further classes."""
+
+    rounds = 0
+
+    def present(self):
+        return {"north": "n", "south": "s", "west": f"w{self.rounds}"}
+
+    def ask(self, name, message):
+        if name == "south" and split(message)[0]["kind"] == "round":
+            self.rounds += 1
+            self.brought["west"] += [f"new {2 * self.rounds}", f"new {2 * self.rounds + 1}"]
+        return super().ask(name, message)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [5, 1000], ids=["", "control"])
+def test_a_party_that_joins_again_has_no_more_room_for_its_classes(
+    most, tmp_path, caplog, monkeypatch
+):
+    """It filled the greeting of all in ten rounds, and a class of another was refused."""
+    monkeypatch.setattr(wire, "_BROUGHT", most)
+    brought = {"west": ["new 0", "new 1"]}
+    done, _ = grown(tmp_path, brought, link=BringingAgain, strategy__rounds=5)
+    refused = "west is refused: it has brought 6 new classes with names of"
+    assert (refused in caplog.text) == (most == 5)
+    assert len(done.space.names) == CLASSES + (4 if most == 5 else 10)

@@ -111,6 +111,7 @@ class Session:
         parties: in the order of the clients.
         run: identifier of the run.
         greeted: party -> the connection that was greeted.
+        ever_brought: party -> the new classes that it has brought in all its greetings.
         kit: folder with the coordinator's credentials.
         folder: where the server's part of masked sums is stored.
         greeting: seconds that a party may take to accept the experiment.
@@ -123,6 +124,7 @@ class Session:
     parties: list[PartyStatus]
     run: str = ""
     greeted: dict[str, str] = field(default_factory=dict)
+    ever_brought: dict[str, frozenset[str]] = field(default_factory=dict)
     kit: Path | None = None
     folder: Path | None = None
     greeting: float = 20.0

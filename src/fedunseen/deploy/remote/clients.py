@@ -428,7 +428,10 @@ class Parties(Clients):
             party.classes, party.samples, party.held, brought = wire.read_holdings(
                 answer, self.job.announced, self.job.largest
             )
+            ever = self.meeting.ever_brought.get(party.name, frozenset()) | brought.keys()
+            wire.check_brought(ever, "has brought")
             self._check_room(brought)
+            self.meeting.ever_brought[party.name] = ever
             party.brought = brought
         else:
             party.classes, party.samples = wire.read_counts(

@@ -12,7 +12,7 @@ import math
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ _WIDE = "int64"  # header key: names of int64 tensors that travel in 32 bits
 _NAMES = 2**22  # bytes that the names, types and shapes of a message's tensors may have
 _ALIASES = 8  # names that one tensor may have beside its own: each is hashed and checked again
 _CLASSES_SENT = 2**26  # bytes of what a party says of its classes: 1,000 of 8,000 attributes
-_BROUGHT = 1000  # classes that a party may bring at once
+_BROUGHT = 1000  # classes that a party may bring
 _BROUGHT_NAMES = 2**17  # bytes of their names in a greeting
 _SPARE = 2**16  # bytes that the names of tensors may take beside their numbers
 # how many losses or notes a reply may tell, and how much of a name is shown
@@ -302,11 +302,7 @@ def _read_brought(
     new: list[str], rows: Tensor | None, attributes: int, largest: float
 ) -> dict[str, NDArray[np.float64]]:
     """Return the new classes of a party and their descriptions: each changes the run of all."""
-    if len(new) > _BROUGHT or greeted_bytes(new) > _BROUGHT_NAMES:
-        raise WireError(
-            f"it brings {len(new):,} new classes with names of {greeted_bytes(new):,} bytes, and "
-            f"{_BROUGHT:,} classes and {_BROUGHT_NAMES:,} bytes are the most"
-        )
+    check_brought(new)
     if (
         rows is None
         or rows.dtype != torch.float64
@@ -323,6 +319,15 @@ def _read_brought(
             f"descriptions of the coordinator allow numbers up to {largest:g}"
         )
     return dict(zip(new, rows.numpy(), strict=True))
+
+
+def check_brought(new: Collection[str], verb: str = "brings") -> None:
+    """Refuse more new classes than a party may bring, or longer names."""
+    if len(new) > _BROUGHT or greeted_bytes(new) > _BROUGHT_NAMES:
+        raise WireError(
+            f"it {verb} {len(new):,} new classes with names of {greeted_bytes(new):,} bytes, and "
+            f"{_BROUGHT:,} classes and {_BROUGHT_NAMES:,} bytes are the most"
+        )
 
 
 def greeted_bytes(names: Iterable[str]) -> int:
