@@ -222,8 +222,8 @@ from readers.further_formats import FURTHER
 Box = tuple'''
     constants = ("MOST_WHOLE", "STEP", "TILE", "EIGHT_BITS", "FORMATS")
     parts = (
-        images.ImageBytes, images._check_pixels, images.open_image, images._content, images.square,
-        images.upright, images._reduced, images.to_rgb, images.planes,
+        images.ImageBytes, images.open_image, images._content, images.square, images.upright,
+        images._reduced, images.to_rgb, images.planes,
     )  # fmt: skip
     return _source(head, constants, images, parts)
 

@@ -45,14 +45,19 @@ def decoded_pixels(picture: Image.Image, content: bytes, scans: int | None = Non
     """Return the pixels that decoding an opened picture goes over, maybe more than it has.
 
     ``scans``: those of the content, if they were counted before.
+
+    Raises:
+        DecompressionBombError: they are more than Pillow takes.
     """
     pixels = picture.width * picture.height
     if picture.format in ("JPEG", "MPO"):
-        return max(pixels, pixels * scans_of(content) // SCANS)
-    if picture.format == "TIFF":
-        return _tiff_pixels(picture, content, scans)
-    if any(tile.codec_name == "bmp_rle" for tile in picture.tile):  # type: ignore[attr-defined]
-        return _RUN_LENGTH * (pixels + len(content))
+        pixels = max(pixels, pixels * scans_of(content) // SCANS)
+    elif picture.format == "TIFF":
+        pixels = _tiff_pixels(picture, content, scans)
+    elif any(tile.codec_name == "bmp_rle" for tile in picture.tile):  # type: ignore[attr-defined]
+        pixels = _RUN_LENGTH * (pixels + len(content))
+    if pixels > 2 * (Image.MAX_IMAGE_PIXELS or math.inf):
+        raise Image.DecompressionBombError("too many pixels or scans")
     return pixels
 
 
