@@ -73,22 +73,17 @@ def learn(
             done = run.learn(new or None, summed, out)
         pages = write_pages(done)
     added = done.result["learnt"]
-    say(*texts.learned(added, run.result, done.result, _tested(done)), *pages)
+    say(*texts.learned(added, run.result, done.result), *pages)
     answer: dict[str, object] = {
         "run": str(done.path),
         "learnt": added,
         "classes": len(done.space.names),
     }
+    if effect := done.result.get("learn_effect"):
+        answer["effect"] = effect
     if outlook:
         answer["new_classes"] = outlook
     print_json(as_json, answer)
-
-
-def _tested(run: Run) -> set[str] | None:
-    """Return the classes that a run has test samples of; None where it keeps no answers."""
-    if run.brought_home or "labels" not in run.first.evaluation:
-        return None
-    return {run.space.names[c] for c in set(run.first.evaluation["labels"].tolist())}
 
 
 def adapt(

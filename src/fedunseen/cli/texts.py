@@ -1,7 +1,7 @@
 """What commands print for people, from the same values as with ``--json``."""
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -44,7 +44,6 @@ def learned(
     added: Sequence[str],
     before: Mapping[str, Any],
     after: Mapping[str, Any],
-    tested: Collection[str] | None = None,
 ) -> list[str]:
     """Return what a run has learned: new classes, examples, and what these changed.
 
@@ -52,7 +51,6 @@ def learned(
         added: names of new classes.
         before: the result of the run.
         after: that of the run that has learned.
-        tested: names of the classes that have test samples; None where that is unknown.
     """
     known = before.get("shown", {})
     shown = {name: n - known.get(name, 0) for name, n in after.get("shown", {}).items()}
@@ -63,16 +61,8 @@ def learned(
         lines.append(f"examples added: {counts}")
     elif not added:
         lines.append("no new class: known ones are described anew")
-    changes = [
-        f"{side} classes {after[key]:.1f} % (was {before[key]:.1f} %)"
-        for side, key in (("unseen", "gzsl_unseen"), ("seen", "gzsl_seen"))
-        if key in before and key in after and after[key] != before[key]
-    ]
-    if changes:
-        taught = dict.fromkeys([*added, *shown])
-        untested = [] if tested is None else [name for name in taught if name not in tested]
-        whose = f" of other classes (none is of {', '.join(untested)})" if untested else ""
-        lines.append(f"test samples{whose}, with all classes to choose from: {', '.join(changes)}")
+    if effect := after.get("learn_effect"):
+        lines.append(effect["text"])
     return lines
 
 

@@ -57,6 +57,17 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
         "influence": {},
         "intervals": {"*": [_NUMBER]},
         "left_out_accuracy": {},
+        "learn_effect": {
+            "text!": str,
+            "taught!": {"*": int},
+            "classes!": {
+                "class!": [str],
+                "tests!": [int],
+                "before!": [_NUMBER],
+                "after!": [_NUMBER],
+                "taken_by!": [str],
+            },
+        },
         "learnt": [],
         "left_out_rivals": {"*": {}},
         "parameters": {"*": int},

@@ -13,6 +13,7 @@ from fedunseen.core.errors import counted, part_of
 from fedunseen.evaluation.summary import (
     BOTH_WAYS,
     EXAMPLES,
+    FALL,
     listed,
     lit_words,
     moved_rule,
@@ -29,6 +30,10 @@ ALMOST_ALL = 0.9  # of the unlabelled samples for one class
 WORSE = 1.0  # points of the harmonic mean after adapting
 WEAK_BEFORE = 20.0  # percent of a class's test samples from which on a fall counts
 LOST = 0.5  # of the answers or the accuracy that a class had before adapting
+MANY = (
+    20  # examples of a class that took back hardly any class's samples: docs/research/own-data.md
+)
+LOST_TESTS = 5  # test samples of a class that learning must lose it before it is warned of
 NAMED = 3  # files that are named
 STRAYS = 10  # single files that are named
 RARE = 0.05  # of folders in order, at most about so many are warned of
@@ -66,8 +71,7 @@ def diagnose(
     """Return what seems to be wrong with a run of one seed, the gravest first; nothing for a run
     that went well.
 
-    ``prior``: by which the calibration is chosen (``evaluation.prior``), for any method; None where
-    it is not chosen.
+    ``prior``: what chooses the calibration (``evaluation.prior``), for any method; None: nothing.
     """
     trained = any(line.get("losses") for line in lines)
     findings = [
@@ -87,6 +91,7 @@ def diagnose(
             [pair["names"] for pair in result.get("alike", ()) if min(pair["taken"]) >= BOTH_WAYS],
         )
     findings += adapted(result["adapted"]) if "adapted" in result else []
+    findings += learned(result["learn_effect"]) if "learn_effect" in result else []
     if shown := result.get("shown_tests"):
         measured = sum(shown.values()) <= len(answers.get("left_out_tests", ()))
         findings.append(shown_tests(shown, measured))
@@ -367,6 +372,50 @@ def shown_tests(shown: Mapping[str, int], measured: bool = True) -> Finding:
     )
 
 
+def learned(note: Mapping[str, Any]) -> Iterator[Finding]:
+    """Warn of classes that lose much to what a run has learned since."""
+    falls = lost_to_learning(note)
+    if not falls:
+        return
+    takers = list(dict.fromkeys(falls.values()))
+    few = [name for name in takers if note["taught"].get(name, MANY) < MANY]
+    keep = "eep the run from before."
+    yield Finding(
+        f"{counted(len(falls), 'class')} lost much to what the model learned: "
+        f"{listed(list(falls), LISTED)}.",
+        f"Samples that {'it' if len(falls) == 1 else 'they'} lost are now mostly taken for "
+        f"{listed(takers, LISTED)}.",
+        f"Show more examples of {listed(few, LISTED)} with `fedunseen learn`, {MANY} in all: a few "
+        f"can lie near another class by chance. Or k{keep}"
+        if few
+        else f"K{keep}",
+    )
+
+
+def lost_to_learning(note: Mapping[str, Any]) -> dict[str, str]:
+    """Return the classes that lose more than half, or many points, to what a run has learned, in
+    words -> the class that takes most of it; not those that it has learned.
+    """
+    table = note["classes"]
+    falls = {}
+    columns = (table[key] for key in ("class", "tests", "before", "after", "taken_by"))
+    for name, tests, before, after, taker in zip(*columns, strict=True):
+        much = before - after >= FALL or _loses_half(before, after)
+        if name not in note["taught"] and much and (before - after) * tests >= 100 * LOST_TESTS:
+            falls[_fall_words(name, before, after)] = taker
+    return falls
+
+
+def _loses_half(before: float, after: float) -> bool:
+    """Return whether a class that was recognized loses more than half of its accuracy."""
+    return before >= WEAK_BEFORE and after < LOST * before
+
+
+def _fall_words(name: str, before: float, after: float) -> str:
+    """Say from where to where the accuracy of a class falls."""
+    return f"{name!r} ({before:.1f} to {after:.1f} % of its test samples)"
+
+
 def lost_classes(note: Mapping[str, Any]) -> list[str]:
     """Return the classes that adapting took more than half from, in words: of their test samples
     where these are here, otherwise of the answers to the unlabelled samples.
@@ -376,8 +425,8 @@ def lost_classes(note: Mapping[str, Any]) -> list[str]:
     for c, name in enumerate(table["class"]):
         before, after = (table[key][c] if note["measured"] else None for key in ("before", "after"))
         if before is not None and after is not None:
-            if before >= WEAK_BEFORE and after < LOST * before:
-                words.append(f"{name!r} ({before:.1f} to {after:.1f} % of its test samples)")
+            if _loses_half(before, after):
+                words.append(_fall_words(name, before, after))
         elif "answers_before" in table:
             old = table["answers_before"][c]
             new = table["answers_after"][c]

@@ -83,7 +83,8 @@ def write_adapted(
     )
     if rows is not None:
         adapted_model = adapted_model.no_surer_than(run.model, [rows])
-    result = {name: value for name, value in run.result.items() if name != "confidence"}
+    outdated = {"confidence", "learn_effect"}
+    result = {name: value for name, value in run.result.items() if name not in outdated}
     drawn = None
     try:
         if run.brought_home:

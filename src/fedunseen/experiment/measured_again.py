@@ -13,7 +13,8 @@ from fedunseen.confidence import HeldOut
 from fedunseen.confidence.measured import measured
 from fedunseen.core.errors import DataError, FedUnseenError
 from fedunseen.data import Benchmark
-from fedunseen.evaluation.diagnosis import shown_tests
+from fedunseen.evaluation import diagnosis
+from fedunseen.evaluation.learn_effect import learn_effect
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.manifest import encoder_of
 from fedunseen.experiment.reasons import reason_tensors
@@ -64,16 +65,42 @@ def measured_again(
     plain = asdict(accuracies(answers, -own_offset))
     numbers |= {f"uncalibrated_{name}": plain[name] for name in numbers if name != "zsl"}
     numbers["gzsl_accuracy"] = over_all(answers, offset)
+    old = _answers(benchmark, rows, run.model).generalised(run.model.calibration.offset)
+    new = answers.generalised(offset)
+    taught = _taught(run, learned, examples or {})
+    effect = learn_effect(taught, learned.space.names, answers.labels, old, new)
+    for sign in diagnosis.learned(effect):
+        warnings.warn(f"{sign.what} {sign.remedy}", stacklevel=3)
+    notes["learn_effect"] = effect
     tensors: dict[str, NDArray[Any]] = {
         **left_out,
         "labels": benchmark.labels[rows],
         "zsl_answers": answers.zsl,
-        "gzsl_answers": answers.generalised(offset),
+        "gzsl_answers": new,
         "uncalibrated_answers": answers.generalised(-own_offset),
     }
     again = {name: numbers[name] for name in numbers if name in run.result}
     confidence, reasons = confidence_of(run, learned, benchmark, {**run.evaluation, **tensors})
     return again | notes | confidence, tensors | reasons
+
+
+def _taught(run: StoredRun, learned: Model, examples: Examples) -> dict[str, int]:
+    """Return the classes that a model has learned: class -> how many examples it was given, 0 for a
+    description alone.
+    """
+    old = run.space.semantics
+    new = learned.space.semantics
+    described = np.append((new[: len(old)] != old).any(1), np.ones(len(new) - len(old), bool))
+    taught = {learned.space.names[c]: 0 for c in np.flatnonzero(described)}
+    return taught | counts_of(examples)
+
+
+def counts_of(examples: Examples) -> dict[str, int]:
+    """Return how many examples there are of each class."""
+    return {
+        name: int(value.count) if isinstance(value, ClassSum) else len(value)
+        for name, value in examples.items()
+    }
 
 
 def tested_benchmark(run: StoredRun) -> Benchmark:
@@ -131,7 +158,7 @@ def _without_examples(
         return benchmark, {}, {}
     kinds = (benchmark.test_unseen, benchmark.test_seen)
     enough = all(len(np.setdiff1d(kind, taken)) for kind in kinds)
-    sign = shown_tests(notes, enough)
+    sign = diagnosis.shown_tests(notes, enough)
     warnings.warn(f"{sign.what} {sign.remedy}", stacklevel=4)
     if not enough:
         return None, {"shown_tests": notes}, {}

@@ -18,7 +18,7 @@ from fedunseen.data.benchmark import check_unlabelled
 from fedunseen.experiment.changed import adapt_run, write_changed
 from fedunseen.experiment.hub_models import SCHEME, fetched_model
 from fedunseen.experiment.inputs import Batch, batches
-from fedunseen.experiment.measured_again import measured_again
+from fedunseen.experiment.measured_again import counts_of, measured_again
 from fedunseen.experiment.result.stored import StoredRun
 from fedunseen.experiment.tables import Table, tables
 from fedunseen.methods.closed_form.unlabelled import adaptable
@@ -143,11 +143,12 @@ class Run(StoredRun):
         folder = free_folder(out) if out is not None else None
         examples_read = run.read_examples(examples)
         learned = run.model.learn(run.described(classes), examples_read)
+        result = {name: value for name, value in run.result.items() if name != "learn_effect"}
         if folder is None:
-            return run.of_model(learned)
+            return run.of_model(learned, result=result)
         added = [name for name in learned.space.names if name not in run.space.names]
         numbers, answers = measured_again(run, learned, examples_read)
-        result = {**run.result, **numbers, "learnt": added}
+        result |= {**numbers, "learnt": added}
         result["shown"] = _shown(run.result.get("shown", {}), examples_read or {})
         write_changed(run, learned, folder, result, answers=answers)
         return run.reopened(folder)
@@ -245,8 +246,7 @@ def _shown(
 ) -> dict[str, int]:
     """Return how many examples each class has had since training."""
     counts = dict(before)
-    for name, value in examples.items():
-        count = int(value.count) if isinstance(value, ClassSum) else len(value)
+    for name, count in counts_of(examples).items():
         counts[name] = counts.get(name, 0) + count
     return counts
 

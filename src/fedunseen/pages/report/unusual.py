@@ -148,6 +148,7 @@ def later(facts: Facts) -> Content:
         if name not in learnt
     ]
     changes = {"learnt": learnt, "shown": shown, "forgotten": forgotten, "stays": stays}
+    changes["effect"] = facts.run.result.get("learn_effect", {}).get("text", "")
     return changes if learnt or shown or forgotten else None
 
 
