@@ -89,6 +89,32 @@ def test_a_class_that_was_added_competes_and_can_be_compared(before, shown, tmp_
 
 
 @pytest.mark.slow
+def test_a_class_that_was_added_competes_still_in_an_adapted_run(before, shown, tmp_path):
+    """It was measured as if the class had gone: both before and after were too high."""
+    learned = before.learn(examples={"47 again": shown["47"]}, out=tmp_path / "learned")
+    other = load_data(before.experiment.with_overrides({"data.test_per_class": 12}), 0)
+    pool = other.features[np.concatenate([other.test_unseen, other.test_seen])]
+    after = learned.adapt(pool, out=tmp_path / "adapted")
+    benchmark = load_data(before.experiment, 0)
+    rows = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
+    answers = after.model.scores(benchmark.features[rows]).argmax(1)
+    assert np.array_equal(after.evaluation["gzsl_answers"], answers)
+    assert "47 again" in [after.space.names[c] for c in answers]
+    right = answers == benchmark.labels[rows]
+    unseen = np.isin(benchmark.labels[rows], benchmark.space.unseen)
+    assert after.result["gzsl_unseen"] == pytest.approx(100 * right[unseen].mean())
+    of_class = right[benchmark.labels[rows] == benchmark.space.names.index("47")].mean()
+    table = after.result["adapted"]["classes"]
+    assert table["after"][table["class"].index("47")] == pytest.approx(100 * of_class, abs=0.01)
+    for name, value in after.result["adapted"]["before"].items():
+        assert value == pytest.approx(learned.result[name], abs=1e-6)
+    found = compare(load_run(after.path), learned)
+    assert found.differences["gzsl_unseen"][0] == pytest.approx(
+        after.result["gzsl_unseen"] - learned.result["gzsl_unseen"], abs=1e-6
+    )
+
+
+@pytest.mark.slow
 def test_the_report_of_classes_with_examples_keeps_both_kinds_apart(before, shown, tmp_path):
     benchmark = load_data(before.experiment, 0)
     many = {name: np.repeat(rows, 40, axis=0) for name, rows in shown.items()}

@@ -41,7 +41,13 @@ from fedunseen.evaluation.diagnosis import adapted as diagnosed
 from fedunseen.evaluation.diagnosis import lost_classes
 from fedunseen.evaluation.summary import by_description
 from fedunseen.experiment.assemble import assemble, dealt
-from fedunseen.experiment.measured_again import confidence_of, digests, tested_benchmark
+from fedunseen.experiment.measured_again import (
+    answers_to_tests,
+    confidence_of,
+    digests,
+    recorded,
+    tested_benchmark,
+)
 from fedunseen.experiment.own_samples import OwnSamples
 from fedunseen.experiment.party_sums import agreed_data, coded, samples_in_sums
 from fedunseen.experiment.result.stored import StoredRun
@@ -85,11 +91,12 @@ def write_adapted(
         adapted_model = adapted_model.no_surer_than(run.model, [rows])
     outdated = {"confidence", "learn_effect"}
     result = {name: value for name, value in run.result.items() if name not in outdated}
-    drawn = None
+    drawn = answers = None
     try:
         if run.brought_home:
             raise DataError("they are at the coordinator")
         benchmark = tested_benchmark(run)
+        learned_since = len(run.space.names) > len(benchmark.space.names)
         federation, task, _ = judged(run, benchmark, int(run.result["rounds"]), adapted.params)
     except FedUnseenError as error:
         note = adaptation_note(adapted, run.space.names)
@@ -100,15 +107,22 @@ def write_adapted(
             stacklevel=4,
         )
     else:
-        result |= adapted_numbers(
-            federation, run.space, run.params, adapted, offset, task.accuracies, rows
+        both = [federation.answers(params) for params in (run.params, adapted.params)]
+        if learned_since:  # its classes compete
+            both = [answers_to_tests(benchmark, model) for model in (run.model, adapted_model)]
+        own_offset = federation.method.own_offset(adapted.params)
+        names = task.accuracies
+        result |= adapted_numbers(both[0], both[1], own_offset, run.space, adapted, offset, names)
+        if rows is not None:
+            result["adapted"]["test_share"] = test_share(rows, benchmark)
+        drawn = None if learned_since else task.summary(adapted.params, result)
+        answers = recorded(both[1], adapted_offset, own_offset) if learned_since else {}
+        numbers, reasons = confidence_of(
+            run, adapted_model, benchmark, drawn or {**run.evaluation, **answers}
         )
-        has_new_classes = len(run.space.names) > len(benchmark.space.names)
-        drawn = None if has_new_classes else task.summary(adapted.params, result)
-        numbers, reasons = confidence_of(run, adapted_model, benchmark, drawn or run.evaluation)
         result |= numbers
-        same = {name: v for name, v in run.evaluation.items() if name == "left_out_tests"}
-        drawn = None if drawn is None else {**drawn, **reasons, **same}
+        answers |= reasons
+        answers |= {name: v for name, v in run.evaluation.items() if name == "left_out_tests"}
     result["adapted"] |= {**traffic, "shown": sorted(run.result.get("shown", {}))}
     if rows is not None:
         result["adapted"]["classes"] |= pool_answers(run.model, adapted_model, rows)
@@ -117,7 +131,7 @@ def write_adapted(
         warnings.warn(f"{sign.what} {sign.remedy}", stacklevel=4)
     if folder is None:
         return run.of_model(adapted_model, result=result)
-    write_changed(run, adapted_model, folder, result, drawn)
+    write_changed(run, adapted_model, folder, result, drawn, answers)
     return run.reopened(folder)
 
 
@@ -243,24 +257,31 @@ def adaptation_note(
 
 
 def adapted_numbers(
-    federation: Federation,
+    old: Answers,
+    new: Answers,
+    own_offset: float,
     space: ClassSpace,
-    before: Params,
     adapted: Adapted,
     offset: float,
     names: Sequence[str],
-    rows: NDArray[Any] | None,
 ) -> dict[str, Any]:
-    """Return the numbers of an adapted run, among them ``adapted``, its report."""
+    """Return the numbers of an adapted run, among them ``adapted``, its report.
+
+    Args:
+        old: answers before, under ``offset``.
+        new: answers after.
+        own_offset: that of the adapted model's method.
+        space: the class space.
+        adapted: what was learned from unlabelled samples.
+        offset: the calibration before.
+        names: the accuracies that the run states.
+    """
     adapted_offset = offset * adapted.offset_share
-    old = federation.answers(before)
-    new = federation.answers(adapted.params)
     first = asdict(accuracies(old, offset))
     numbers = asdict(accuracies(new, adapted_offset))
-    plain = asdict(accuracies(new, -federation.method.own_offset(adapted.params)))
+    plain = asdict(accuracies(new, -own_offset))
     note = adaptation_note(adapted, space.names, before=(old, offset), after=(new, adapted_offset))
     note |= {"before": {name: first[name] for name in names}}
-    note |= {} if rows is None else {"test_share": test_share(rows, federation.benchmark)}
     uncalibrated = {f"uncalibrated_{name}": plain[name] for name in names if name != "zsl"}
     return (
         {name: numbers[name] for name in names}

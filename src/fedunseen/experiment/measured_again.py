@@ -57,15 +57,14 @@ def measured_again(
     if left is None:
         return notes, left_out
     benchmark = left
-    rows = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
-    answers = _answers(benchmark, rows, learned)
+    answers = answers_to_tests(benchmark, learned)
     offset = learned.calibration.offset
     own_offset = learned.method.own_offset(learned.params)
     numbers = asdict(accuracies(answers, offset))
     plain = asdict(accuracies(answers, -own_offset))
     numbers |= {f"uncalibrated_{name}": plain[name] for name in numbers if name != "zsl"}
     numbers["gzsl_accuracy"] = over_all(answers, offset)
-    old = _answers(benchmark, rows, run.model).generalised(run.model.calibration.offset)
+    old = answers_to_tests(benchmark, run.model).generalised(run.model.calibration.offset)
     new = answers.generalised(offset)
     taught = _taught(run, learned, examples or {})
     effect = learn_effect(taught, learned.space.names, answers.labels, old, new)
@@ -74,10 +73,7 @@ def measured_again(
     notes["learn_effect"] = effect
     tensors: dict[str, NDArray[Any]] = {
         **left_out,
-        "labels": benchmark.labels[rows],
-        "zsl_answers": answers.zsl,
-        "gzsl_answers": new,
-        "uncalibrated_answers": answers.generalised(-own_offset),
+        **recorded(answers, offset, own_offset),
     }
     again = {name: numbers[name] for name in numbers if name in run.result}
     confidence, reasons = confidence_of(run, learned, benchmark, {**run.evaluation, **tensors})
@@ -209,8 +205,9 @@ def origin(result: Mapping[str, Any]) -> dict[str, str]:
     return {name: before[name] for name in ("from",) if name in before}
 
 
-def _answers(benchmark: Benchmark, rows: NDArray[np.int64], learned: Model) -> Answers:
-    """Return the answers to samples."""
+def answers_to_tests(benchmark: Benchmark, learned: Model) -> Answers:
+    """Return a model's answers to the test samples; all classes that it knows compete."""
+    rows = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
     semantics = learned.method.semantics
     scores = [
         learned.raw_scores(benchmark.features[rows[start : start + _BLOCK]], semantics)
@@ -218,3 +215,13 @@ def _answers(benchmark: Benchmark, rows: NDArray[np.int64], learned: Model) -> A
     ]
     space = learned.space
     return answers_of(np.concatenate(scores), benchmark.labels[rows], space.seen, space.unseen)
+
+
+def recorded(answers: Answers, offset: float, own_offset: float) -> dict[str, NDArray[np.int64]]:
+    """Return what a run records of its answers."""
+    return {
+        "labels": answers.labels,
+        "zsl_answers": answers.zsl,
+        "gzsl_answers": answers.generalised(offset),
+        "uncalibrated_answers": answers.generalised(-own_offset),
+    }

@@ -19,7 +19,7 @@ from fedunseen.data import Benchmark, fit_semantics
 from fedunseen.evaluation.misplaced import misplaced_files, most_alike_files
 from fedunseen.experiment.assemble import resolve_defaults
 from fedunseen.experiment.calibration_folds import offset_of_folds
-from fedunseen.experiment.changed import adapted_numbers
+from fedunseen.experiment.changed import adapted_numbers, test_share
 from fedunseen.experiment.encoding import copy_weights
 from fedunseen.experiment.held_out import held_out_of
 from fedunseen.experiment.hooks import hooks
@@ -389,9 +389,12 @@ def adapt_unlabelled(setup: Setup) -> Setup:
     pool = None if setup.partition.remote else setup.benchmark.features[setup.benchmark.unlabelled]
     federation = setup.federation
     space = setup.benchmark.space
-    numbers = adapted_numbers(
-        federation, space, before, adapted, offset, setup.evaluator.accuracies, pool
-    )
+    old, new = (federation.answers(params) for params in (before, adapted.params))
+    own_offset = federation.method.own_offset(adapted.params)
+    names = setup.evaluator.accuracies
+    numbers = adapted_numbers(old, new, own_offset, space, adapted, offset, names)
+    if pool is not None:
+        numbers["adapted"]["test_share"] = test_share(pool, setup.benchmark)
     numbers["adapted"] |= {
         "rounds": rounds,
         **{direction: done[direction] for direction in ("bytes_down", "bytes_up")},
