@@ -100,6 +100,7 @@ def test_a_class_that_was_added_competes_still_in_an_adapted_run(before, shown, 
     answers = after.model.scores(benchmark.features[rows]).argmax(1)
     assert np.array_equal(after.evaluation["gzsl_answers"], answers)
     assert "47 again" in [after.space.names[c] for c in answers]
+    assert after.manifest["learnt"] == ["47 again"]  # once
     right = answers == benchmark.labels[rows]
     unseen = np.isin(benchmark.labels[rows], benchmark.space.unseen)
     assert after.result["gzsl_unseen"] == pytest.approx(100 * right[unseen].mean())

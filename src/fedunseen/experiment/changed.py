@@ -165,10 +165,8 @@ def write_changed(
 
     ``drawn`` is what the report draws; None: what it draws of ``run``, with new ``answers``.
     """
-    manifest = {
-        **run.manifest,
-        "learnt": [*run.manifest.get("learnt", ()), *result.get("learnt", ())],
-    }
+    learnt = [*run.manifest.get("learnt", ()), *result.get("learnt", ())]
+    manifest = {**run.manifest, "learnt": list(dict.fromkeys(learnt))}  # a result keeps older ones
     check_unlinked(run.path, set(_MADE_ANEW) - set(MODEL_FILES))  # what they hold is in the new one
     with whole_folder(folder, run.path, _MADE_ANEW) as partial:
         write_json(

@@ -110,21 +110,25 @@ def some(clients: Sequence[int]) -> Sequence[int]:
     return clients[:: max(1, -(-len(clients) // _MEASURED))]
 
 
-def _spread(federation: Federation, most: int) -> NDArray[np.int64]:
-    """Take test samples of the unseen classes in turn, evenly, and return them class by class."""
+def spread_tests(federation: Federation, most: int) -> NDArray[np.int64]:
+    """Return as many test samples of each unseen class, class by class, evenly spaced among them:
+    the first files of a folder may be alike.
+    """
     benchmark = federation.benchmark
     space = federation.benchmark.space
     by_class = [
         benchmark.test_unseen[benchmark.labels[benchmark.test_unseen] == c] for c in space.unseen
     ]
-    rows = [
-        class_rows[i]
+    turns = [
+        k
         for i in range(max(map(len, by_class)))
-        for class_rows in by_class
-        if i < len(class_rows)
-    ][:most]
-    chosen = np.sort(np.array(rows))
-    return chosen[np.argsort(benchmark.labels[chosen], kind="stable")]
+        for k in range(len(by_class))
+        if i < len(by_class[k])
+    ]
+    taken = np.bincount(turns[:most], minlength=len(by_class))
+    return np.concatenate(
+        [rows[np.arange(n) * len(rows) // n] for rows, n in zip(by_class, taken, strict=True) if n]
+    )
 
 
 def _images(federation: Federation, params: Params) -> dict[str, NDArray[Any]]:
@@ -133,7 +137,7 @@ def _images(federation: Federation, params: Params) -> dict[str, NDArray[Any]]:
     unseen = federation.benchmark.space.unseen
     pictures = benchmark.images()
     assert pictures is not None
-    chosen = _spread(federation, _IMAGES)
+    chosen = spread_tests(federation, _IMAGES)
     scores = torch.from_numpy(model_outputs(federation, params, chosen, "unseen_scores")[:, unseen])
     best = scores.topk(min(5, len(unseen)), dim=1).indices
     return {
@@ -163,7 +167,7 @@ def _embedding(federation: Federation, params: Params, kind: str) -> dict[str, N
     """Lay out test samples of unseen classes in the plane, by what the model makes of them and as
     they come in.
     """
-    rows = _spread(federation, _EMBEDDED)
+    rows = spread_tests(federation, _EMBEDDED)
     labels = federation.benchmark.labels[rows]
     if len(rows) < 5 or not 1 < len(np.unique(labels)) < len(rows):
         return {}
@@ -186,7 +190,7 @@ def _generated(federation: Federation, params: Params, kind: str) -> dict[str, N
     """Lay out real test samples of unseen classes and as many generated ones in one plane."""
     method = federation.method
     space = federation.benchmark.space
-    rows = _spread(federation, _EMBEDDED // 2)
+    rows = spread_tests(federation, _EMBEDDED // 2)
     labels = federation.benchmark.labels[rows]
     among = Candidates(space.names, federation.semantics, space.seen, space.unseen)
     generated = []
