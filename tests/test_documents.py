@@ -196,7 +196,7 @@ def test_the_commands_and_blocks_of_the_any_shot_page_do_what_they_show(
             done = CliRunner().invoke(app, command.split())
             assert (done.exit_code, without_digits(done.output)) == (0, without_digits(shown))
             commands += 1
-    assert commands == 8
+    assert commands == 7
     assert load_run("runs/first").predict("new.png", top=1)[0][0].name == "30"  # as it was
     zsl = load_run("runs/without-3").result["zsl"]
     assert f"{zsl:.1f}" in Path("runs/without-3/README.md").read_text("utf-8")
