@@ -367,7 +367,10 @@ def test_examples_are_advised_with_what_they_bring_and_a_command_to_copy(expecte
     result = {**RESULT, "left_out_accuracy": expected}
     text = examples_advice(result, curve, ["a", "b"])
     some = examples_advice({**result, "shown": {"a": 5, "b": 4}}, curve, ["a", "b"])
-    assert some == text.replace("each unseen class", "b")
+    before = text.replace(" On ", " In the run from before, on ")  # where the gain was measured
+    assert some == before.replace("each unseen class", "b")
+    for changed in ({"learnt": ["c"]}, {"adapted": {}}):
+        assert examples_advice({**result, **changed}, curve, ["a", "b"]) == before
     assert examples_advice({**result, "shown": {"a": 5, "b": 6}}, curve, ["a", "b"]) == ""
     assert bool(text) == bool(numbers)
     assert [text.find(number) for number in numbers] == sorted(

@@ -480,6 +480,8 @@ def examples_advice(
         return ""
     whose = "each unseen class" if len(lacking) == len(unseen) else listed(lacking)
     source = "On test samples" if gain.measured else "On seen classes, left out to try it"
+    if "adapted" in result or result.get("learnt") or shown:  # the gain was measured before
+        source = f"In the run from before, {source[0].lower()}{source[1:]}"
     most = "" if gain.measured else "at most "
     beside = " What it brings if all classes compete was not measured." if lost else ""
     if among_all is not None:

@@ -396,7 +396,10 @@ def _unlabelled(folder: Path, choices: list[Remark]) -> list[_Line]:
             Remark(f"{pool} unlabelled pictures", "the trained model learns from them, too")
         )
         return [("unlabelled", True, f"{pool} pictures without a label")]
-    why = "put pictures without a label there, also of unseen classes: the model learns from them, too"
+    why = (
+        "put pictures without a label there, also of unseen classes, and the model learns from them, "
+        "too: compare it with a run without them"
+    )
     choices.append(Remark(f"no folder {folder / UNLABELLED}", why))
     return []
 
