@@ -253,6 +253,14 @@ def test_a_lead_counts_from_three_points_and_its_interval_on(lead, half, said):
     assert outdone({}) is None
 
 
+@pytest.mark.parametrize("since", ["learnt", "shown", "adapted"])
+def test_a_lead_that_was_measured_before_the_model_learned_more_is_not_repeated(since):
+    rival = {"ridge": {"accuracy": 60.0, "lead": 10.0, "ci95": 1.0}}
+    trained = {"left_out_accuracy": {"0": 50.0}, "left_out_rivals": rival}
+    assert outdone(trained) is not None
+    assert outdone({**trained, since: {"bear": 5}}) is None
+
+
 def test_a_trained_preset_becomes_a_closed_form_by_its_name_alone():
     assert Experiment.load("digit-pairs", {"method.name": "gaussian"}).strategy.rounds == 1
     assert (
