@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen import metrics
-from fedunseen.core.errors import counted, part_of
+from fedunseen.core.errors import ExperimentError, counted, part_of
 from fedunseen.core.registry import find
 
 Ids = NDArray[np.int64]
@@ -501,7 +501,10 @@ def pool_advice(result: Mapping[str, Any], method: str) -> list[str]:
     """Return the advice to try unlabelled samples where unseen classes are weak; none where the
     method cannot adapt to them, or the run has had some, or examples.
     """
-    adapts = find("method", result.get("form", method)).adapts
+    try:
+        adapts = find("method", result.get("form", method)).adapts
+    except ExperimentError:  # of a package that is not here
+        return []
     if not adapts or "adapted" in result or result.get("shown"):
         return []
     run, out = (shlex.quote(str(result.get("run", "RUN")) + end) for end in ("", "-adapted"))
