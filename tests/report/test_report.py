@@ -173,6 +173,8 @@ def test_a_class_learned_later_is_in_the_report(tiny, tmp_path):
     assert f"<h1>{heading}</h1>" in page  # not that of the run before
     assert f"<title>{heading} ·" in page
     assert "# digit-pairs-gaussian, with examples of 1 class\n" in model_card(learned)
+    effect = learned.result["learn_effect"]["text"]
+    assert f"A{effect[1:]}." in " ".join(page.split())
 
 
 def test_large_images_are_shrunk_to_what_is_shown():

@@ -127,12 +127,11 @@ def write_adapted(
     if rows is not None:
         result["adapted"]["classes"] |= pool_answers(run.model, adapted_model, rows)
     result["adapted"]["lost"] = lost_classes(result["adapted"])
+    if folder is not None:
+        write_changed(run, adapted_model, folder, result, drawn, answers)
     for sign in diagnosed(result["adapted"]):
         warnings.warn(f"{sign.what} {sign.remedy}", stacklevel=4)
-    if folder is None:
-        return run.of_model(adapted_model, result=result)
-    write_changed(run, adapted_model, folder, result, drawn, answers)
-    return run.reopened(folder)
+    return run.of_model(adapted_model, result=result) if folder is None else run.reopened(folder)
 
 
 def pool_answers(before: Model, after: Model, rows: NDArray[Any]) -> dict[str, list[int]]:

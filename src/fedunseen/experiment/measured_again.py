@@ -67,10 +67,7 @@ def measured_again(
     old = answers_to_tests(benchmark, run.model).generalised(run.model.calibration.offset)
     new = answers.generalised(offset)
     taught = _taught(run, learned, examples or {})
-    effect = learn_effect(taught, learned.space.names, answers.labels, old, new)
-    for sign in diagnosis.learned(effect):
-        warnings.warn(f"{sign.what} {sign.remedy}", stacklevel=3)
-    notes["learn_effect"] = effect
+    notes["learn_effect"] = learn_effect(taught, learned.space.names, answers.labels, old, new)
     tensors: dict[str, NDArray[Any]] = {
         **left_out,
         **recorded(answers, offset, own_offset),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from fedunseen.core.arrays import to_float32
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import free_folder
 from fedunseen.data.benchmark import check_unlabelled
+from fedunseen.evaluation import diagnosis
 from fedunseen.experiment.changed import adapt_run, write_changed
 from fedunseen.experiment.hub_models import SCHEME, fetched_model
 from fedunseen.experiment.inputs import Batch, batches
@@ -151,6 +153,8 @@ class Run(StoredRun):
         result |= {**numbers, "learnt": added}
         result["shown"] = _shown(run.result.get("shown", {}), examples_read or {})
         write_changed(run, learned, folder, result, answers=answers)
+        for sign in diagnosis.learned(result["learn_effect"]) if "learn_effect" in result else ():
+            warnings.warn(f"{sign.what} {sign.remedy}", stacklevel=2)
         return run.reopened(folder)
 
     def adapt(self, inputs: Inputs, out: str | Path | None = None, among: str = "all") -> Run:
