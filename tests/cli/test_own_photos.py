@@ -324,7 +324,8 @@ def test_the_folder_for_pictures_says_of_each_class_what_to_expect(digits):
         names[c] for c in np.flatnonzero((counts > 0) & (counts < 5))[:4]
     )
     run.result["alike"] = [{"names": [first, second], "taken": [20.0, 20.0]}]
-    run.result["badly_lit"] = [{"class": third, "how": "dark", "files": ["a", "b"], "of": 9}]
+    dark = {"class": third, "how": "dark", "files": ["a", "b"], "of": 9}
+    run.result["badly_lit"] = [{**dark, "tests": [2, 2], "wrong": [0, 1]}]
     run.result["misplaced"] = [{"place": second, "like": fourth, "files": ["a"]}]
     few = {"name": fourth, "samples": 5}
     run.result["summary"] = {"few_samples": [few]}

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import fisher_exact
 
 from fedunseen import ZeroShotClassifier
 from fedunseen.confidence.held_out import HeldOut
@@ -13,7 +14,7 @@ from fedunseen.evaluation.diagnosis import (
     misplaced_pictures,
     overconfident,
 )
-from fedunseen.evaluation.lighting import badly_lit
+from fedunseen.evaluation.lighting import answered, badly_lit, is_cause
 from fedunseen.evaluation.summary import (
     few_classes,
     few_words,
@@ -580,26 +581,87 @@ def test_pictures_that_are_almost_black_or_white_are_found_by_class(pictures, ho
     )
 
 
+def dark_bears(**test):
+    """Return that 9 of 20 pictures of bear are almost black, and what a test says of them."""
+    files = [f"{i}.png" for i in range(9)]
+    return {"class": "bear", "how": "dark", "files": files, "of": 20, **test}
+
+
 def test_dark_pictures_are_named_as_the_cause_and_as_a_warning():
-    group = {"class": "bear", "how": "dark", "files": [f"{i}.png" for i in range(9)], "of": 20}
+    group = dark_bears(tests=[9, 11], wrong=[8, 3])
     found = seen_alone([[40, 32, 8], [4, 76, 0], [0, 0, 80]], badly_lit=[group])
     weak, why = found["text"]
     assert weak.endswith("40 % are called cow, 10 % tiger).")  # nothing else is blamed
-    assert why == "A likely cause of wrong answers: 9 of 20 pictures of bear are almost black."
+    assert why == (
+        "A likely cause of wrong answers: 9 of 20 pictures of bear are almost black, and in the test "
+        "8 of its 9 such pictures and 3 of its 11 others are wrong."
+    )
     (warned,) = misplaced_pictures(badly_lit=[group])
     assert warned.what.startswith("9 of 20 pictures of bear are almost black: 0.png, 1.png, 2.png")
-    assert warned.why == (
+    learned = (
         "The model learns that such pictures show bear. So it may call dark pictures of any class "
-        "bear. Some test pictures of bear are like this too, so that its accuracy looks better than "
-        "it is."
+        "bear."
     )
+    answered = "In the test 8 of its 9 such pictures and 3 of its 11 others are wrong"
+    assert warned.why == f"{learned} {answered}."
+    (warned,) = misplaced_pictures(badly_lit=[dark_bears(tests=[4, 11], wrong=[0, 3])])
+    assert warned.why == (
+        f"{learned} In the test 0 of its 4 such pictures and 3 of its 11 others are wrong, so that "
+        "its accuracy looks better than it is."
+    )
+    for untested in (dark_bears(), dark_bears(tests=[0, 11], wrong=[0, 3])):
+        (warned,) = misplaced_pictures(badly_lit=[untested])
+        assert warned.why == learned
+
+
+def test_dark_pictures_are_no_cause_where_the_test_shows_no_difference():
+    counts = [[40, 32, 8], [4, 76, 0], [0, 0, 80]]
+    (weak, *others) = seen_alone(counts)["text"]
+    group = dark_bears(tests=[26, 29], wrong=[26, 27])
+    assert seen_alone(counts, badly_lit=[group])["text"] == [
+        weak,
+        "9 of 20 pictures of bear are almost black, but in the test 26 of its 26 such pictures and "
+        "27 of its 29 others are wrong. That is no clear difference: look for another cause first.",
+        *others,
+    ]
+    untested = dark_bears(tests=[0, 29], wrong=[0, 27])
+    assert seen_alone(counts, badly_lit=[untested])["text"] == [weak, *others]
+
+
+@pytest.mark.parametrize(
+    ("tests", "wrong", "cause"),
+    [
+        ([9, 11], [8, 3], True),
+        ([26, 29], [26, 27], False),
+        ([3, 5], [3, 1], False),  # one in 14 by chance
+        ([3, 6], [3, 1], True),  # one in 21
+        ([5, 20], [2, 8], False),
+        ([0, 9], [0, 5], False),
+        ([9, 0], [9, 0], False),
+    ],
+)
+def test_a_cause_is_what_chance_hardly_explains(tests, wrong, cause):
+    table = [wrong, [n - k for n, k in zip(tests, wrong, strict=True)]]
+    assert is_cause(dark_bears(tests=tests, wrong=wrong)) == cause
+    assert (fisher_exact(table, alternative="greater").pvalue < 0.05) == cause
+
+
+def test_what_a_test_says_of_dark_pictures_is_counted():
+    files = [f"{i}.png" for i in (0, 1, 30, 31, 2, 99)]
+    labels = ["bear", "bear", "bear", "bear", "cow", "bear"]
+    right = np.array([True, False, True, False, False, False])
+    (found,) = answered([dark_bears()], files, labels, right)
+    assert found == dark_bears(tests=[2, 3], wrong=[1, 2])
 
 
 def test_dark_test_pictures_of_an_unseen_class_change_the_measurement_alone():
-    group = {"class": "bear", "how": "dark", "files": [f"{i}.png" for i in range(9)], "of": 20}
+    group = dark_bears(tests=[9, 0], wrong=[7, 0])
     found = {"badly_lit": [group, {**group, "class": "cow"}]}
     bear, cow = diagnose([], found, {}, NAMES, np.array([0, 3]))
-    assert "answers about them are often wrong" in bear.why  # they teach nothing
+    assert bear.why == (  # they teach nothing
+        "The model sees little in them. In the test 7 of its 9 such pictures, all that it has, are "
+        "wrong."
+    )
     assert bear.remedy == (
         "Look at these 9 (result.json names all): they are test pictures alone, as all of an unseen "
         "class. To replace them or leave them out changes what is measured, not the model."

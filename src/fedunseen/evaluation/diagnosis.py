@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import counted, part_of
+from fedunseen.evaluation.lighting import seems_easier
 from fedunseen.evaluation.summary import (
     BOTH_WAYS,
     EXAMPLES,
     FALL,
     listed,
+    lit_answers,
     lit_words,
     moved_rule,
     weak_unseen,
@@ -173,9 +175,7 @@ def misplaced_pictures(
     for group in badly_lit[:LISTED]:
         files = group["files"]
         remedy = "replace them or leave them out, and run the experiment again."
-        why = _of_seen_lit(group)
         if group["class"] in unseen:
-            why = "The model sees little in them, and answers about them are often wrong."
             remedy = (
                 "they are test pictures alone, as all of an unseen class. To replace them or leave "
                 "them out changes what is measured, not the model."
@@ -183,7 +183,7 @@ def misplaced_pictures(
         yield Finding(
             f"{lit_words(group)}: {listed(files, NAMED if listed_in else len(files))}. Of most "
             "other classes hardly any are.",
-            why,
+            _of_lit(group, group["class"] in unseen),
             f"Look at {_these(files, listed_in)}: {remedy}",
         )
 
@@ -224,15 +224,21 @@ def _of_group(
     )
 
 
-def _of_seen_lit(group: Mapping[str, Any]) -> str:
-    """Say what almost black or white pictures of a seen class do to answers and to its accuracy."""
+def _of_lit(group: Mapping[str, Any], unseen: bool) -> str:
+    """Say what almost black or white pictures of a class do to answers and to its accuracy."""
     name = group["class"]
     how = group["how"]
-    return (
-        f"The model learns that such pictures show {name}. So it may call {how} pictures of any "
-        f"class {name}. Some test pictures of {name} are like this too, so that its accuracy "
-        "looks better than it is."
+    why = (
+        "The model sees little in them."
+        if unseen
+        else f"The model learns that such pictures show {name}. So it may call {how} pictures of "
+        f"any class {name}."
     )
+    if group.get("tests", (0, 0))[0]:
+        easier = seems_easier(group) and not unseen
+        beside = ", so that its accuracy looks better than it is" if easier else ""
+        why += f" {lit_answers(group).capitalize()}{beside}."
+    return why
 
 
 def usual_strays(result: Mapping[str, Any]) -> Finding | None:

@@ -2,7 +2,8 @@
 the model sees little in them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ TAIL = 0.01  # of the pixels, which do not count as the brightest or the darkest
 STEP = 4  # pixels: every so many are read, in both directions
 MANY = 20_000  # pictures: of more, none are looked at
 BLOCK = 256  # pictures that are read at once
+CHANCE = 0.05  # of a cause that is none, at most
 
 
 def badly_lit(
@@ -49,6 +51,57 @@ def badly_lit(
                 named = [files[i] for i in rows]
                 found.append({"class": names[c], "how": how, "files": named, "of": of})
     return {"badly_lit": found} if found else {}
+
+
+def answered(
+    groups: Sequence[Mapping[str, Any]],
+    files: Sequence[str],
+    labels: Sequence[str],
+    right: NDArray[np.bool_],
+) -> list[dict[str, Any]]:
+    """Return classes with badly lit pictures, with what a test says: ``tests``, how many test
+    pictures of the class are lit so and how many are not, and ``wrong``, how many of each are
+    answered wrong.
+
+    Args:
+        groups: what :func:`badly_lit` found.
+        files: those of the test pictures.
+        labels: names of their classes.
+        right: which of them are answered right.
+    """
+    classes = np.array(labels)
+    added = []
+    for group in groups:
+        mine = classes == group["class"]
+        lit = np.isin(files, group["files"])
+        sides = [mine & lit, mine & ~lit]
+        tests = [int(side.sum()) for side in sides]
+        wrong = [int((side & ~right).sum()) for side in sides]
+        added.append({**group, "tests": tests, "wrong": wrong})
+    return added
+
+
+def is_cause(group: Mapping[str, Any]) -> bool:
+    """Return whether badly lit test pictures of a class are clearly more often wrong than its other
+    ones (Fisher's exact test, one-sided).
+    """
+    if "tests" not in group:
+        return False
+    lit, others = group["tests"]
+    wrong, others_wrong = group["wrong"]
+    all_wrong = wrong + others_wrong
+    more = range(wrong, min(lit, all_wrong) + 1)
+    ways = sum(comb(lit, k) * comb(others, all_wrong - k) for k in more)
+    return ways < CHANCE * comb(lit + others, all_wrong)
+
+
+def seems_easier(group: Mapping[str, Any]) -> bool:
+    """Return whether badly lit test pictures of a class are less often wrong than its others."""
+    if "tests" not in group:
+        return False
+    lit, others = group["tests"]
+    wrong, others_wrong = group["wrong"]
+    return bool(wrong * others < others_wrong * lit)
 
 
 def _extremes(pictures: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -21,14 +21,14 @@ in B and in A says whether it is one of B's. Clear ones are taken for B's, and a
 so that they do not hide each other.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.data import Benchmark
-from fedunseen.evaluation.lighting import badly_lit
+from fedunseen.evaluation.lighting import answered, badly_lit
 from fedunseen.evaluation.summary import BOTH_WAYS
 
 LEAST = 3  # samples of a group
@@ -211,6 +211,23 @@ def misplaced_files(benchmark: Benchmark) -> dict[str, Any]:
         remarks["strays_by_chance"] = round(BY_CHANCE * float((labels >= 0).sum()), 2)
     found = {key: items for key, items in remarks.items() if items}
     return found | badly_lit(benchmark.pictures, benchmark.files, labels, names)
+
+
+def lit_tests(
+    result: Mapping[str, Any], benchmark: Benchmark, answers: Mapping[str, NDArray[Any]]
+) -> dict[str, Any]:
+    """Return ``badly_lit`` of a result with how often test pictures of these classes are wrong;
+    empty without files or answers.
+
+    ``answers``: those to the test samples, unseen classes first.
+    """
+    if benchmark.files is None or "gzsl_answers" not in answers:
+        return {}
+    rows = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
+    right = answers["labels"] == answers["gzsl_answers"]
+    files = [benchmark.files[row] for row in rows]
+    names = [benchmark.space.names[c] for c in benchmark.labels[rows]]
+    return {"badly_lit": answered(result["badly_lit"], files, names, right)}
 
 
 def most_alike_files(benchmark: Benchmark) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedunseen import metrics
 from fedunseen.core.errors import ExperimentError, counted, part_of
 from fedunseen.core.registry import find
+from fedunseen.evaluation.lighting import is_cause
 
 Ids = NDArray[np.int64]
 
@@ -798,7 +799,9 @@ def _of_data(
     """
     kind = "seen classes"
     text = [weak_words(of, *counts[side]) for side, of in weak.items() if of and side != kind]
-    known = {name for pair in pairs for name in pair.names} | {group["class"] for group in lit}
+    known = {name for pair in pairs for name in pair.names} | {
+        group["class"] for group in lit if is_cause(group)
+    }
     known |= {group["like"] for group in misplaced}
     words = []
     for group in misplaced:
@@ -872,7 +875,15 @@ def _of_pictures(
     folder of another class, from which the model learns that one's name.
     """
     cause = "A likely cause of wrong answers:"
-    text = [f"{cause} {lit_words(group)}." for group in lit]
+    text = []
+    for group in lit:
+        if is_cause(group):
+            text.append(f"{cause} {lit_words(group)}, and {lit_answers(group)}.")
+        elif group.get("tests", (0, 0))[0]:
+            text.append(
+                f"{lit_words(group)}, but {lit_answers(group)}. That is no clear difference: look "
+                "for another cause first."
+            )
     for group in misplaced:
         place, like, files = (group[key] for key in ("place", "like", "files"))
         if like in weak and place not in unseen:
@@ -889,6 +900,14 @@ def lit_words(group: Mapping[str, Any]) -> str:
     """Say how many pictures of a class are almost black or almost white."""
     what = {"dark": "black", "pale": "white"}[group["how"]]
     return f"{len(group['files'])} of {group['of']} pictures of {group['class']} are almost {what}"
+
+
+def lit_answers(group: Mapping[str, Any]) -> str:
+    """Say how often almost black or white test pictures of a class are wrong, and its others."""
+    lit, others = group["tests"]
+    wrong, others_wrong = group["wrong"]
+    beside = f" and {others_wrong} of its {others} others" if others else ", all that it has,"
+    return f"in the test {wrong} of its {counted(lit, 'such picture')}{beside} are wrong"
 
 
 def weak_unseen(

@@ -15,6 +15,7 @@ from fedunseen.core.errors import DataError, FedUnseenError
 from fedunseen.data import Benchmark
 from fedunseen.evaluation import diagnosis
 from fedunseen.evaluation.learn_effect import learn_effect
+from fedunseen.evaluation.misplaced import lit_tests
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.manifest import encoder_of
 from fedunseen.experiment.reasons import reason_tensors
@@ -72,6 +73,8 @@ def measured_again(
         **left_out,
         **recorded(answers, offset, own_offset),
     }
+    if "badly_lit" in run.result:
+        notes |= lit_tests(run.result, benchmark, tensors)
     again = {name: numbers[name] for name in numbers if name in run.result}
     confidence, reasons = confidence_of(run, learned, benchmark, {**run.evaluation, **tensors})
     return again | notes | confidence, tensors | reasons

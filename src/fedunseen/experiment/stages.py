@@ -16,7 +16,7 @@ from fedunseen.core.errors import DataError, FedUnseenError
 from fedunseen.core.files import replacing, write_tensors
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, fit_semantics
-from fedunseen.evaluation.misplaced import misplaced_files, most_alike_files
+from fedunseen.evaluation.misplaced import lit_tests, misplaced_files, most_alike_files
 from fedunseen.experiment.assemble import resolve_defaults
 from fedunseen.experiment.calibration_folds import offset_of_folds
 from fedunseen.experiment.changed import adapted_numbers, test_share
@@ -448,6 +448,8 @@ def report(setup: Setup) -> Setup:
     if params is None:
         params = load_params(directory.model_path, federation.device) if one_model else {}
     answers = setup.evaluator.summary(params, result)
+    if "badly_lit" in result:
+        result |= lit_tests(result, setup.benchmark, answers)
     model = model_of(setup, params)
     if model.confidence is not None and "labels" in answers:
         answers |= reason_tensors(model, setup.benchmark, answers, encoder)

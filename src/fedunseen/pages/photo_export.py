@@ -26,6 +26,7 @@ from fedunseen.core.files import free_folder, whole_folder, write_json, write_te
 from fedunseen.core.onnx import check_onnx, onnx_graph
 from fedunseen.core.text import inert
 from fedunseen.data.io import images
+from fedunseen.evaluation.lighting import seems_easier
 from fedunseen.evaluation.summary import BOTH_WAYS, ENOUGH
 from fedunseen.experiment.known_by import known_by, known_words
 from fedunseen.experiment.result.run import Run
@@ -361,9 +362,9 @@ def _remarks(result: Mapping[str, Any]) -> dict[str, list[str]]:
         )
     for group in result.get("badly_lit", ()):
         what = {"dark": "black", "pale": "white"}[group["how"]]
+        easier = ", so that this number may be too high" if seems_easier(group) else ""
         notes[group["class"]].append(
-            f"{len(group['files'])} of its {group['of']} pictures are almost {what}, so that this "
-            "number may be too high"
+            f"{len(group['files'])} of its {group['of']} pictures are almost {what}{easier}"
         )
     for few in result.get("summary", {}).get("few_samples", ()):
         notes[few["name"]].append(f"learned from {counted(few['samples'], 'picture')} only")
