@@ -636,6 +636,12 @@ JSON = {  # what is posted: path, body, status, what the sentence says
         422,
         "have the shape (1, 2), but this run's model takes (n, 9)",
     ),
+    "deep numbers": (
+        "/predict",
+        b'{"features": ' + b"[" * 40 + b"1" + b"]" * 40 + b"}",
+        422,
+        "the inputs are lists in lists",
+    ),
     "ragged": ("/predict", b'{"features": [[1], [1, 2]]}', 422, "the samples are not equally long"),
     "NaN": (
         "/predict",
@@ -740,6 +746,12 @@ JSON = {  # what is posted: path, body, status, what the sentence says
     "slash": (
         "/classes",
         {"name": "a/b"},
+        422,
+        "a class's name has 1 to 100 printable characters, no slash",
+    ),
+    "dots": (  # browsers read both as a way up, so that the class could not be taken away
+        "/classes",
+        {"name": ".."},
         422,
         "a class's name has 1 to 100 printable characters, no slash",
     ),

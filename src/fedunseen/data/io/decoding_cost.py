@@ -28,6 +28,7 @@ SCANS = 24
 """Scans that count as one pass over a JPEG's pixels: programs make a dozen, a preview as many."""
 _RUN_LENGTH = 16  # pixels that a byte or pixel of a BMP in run lengths counts as: Python decodes it
 _START_OF_SCAN = re.compile(b"\xff\xda")
+_COPIED = 2**14  # bytes that Pillow copies which count as a segment
 _BARE = {0x01, *range(0xD0, 0xDA)}  # markers of a JPEG without a length
 _JPEG_IN_TIFF = (6, 7)
 
@@ -85,10 +86,13 @@ def _tiff_pixels(picture: Image.Image, content: bytes, scans: int | None) -> int
 
 
 def _jpeg_markers(content: bytes) -> Iterator[int]:
-    """Yield 0 for each step to the first scan: a marker, or a byte that fills or is stray."""
+    """Yield 0 for each step to the first scan: a marker, or a byte that fills or is stray. Yield
+    more at a part of the Exif data: with each, Pillow copies those before it.
+    """
     at = 2
+    exif = copied = 0
     while at + 1 < len(content):
-        yield 0
+        yield copied // _COPIED
         marker = content[at + 1]
         if content[at] != 0xFF or marker == 0xFF:
             at += 1
@@ -97,7 +101,11 @@ def _jpeg_markers(content: bytes) -> Iterator[int]:
         elif marker in _BARE or marker == 0:
             at += 2
         else:
-            at += 2 + max(2, int.from_bytes(content[at + 2 : at + 4], "big"))
+            length = max(2, int.from_bytes(content[at + 2 : at + 4], "big"))
+            if content[at + 4 : at + 8] == b"Exif":
+                exif += length
+                copied += exif
+            at += 2 + length
 
 
 def _png_chunks(content: bytes) -> Iterator[int]:

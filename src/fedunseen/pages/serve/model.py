@@ -53,6 +53,7 @@ _DRAWN = {
 }  # benchmarks of scikit-learn's digits: how many stand side by side
 _KINDS: dict[bool, Literal["seen", "unseen"]] = {True: "seen", False: "unseen"}
 _STATED = {"name", "kind", "values", "bounds"}  # of a column, for a form
+_DEEPEST = 8  # dimensions of inputs, which have four at most
 _STEPS = 32  # on the way from the mean of all descriptions to a class's
 
 
@@ -422,10 +423,11 @@ class Recognizer:
             or len(name) > LONGEST_NAME
             or not is_visible(name)
             or "/" in name
+            or name in (".", "..")
         ):
             raise DataError(
-                f"a class's name has 1 to {LONGEST_NAME} printable characters, no slash, and no "
-                "space around it"
+                f"a class's name has 1 to {LONGEST_NAME} printable characters, no slash, no "
+                "space around it, and is not . or .."
             )
         by_plain = {**self._own, **{plain(added_name): added_name for added_name in self.added}}
         if existing := by_plain.get(plain(name)):
@@ -776,6 +778,8 @@ def _numbers(rows: Any) -> NDArray[np.float64]:
     make each of them as long.
     """
     listed = np.asarray(rows, dtype=object)
+    if listed.ndim > _DEEPEST:
+        raise DataError("the inputs are lists in lists in lists: give a list of numbers for each")
     others = {kind.__name__ for kind in set(map(type, listed.flat))} - {"bool", "float", "int"}
     if others & {"list", "dict"}:
         raise DataError("the samples are not equally long: give a list of numbers for each")
