@@ -363,6 +363,10 @@ def test_names_that_say_nothing_to_a_text_encoder_and_one_of_another_width_are_r
     assert "names no class" in message_of(
         drawn, space, error=ExperimentError, text="minilm", prompt="a photo."
     )
+    for prompt in ("{class}{class}", "{attribute} {class} {attribute}"):
+        assert "more than once: write it once" in message_of(
+            drawn, space, error=ExperimentError, text="minilm", prompt=prompt
+        )
     method, (_, params) = make(CLSWGAN, space), drawn(space, text="minilm")
     refusal = message_of(method.fit_heads, params, among(method, space), 0, error=ExperimentError)
     assert "gives 0 numbers a class, but the generator was trained with 384" in refusal

@@ -104,6 +104,9 @@ def embed_classes(
         raise ExperimentError(
             f"method.prompt = {prompt!r} names no class: write {{class}} where its name belongs"
         )
+    for place in ("{class}", "{attribute}"):  # long names, often enough, take gigabytes
+        if prompt.count(place) > 1:
+            raise ExperimentError(f"method.prompt has {place} more than once: write it once")
     clean: dict[str, tuple[str, str]] = {}
     for name in names:
         words = clean_class_name(name)
